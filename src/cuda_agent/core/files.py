@@ -1,0 +1,39 @@
+"""Files that survive a kill: written whole or not at all. And where the caches lie."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from cuda_agent.core.errors import StoreError
+
+
+def write_durably(path: Path, data: str | bytes) -> None:
+    """Write beside, fsync, rename over. Raises StoreError (no space, no permission)."""
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise StoreError(f"Can't write {path}: {error.strerror}", "Free some space or choose another --out") from None
+
+
+def cache_dir() -> Path:
+    """`$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`. Created when missing."""
+    base = os.environ.get("CUDA_AGENT_CACHE")
+    path = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cuda-agent"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"Can't create the cache {path}: {error.strerror}", "Set CUDA_AGENT_CACHE") from None
+    return path

@@ -1,0 +1,85 @@
+"""The reference as a graph of ATen operators with shapes: plain data, safe to pass from an untrusted worker."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from cuda_agent.core.record import Record, StoredRecord
+
+
+class TensorMeta(Record):
+    """Shape and strides in elements; dtype as torch prints it without the prefix (`float32`, `bfloat16`, `int64`)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class Ref(Record):
+    """A use of a graph value by name."""
+
+    ref: str
+
+
+class DtypeArg(Record):
+    dtype: str
+
+
+type Arg = bool | int | float | str | Ref | DtypeArg | list[Arg] | None
+
+
+class ValueKind(StrEnum):
+    INPUT = "input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    CONSTANT = "constant"
+
+
+class GraphInput(Record):
+    """A value that comes from outside: an input of `forward` (flattened position), a weight by its name in the
+    state dict, or a small constant with its values inline (flattened, row-major)."""
+
+    name: str
+    kind: ValueKind
+    meta: TensorMeta
+    position: int | None = None
+    target: str | None = None
+    values: tuple[float, ...] | None = None
+
+
+class Node(Record):
+    """One operator call. `op` is its full name, such as `aten.gelu.default`; `getitem` picks one of several outputs.
+    `outputs` holds one meta for a tensor result, several for a tuple (an entry is None where no tensor comes)."""
+
+    name: str
+    op: str
+    args: tuple[Arg, ...] = ()
+    kwargs: dict[str, Arg] = Field(default_factory=dict)
+    outputs: tuple[TensorMeta | None, ...]
+
+
+class Graph(StoredRecord):
+    """`forward` in eval mode, in topological order. `outputs` name values; `output_spec` is their nesting as JSON
+    (a leaf is {"t": index into outputs}; list, tuple and dict nest as {"list": […]}, {"tuple": […]}, {"dict": {…}})."""
+
+    file_name = "graph.json"
+    inputs: tuple[GraphInput, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    output_spec: str = '{"t": 0}'
+    #: `ModelNew.__init__`'s parameter list as source, such as `(self, hidden, eps=1e-06)`.
+    init_signature: str = "(self, *args, **kwargs)"
+    #: `forward`'s parameter names in order, without `self`.
+    forward_parameters: tuple[str, ...] = ()
+    #: names in the state dict (parameters and persistent buffers), all of them, used in the graph or not.
+    state: dict[str, TensorMeta] = Field(default_factory=dict)
+    state_parameters: tuple[str, ...] = ()

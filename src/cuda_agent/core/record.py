@@ -1,0 +1,67 @@
+"""The base of every record that touches disk: frozen, closed, versioned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cuda_agent.core.errors import StoreError
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Frozen, refuses unknown fields. Units are in field names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+
+class StoredRecord(Record):
+    """A record with a file of its own; a reader refuses another schema version by naming both."""
+
+    schema_version: int = SCHEMA_VERSION
+    file_name: ClassVar[str] = ""
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = "the text") -> Self:
+        """Raises StoreError when the text isn't this record or has another schema version."""
+        import json
+
+        try:
+            version = json.loads(text).get("schema_version")
+        except (ValueError, AttributeError) as error:
+            raise StoreError(f"{where} is not a {cls.__name__}: {error}", "Restore the file or run again") from None
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{where} has schema version {version}, this cuda-agent reads {SCHEMA_VERSION}",
+                "Use the cuda-agent that wrote it",
+            )
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise StoreError(f"{where} is not a valid {cls.__name__}: {field}: {first['msg']}") from None
+
+    def write(self, directory: Path) -> Path:
+        """Write durably (temporary file, fsync, rename). Raises StoreError when the disk refuses."""
+        from cuda_agent.core.files import write_durably
+
+        path = directory / self.file_name
+        write_durably(path, self.to_json())
+        return path
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Raises StoreError when the file is missing or not this record."""
+        path = directory / cls.file_name
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
+        return cls.from_json(text, where=str(path))
