@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
+from typing_extensions import TypeAliasType
 
 from cuda_agent.core.record import Record, StoredRecord
 
@@ -34,7 +36,13 @@ class DtypeArg(Record):
     dtype: str
 
 
-type Arg = bool | int | float | str | Ref | DtypeArg | list[Arg] | None
+class NonFinite(Record):
+    """A float that JSON can't hold."""
+
+    nonfinite: Literal["inf", "-inf", "nan"]
+
+
+Arg = TypeAliasType("Arg", "bool | int | float | str | Ref | DtypeArg | NonFinite | list[Arg] | None")  # type: ignore[misc]
 
 
 class ValueKind(StrEnum):

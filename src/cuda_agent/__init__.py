@@ -1,0 +1,1 @@
+"""CUDA Agent: a slow PyTorch module in, a verified faster extension out."""

@@ -1,0 +1,57 @@
+"""Typed configuration. An unknown key or value fails with the nearest known one."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from cuda_agent.core.enums import Baseline, Device, Precision
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.record import Record
+
+
+class Configuration(Record):
+    """Base of every configuration."""
+
+    @classmethod
+    def parse(cls, values: dict[str, Any]) -> Self:
+        """Raises UsageError that names the bad key or value, with a suggestion."""
+        for key in values:
+            if key not in cls.model_fields:
+                near = difflib.get_close_matches(key, cls.model_fields, n=1)
+                hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(cls.model_fields)}"
+                raise UsageError(f"Unknown setting {key!r}", hint)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+class JudgeOptions(Configuration):
+    """How one task is judged. Times in seconds, memory in MiB."""
+
+    device: Device
+    precision: Precision = Precision.TF32
+    reward_baseline: Baseline = Baseline.PUBLISHED
+    trials: int = Field(default=5, ge=1)
+    #: time that timing rounds may take; repetitions end earlier when the ratio's interval is within ±1 %.
+    timing_budget_s: float = Field(default=20.0, gt=0)
+    build_timeout_s: float = Field(default=600.0, gt=0)
+    call_timeout_s: float = Field(default=120.0, gt=0)
+    compile_baseline_timeout_s: float = Field(default=300.0, gt=0)
+    host_memory_mib: int = Field(default=65536, gt=0)
+    compiler_jobs: int = Field(default=2, ge=1)
+    sandbox: Literal["auto", "full", "reduced"] = "auto"
+    #: fixes the judge's secret draws; only tests set it.
+    seed: int | None = None
+
+
+class OptimizeOptions(Configuration):
+    """A run of `cuda-agent optimize`."""
+
+    judge: JudgeOptions
+    policy: str = "playbook"
+    turns: int = Field(default=60, ge=1)

@@ -1,0 +1,294 @@
+"""The few nouns that everything passes on. Frozen; impossible ones can't be built; units are in field names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from cuda_agent.core.enums import Baseline, Device, Milestone, Phase, Precision, SandboxLevel, Verdict
+from cuda_agent.core.hashing import digest_files, digest_text
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.stack import Stack
+
+# ---------------------------------------------------------------- task and candidate
+
+
+class Task(StoredRecord):
+    """A PyTorch module to make faster: a file in the KernelBench convention (`Model`, `get_inputs`, `get_init_inputs`)."""
+
+    file_name = "task.json"
+    name: str
+    source: str
+    origin: str = "file"
+    operators: tuple[str, ...] = ()
+    atol: float = 1e-2
+    rtol: float = 1e-2
+    split: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Content hash of the source and the tolerances."""
+        return digest_text(self.source, repr(self.atol), repr(self.rtol))
+
+
+class Candidate(Record):
+    """Snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`, path -> text."""
+
+    files: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        return digest_files(self.files)
+
+
+# ---------------------------------------------------------------- what the judge found
+
+
+class Violation(Record):
+    """A rule that was broken. `layer` says which guard saw it (syntax, source, symbols, dispatch, output, timing…)."""
+
+    rule: str
+    layer: str
+    detail: str
+
+
+class BuildReport(Record):
+    """Compilation of one snapshot. `library_digest` ties the loaded library to `candidate_digest`."""
+
+    succeeded: bool
+    candidate_digest: str
+    library_digest: str | None = None
+    duration_s: float
+    cached_objects: int = 0
+    compiled_objects: int = 0
+    log: str = ""
+
+    @model_validator(mode="after")
+    def _library_means_success(self) -> BuildReport:
+        if self.succeeded != (self.library_digest is not None):
+            raise ValueError("a library exists exactly when the build succeeded")
+        return self
+
+
+class TrialReport(Record):
+    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless."""
+
+    kind: str
+    seed: int | None = None
+    passed: bool
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    candidate_error: float | None = None
+    eager_error: float | None = None
+    budget: float | None = None
+    reason: str = ""
+
+
+class VerifyReport(Record):
+    """All trials. `oracle` is `float64`, or `float32` where a float32 operator would not be upcast."""
+
+    passed: bool
+    trials: tuple[TrialReport, ...]
+    oracle: str = "float64"
+    frozen: bool = False
+    derive_ms: float | None = None
+    dropped_variants: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _passed_means_all(self) -> VerifyReport:
+        if self.passed != (bool(self.trials) and all(trial.passed for trial in self.trials)):
+            raise ValueError("verification passes exactly when every trial passed")
+        return self
+
+    @property
+    def worst_error(self) -> float | None:
+        return max((t.candidate_error for t in self.trials if t.candidate_error is not None), default=None)
+
+
+class Timing(Record):
+    """Times of one program, in microseconds. `latency_us` pays: the slower of the device events' median and the lower
+    95 % bound of the judge's own clock. `low`/`high` bound its 95 % interval."""
+
+    latency_us: float = Field(gt=0)
+    low_us: float = Field(gt=0)
+    high_us: float = Field(gt=0)
+    event_us: float = Field(gt=0)
+    witness_low_us: float | None = None
+    queued_us: float | None = None
+    busy_us: float | None = None
+    repetitions: int = Field(ge=1)
+    samples_us: tuple[float, ...] = ()
+    peak_memory_bytes: int | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Timing:
+        if not self.low_us <= self.latency_us <= self.high_us:
+            raise ValueError("the interval holds the time")
+        return self
+
+
+class Ratio(Record):
+    """Baseline time / candidate time (above 1: the candidate is faster), with its 95 % interval over paired rounds."""
+
+    baseline: str
+    value: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+
+
+class ProfileReport(Record):
+    """Times of the candidate and the baselines, measured side by side. Keys of `baselines`: `eager`, `compile`
+    (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the policy."""
+
+    candidate: Timing
+    baselines: dict[str, Timing]
+    ratios: dict[str, Ratio]
+    matched: str
+    rounds: int
+    checked_outputs: int
+    failed_baselines: dict[str, str] = Field(default_factory=dict)
+    clocks: dict[str, float] = Field(default_factory=dict)
+    throttle_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _matched_exists(self) -> ProfileReport:
+        if self.matched not in self.baselines:
+            raise ValueError(f"the matched baseline {self.matched!r} was not timed")
+        return self
+
+
+class Evaluation(StoredRecord):
+    """The judge's word on one candidate. A profile exists only when verification passed without violation."""
+
+    file_name = "evaluation.json"
+    task_key: str
+    candidate_digest: str
+    device: Device
+    precision: Precision
+    verdict: Verdict
+    phase: Phase
+    reason: str = ""
+    log_tail: str = ""
+    build: BuildReport | None = None
+    verify: VerifyReport | None = None
+    profile: ProfileReport | None = None
+    violations: tuple[Violation, ...] = ()
+    sandbox: SandboxLevel
+    stack: Stack
+    durations_s: dict[str, float] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Evaluation:
+        if self.profile is not None and (self.verify is None or not self.verify.passed):
+            raise ValueError("a profile exists only when verification passed")
+        if self.verdict is Verdict.PASSED and (self.profile is None or self.violations):
+            raise ValueError("PASSED needs a profile and no violation")
+        if self.verify is not None and (self.build is None or not self.build.succeeded):
+            raise ValueError("verification needs a successful build")
+        return self
+
+
+class ScreenReport(Record):
+    """Candidate-only times of several settings in one build, for a search's own information; never a verdict.
+    `latency_us[i]` belongs to `configs[i]`; None where it failed, with the reason in `failures`."""
+
+    configs: tuple[dict[str, int], ...]
+    latency_us: tuple[float | None, ...]
+    failures: dict[int, str] = Field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- reward and trajectory
+
+
+class Reward(Record):
+    """Milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
+
+    value: int
+    milestone: Milestone
+    baseline: Baseline
+    reason: str
+
+
+class ToolCall(Record):
+    """A call that a policy asks for."""
+
+    id: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+class ToolResult(Record):
+    """What a tool answered: `text` is what the policy reads, `data` the structured form of it."""
+
+    call_id: str
+    text: str
+    ok: bool = True
+    data: dict[str, Any] = Field(default_factory=dict)
+    duration_s: float = 0.0
+
+
+class Turn(Record):
+    """One step of the loop: what the policy said and asked, and what the tools answered."""
+
+    index: int
+    message: str
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    candidate_digest: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    token_ids: tuple[int, ...] | None = None
+    log_probabilities: tuple[float, ...] | None = None
+    duration_s: float = 0.0
+
+
+class Budget(Record):
+    """What a run may spend and has spent."""
+
+    turns_limit: int
+    turns_spent: int = 0
+    wall_s: float = 0.0
+    judge_s: float = 0.0
+    tokens: int = 0
+
+
+class Trajectory(StoredRecord):
+    """A whole run of a policy on a task; its evaluation is that of the best candidate."""
+
+    file_name = "trajectory.json"
+    task_key: str
+    task_name: str
+    policy: str
+    turns: tuple[Turn, ...]
+    budget: Budget
+    outcome: str
+    message: str = ""
+    best: Candidate | None = None
+    evaluation: Evaluation | None = None
+    reward: Reward | None = None
+    directory: str | None = None
+
+    @model_validator(mode="after")
+    def _best_was_judged(self) -> Trajectory:
+        if self.evaluation is not None:
+            if self.best is None or self.best.digest != self.evaluation.candidate_digest:
+                raise ValueError("the evaluation is that of the best candidate")
+        return self
+
+
+class RunManifest(StoredRecord):
+    """What is needed to run it again: resolved configuration, commit, seeds, stack, digests of what was made."""
+
+    file_name = "manifest.json"
+    command: tuple[str, ...]
+    configuration: dict[str, Any]
+    version: str
+    commit: str | None
+    stack: Stack
+    started: str
+    seeds: tuple[int, ...] = ()
+    digests: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,153 @@
+"""The stack that a number belongs to, read without importing torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import lru_cache
+from importlib import metadata
+
+from pydantic import Field
+
+from cuda_agent.core.record import Record
+
+_GPU_FIELDS = "name,uuid,driver_version,compute_cap,power.limit,clocks.max.sm,clocks.max.mem,memory.total"
+
+
+class Gpu(Record):
+    """One GPU as the driver names it. Clocks in MHz, power in W, memory in MiB."""
+
+    name: str
+    uuid: str
+    compute_capability: str
+    power_limit_w: float | None = None
+    max_sm_clock_mhz: float | None = None
+    max_memory_clock_mhz: float | None = None
+    memory_mib: int | None = None
+
+
+class Stack(Record):
+    """Hardware and software that times depend on."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda_compiler: str | None = None
+    cxx_compiler: str | None = None
+    torch: str | None = None
+    cudnn: str | None = None
+    triton: str | None = None
+    python: str
+    cpu: str
+    cpu_cores: int
+    cuda_agent: str
+    settings: dict[str, str] = Field(default_factory=dict)
+
+
+def first_line(*command: str) -> str | None:
+    """First non-empty line that a command prints on standard output, None when it can't run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return next((line.strip() for line in done.stdout.splitlines() if line.strip()), None)
+
+
+def find_nvcc() -> str | None:
+    """Path of CUDA's compiler: `$CUDA_HOME/bin/nvcc`, then PATH, then the usual place."""
+    home = os.environ.get("CUDA_HOME")
+    candidates = [f"{home}/bin/nvcc"] if home else []
+    candidates += [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
+    return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def query_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    """The GPUs and the driver's version, as `nvidia-smi` reads them; empty where there is none."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return (), None
+    try:
+        done = subprocess.run(
+            [smi, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return (), None
+    if done.returncode != 0:
+        return (), None
+    gpus, driver = [], None
+    for line in done.stdout.splitlines():
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) != 8:
+            continue
+        name, uuid, driver, capability, power, sm_clock, memory_clock, memory = parts
+        gpus.append(
+            Gpu(
+                name=name,
+                uuid=uuid,
+                compute_capability=capability,
+                power_limit_w=_number(power),
+                max_sm_clock_mhz=_number(sm_clock),
+                max_memory_clock_mhz=_number(memory_clock),
+                memory_mib=int(_number(memory) or 0) or None,
+            )
+        )
+    return tuple(gpus), driver
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as stream:
+            for line in stream:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _nvcc_version() -> str | None:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return None
+    try:
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return next((line.split(",")[-1].strip() for line in text.splitlines() if "release" in line), None)
+
+
+@lru_cache(maxsize=1)
+def read_stack() -> Stack:
+    """Read once per process."""
+    gpus, driver = query_gpus()
+    return Stack(
+        gpus=gpus,
+        driver=driver,
+        cuda_compiler=_nvcc_version(),
+        cxx_compiler=first_line(os.environ.get("CXX") or "g++", "--version"),
+        torch=_version("torch"),
+        cudnn=_version("nvidia-cudnn-cu13"),
+        triton=_version("triton"),
+        python=platform.python_version(),
+        cpu=_cpu_name(),
+        cpu_cores=len(os.sched_getaffinity(0)),
+        cuda_agent=_version("cuda-agent") or "unknown",
+    )
