@@ -73,7 +73,8 @@ def load_task_module(source: str, name: str) -> TaskModule:
     """Run a task's source in a module of its own.
 
     The module stands in `sys.modules` and its source in `linecache`, which `inspect.getsource`, tracebacks,
-    `torch.compile` and `torch.export` look at. Raises TaskError: syntax error, an import that fails, `Model` or a function missing.
+    `torch.compile` and `torch.export` look at. Raises TaskError: syntax error, an import that fails, `Model` or a
+    function missing.
     """
     word = "".join(c if c.isalnum() else "_" for c in name) or "task"
     unique = f"cuda_agent_task_{word}_{digest_text(source)[:12]}"

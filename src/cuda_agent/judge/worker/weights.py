@@ -1,4 +1,4 @@
-"""Weights drawn again, so that what an initialisation leaves trivial (zero biases, unit scales) counts in verification."""
+"""Weights drawn again, so that what initialisation leaves trivial (zero biases, unit scales) counts in verification."""
 
 from __future__ import annotations
 
