@@ -1,0 +1,223 @@
+"""What the judge concludes from timing rounds: medians, intervals, ratios, when to stop, whether the clocks agree.
+Pure.
+
+A *round* times every program once on the same fresh inputs: a burst of n calls, each between two device events, the
+burst between two readings of the judge's own clock. Calls of one round share clocks, temperature and foreign load, so
+rounds, not calls, are the independent samples: each round gives one median per program and one ratio per pair of
+programs.
+
+Interval: order statistics. For n independent samples x(1) ≤ … ≤ x(n) and any continuous distribution,
+P(x(k) ≤ median ≤ x(n+1-k)) = 1 - 2·P(Bin(n, ½) < k). It needs no normality, and a single disturbed round can't widen it
+without bound. Below six rounds no k reaches 95 %, and [min, max] is what remains (93.75 % for five).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Ratio, Timing
+
+CONFIDENCE = 0.95
+#: stop when every needed ratio is known this well (half width over value).
+RELATIVE_WIDTH = 0.01
+MIN_ROUNDS = 6
+#: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
+CHECKPOINTS = (6, 9, 13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Disagreement of the judge's clock and the events that is still noise: `share` of the event time plus `floor_us`.
+
+    cuda: event resolution is 0.5 µs and a synchronisation wakes within a few µs, and the null burst takes out what is
+    constant. cpu: output pages fresh from the kernel are copied slower than the null's, and the scheduler of a small
+    shared machine gives slices of milliseconds; the lower bound over rounds removes what isn't there every time.
+    """
+
+    share: float
+    floor_us: float
+
+    def exceeded(self, unexplained_us: float, event_us: float) -> bool:
+        return unexplained_us > self.share * event_us + self.floor_us
+
+
+TOLERANCES = {Device.CUDA: Tolerance(0.10, 5.0), Device.CPU: Tolerance(0.20, 50.0)}
+
+
+@dataclass(frozen=True)
+class Burst:
+    """One program in one round: what its worker's events said for each call, and the judge's clock around the burst."""
+
+    event_us: tuple[float, ...]
+    wall_us: float
+
+    @property
+    def median_us(self) -> float:
+        return median(self.event_us)
+
+
+@dataclass
+class Round:
+    """All programs' bursts on the same inputs; `null` is the runner on a program that does nothing."""
+
+    bursts: dict[str, Burst] = field(default_factory=dict)
+    null: Burst | None = None
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The judge's clock per call, µs. `low_us`: lower 95 % bound of (wall - null wall) / n over rounds.
+    `unexplained_low_us`: the same bound of what is left after the events' own sum is taken off."""
+
+    low_us: float
+    unexplained_low_us: float
+
+
+def median(values: Iterable[float]) -> float:
+    """Middle value, mean of the two middle ones for an even count. Raises ValueError when there is none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _rank(count: int, tail: float) -> int:
+    """Largest k ≥ 1 with P(Bin(count, ½) < k) ≤ tail; 1 where none is (too few samples)."""
+    if count > 1000:
+        # Normal approximation; the exact sum would need huge integers and changes no rank by more than one.
+        z = 1.96 if tail <= 0.025 else 1.645
+        return max(1, math.floor(count / 2 - z * math.sqrt(count) / 2))
+    below, rank = 0, 1
+    for k in range(1, count // 2 + 1):
+        below += math.comb(count, k - 1)
+        if below > tail * 2**count:
+            break
+        rank = k
+    return rank
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the median by order statistics; [min, max] below six values. Raises ValueError on none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    rank = _rank(len(ordered), (1 - CONFIDENCE) / 2)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def lower_bound(values: Sequence[float]) -> float:
+    """One-sided lower 95 % bound of the median (the smallest value below eight samples)."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    return ordered[_rank(len(ordered), 1 - CONFIDENCE) - 1]
+
+
+def medians(rounds: Sequence[Round], name: str) -> list[float]:
+    """One event median (µs) per round in which the program ran."""
+    return [r.bursts[name].median_us for r in rounds if name in r.bursts]
+
+
+def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> list[float]:
+    """Baseline time / candidate time, one per round in which both ran (same inputs, adjacent in time)."""
+    return [
+        r.bursts[baseline].median_us / r.bursts[candidate].median_us
+        for r in rounds
+        if baseline in r.bursts and candidate in r.bursts
+    ]
+
+
+def witness(rounds: Sequence[Round], name: str) -> Witness | None:
+    """The judge's clock on one program; None where no null burst calibrates it.
+
+    The null's *median* over rounds is taken off, because it is the same work every time. `low_us` is a mean over the
+    burst's calls on purpose: events that put the time of a burst into fewer than half of its calls would leave the
+    median small, the mean not.
+    """
+    nulls = [r.null.wall_us for r in rounds if r.null is not None]
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    if not nulls or not mine:
+        return None
+    null_us = median(nulls)
+    per_call = [(b.wall_us - null_us) / len(b.event_us) for b in mine]
+    unexplained = [(b.wall_us - null_us - sum(b.event_us)) / len(b.event_us) for b in mine]
+    return Witness(lower_bound(per_call), lower_bound(unexplained))
+
+
+def disagreement(rounds: Sequence[Round], name: str, device: Device) -> str | None:
+    """Why the program's events can't be believed, None when they can.
+
+    Only time that the events' *sum* leaves unexplained convicts: foreign load makes some calls slow, in the events as
+    on the wall. Unevenness within bursts doesn't convict, but it pays (`Witness.low_us`).
+    """
+    seen = witness(rounds, name)
+    if seen is None:
+        return None
+    event_us = median(medians(rounds, name))
+    if not TOLERANCES[device].exceeded(seen.unexplained_low_us, event_us):
+        return None
+    return (
+        f"the judge's clock finds at least {seen.unexplained_low_us:.1f} µs per call more than the device events, "
+        f"whose median is {event_us:.1f} µs"
+    )
+
+
+def _inflation(rounds: Sequence[Round], name: str) -> float:
+    """Paying time / event time, ≥ 1: where the witness' lower bound exceeds the events it pays."""
+    seen = witness(rounds, name)
+    return max(1.0, seen.low_us / median(medians(rounds, name))) if seen else 1.0
+
+
+def timing(
+    rounds: Sequence[Round],
+    name: str,
+    *,
+    queued_us: float | None = None,
+    busy_us: float | None = None,
+    peak_memory_bytes: int | None = None,
+) -> Timing:
+    """The record of one program. latency = max(median over rounds of event medians, witness' lower bound).
+    `samples_us` are the round medians. Raises ValueError when the program never ran."""
+    values = medians(rounds, name)
+    event_us = median(values)
+    low, high = interval(values)
+    seen, scale = witness(rounds, name), _inflation(rounds, name)
+    floor = event_us * scale
+    return Timing(
+        latency_us=floor,
+        low_us=floor if scale > 1 else low,
+        high_us=max(high, floor),
+        event_us=event_us,
+        witness_low_us=seen.low_us if seen else None,
+        queued_us=queued_us,
+        busy_us=busy_us,
+        repetitions=sum(len(r.bursts[name].event_us) for r in rounds if name in r.bursts),
+        samples_us=tuple(round(value, 3) for value in values),
+        peak_memory_bytes=peak_memory_bytes,
+    )
+
+
+def ratio(rounds: Sequence[Round], baseline: str, candidate: str) -> Ratio:
+    """Median of the paired ratios with its interval, scaled where a witness pays. Raises ValueError without a pair."""
+    values = paired_ratios(rounds, baseline, candidate)
+    low, high = interval(values)
+    scale = _inflation(rounds, baseline) / _inflation(rounds, candidate)
+    return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
+
+
+def is_settled(rounds: Sequence[Round], baselines: Iterable[str], candidate: str) -> bool:
+    """Whether every needed ratio's interval is within ±1 %, asked only at checkpoints."""
+    if len(rounds) < MIN_ROUNDS or (len(rounds) not in CHECKPOINTS and len(rounds) < CHECKPOINTS[-1]):
+        return False
+    for name in baselines:
+        values = paired_ratios(rounds, name, candidate)
+        if len(values) < MIN_ROUNDS:
+            return False
+        low, high = interval(values)
+        if (high - low) / 2 > RELATIVE_WIDTH * median(values):
+            return False
+    return True

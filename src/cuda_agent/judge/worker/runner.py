@@ -1,0 +1,236 @@
+"""Runs a program in a worker and times it. The same code for the candidate, the baselines and the null program.
+
+A *program* is a callable of positional inputs; a *slot* is one set of inputs, views on the judge's ring of buffers.
+What this process measures is a sensor, not evidence: the judge holds its own clock against it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.worker.pytree import flatten
+
+Program = Callable[..., Any]
+Slot = Sequence[Any]
+#: one call's output tensors, flattened in `pytree.flatten`'s order.
+Outputs = Sequence[Any]
+
+
+class OutputError(Exception):
+    """A program's output doesn't fit what the reference returns: number of tensors, class, shape or dtype."""
+
+
+def output_tensors(value: Any) -> list[Any]:
+    """The tensors of an output, flattened. Raises OutputError when it holds what can't be passed on."""
+    try:
+        return flatten(value)[1]
+    except TaskError as error:
+        raise OutputError(error.cause) from None
+
+
+def check_fit(tensors: Outputs, ring: Outputs) -> None:
+    """Raises OutputError unless every tensor has the shape, dtype and device type of its place in the output ring."""
+    if len(tensors) != len(ring):
+        raise OutputError(f"{len(tensors)} output tensors instead of {len(ring)}")
+    for index, (mine, place) in enumerate(zip(tensors, ring, strict=True)):
+        if mine.shape != place.shape or mine.dtype != place.dtype or mine.device.type != place.device.type:
+            raise OutputError(
+                f"output {index} is {tuple(mine.shape)} {mine.dtype} on {mine.device.type} "
+                f"instead of {tuple(place.shape)} {place.dtype} on {place.device.type}"
+            )
+
+
+def null_program(fixed: Sequence[Outputs]) -> Program:
+    """A program that does nothing: hands out the given tensors, a different set each time, so that copying them into
+    the output ring is as cold as copying a real program's."""
+    turns = itertools.cycle([tuple(outputs) for outputs in fixed])
+    return lambda *_inputs: next(turns)
+
+
+class Runner:
+    """Timing of programs on one device. On `cuda`, everything goes through the current stream; on `cpu`, the clock is
+    `perf_counter_ns` around the call."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.is_cuda = self.device.type == "cuda"
+        self._kept: list[Any] = []
+        self._scratch: Any = None
+        self._reset_persisting = _persisting_l2_reset() if self.is_cuda else None
+
+    def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> None:
+        """At least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise, caches of
+        libraries and compilers settle)."""
+        end = time.monotonic() + seconds
+        done = 0
+        with torch.no_grad():
+            for slot in itertools.cycle(slots):
+                if done >= calls and time.monotonic() >= end:
+                    break
+                program(*slot)
+                done += 1
+                self.synchronize()
+
+    def run(
+        self, program: Program, slots: Sequence[Slot], outputs: Sequence[Outputs], *, flush_bytes: int = 0
+    ) -> list[float]:
+        """Call the program on each slot from an idle device and return each call's time in µs.
+
+        Per slot: flush the L2 cache where asked (a write of `flush_bytes`), synchronise, event, call, event,
+        synchronise. Outputs are kept until all slots have run and then copied to the output ring, outside the events:
+        a program that hands out the same storage twice shows wrong results. Raises OutputError; lets the program's own
+        exceptions pass.
+        """
+        self.release()
+        times: list[float] = []
+        with torch.no_grad(), _no_garbage_collection():
+            for slot in slots:
+                self._chill(flush_bytes)
+                value, elapsed = self._timed_call(program, slot)
+                self._kept.append(value)
+                times.append(elapsed)
+            for value, ring in zip(self._kept, outputs, strict=True):
+                self.deliver(value, ring)
+            self.synchronize()
+        return times
+
+    def deliver(self, value: Any, ring: Outputs) -> None:
+        """Copy one call's output into its place of the output ring. Raises OutputError when it doesn't fit."""
+        tensors = output_tensors(value)
+        check_fit(tensors, ring)
+        for mine, place in zip(tensors, ring, strict=True):
+            place.copy_(mine)
+
+    def release(self) -> None:
+        """Let go of the last burst's outputs. The judge asks for it outside its clock."""
+        self._kept.clear()
+
+    def queue(self, program: Program, slots: Sequence[Slot], calls: int) -> float:
+        """µs per call of `calls` calls back to back without synchronisation: the cost of one more call in a full
+        queue."""
+        turns = itertools.cycle(slots)
+        with torch.no_grad(), _no_garbage_collection():
+            for _ in range(min(calls, 3)):
+                program(*next(turns))
+            self.synchronize()
+
+            def burst() -> None:
+                for _ in range(calls):
+                    program(*next(turns))
+
+            _, elapsed = self._between_events(burst)
+        return elapsed / calls
+
+    def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
+        """µs per call in which at least one kernel or copy ran on the GPU, through CUPTI; None where it can't be
+        had."""
+        if not self.is_cuda:
+            return None
+        try:
+            return self._busy(program, slots, calls)
+        except (RuntimeError, AttributeError):
+            return None
+
+    def _busy(self, program: Program, slots: Sequence[Slot], calls: int) -> float | None:
+        from torch.profiler import ProfilerActivity, profile
+
+        turns = itertools.cycle(slots)
+        with torch.no_grad(), profile(activities=[ProfilerActivity.CUDA]) as recorder:
+            for _ in range(calls):
+                program(*next(turns))
+            self.synchronize()
+        spans = [
+            (float(event.time_range.start), float(event.time_range.end))
+            for event in recorder.events()
+            if event.device_type == torch.autograd.DeviceType.CUDA
+        ]
+        return union_length(spans) / calls if spans else None
+
+    def peak_memory(self, program: Program, slot: Slot) -> int | None:
+        """Device bytes that one call allocates at its peak, its outputs included; None on the CPU."""
+        if not self.is_cuda:
+            return None
+        self.release()
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        with torch.no_grad():
+            program(*slot)
+        self.synchronize()
+        return int(torch.cuda.max_memory_allocated(self.device) - before)
+
+    def time_once(self, program: Program, slot: Slot, *, flush_bytes: int = 0) -> float:
+        """µs of one call from an idle device; its output is dropped."""
+        with torch.no_grad():
+            self._chill(flush_bytes)
+            return self._timed_call(program, slot)[1]
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def _chill(self, flush_bytes: int) -> None:
+        """Push the program's data out of the L2 cache and let the device fall idle."""
+        if flush_bytes:
+            if self._scratch is None or self._scratch.numel() < flush_bytes:
+                self._scratch = torch.empty(flush_bytes, dtype=torch.uint8, device=self.device)
+            self._scratch.zero_()
+        self.synchronize()
+        if self._reset_persisting is not None:
+            self._reset_persisting()
+
+    def _timed_call(self, program: Program, slot: Slot) -> tuple[Any, float]:
+        return self._between_events(lambda: program(*slot))
+
+    def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        """(what `work` returned, µs from an idle device to its end)."""
+        if not self.is_cuda:
+            start = time.perf_counter_ns()
+            value = work()
+            return value, (time.perf_counter_ns() - start) / 1e3
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        value = work()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        return value, float(begin.elapsed_time(end)) * 1e3
+
+
+def union_length(spans: Sequence[tuple[float, float]]) -> float:
+    """Total length covered by intervals that may overlap."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection inside a timed call would be noise; every program gets the same."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _persisting_l2_reset() -> Callable[[], Any] | None:
+    """`cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
+    major = str(torch.version.cuda or "").partition(".")[0]
+    try:
+        return ctypes.CDLL(f"libcudart.so.{major}").cudaCtxResetPersistingL2Cache
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,159 @@
+"""Times many settings of one program inside one build, for a search's own information; never a verdict.
+
+Successive halving: every setting gets a call for its result and two for its time, then the faster half gets more, and
+so on. A setting whose result differs from the first working one's by more than 1 % is out, so that a broken tunable
+never wins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cuda_agent.judge.timing import median
+from cuda_agent.judge.worker.runner import OutputError, Program, Runner, Slot, output_tensors
+
+#: relative L2 distance from the first setting's result above which a setting counts as broken.
+MAX_DISTANCE = 1e-2
+FINALISTS = 4
+FINAL_SAMPLES = 15
+_CHUNK = 1 << 24
+
+
+@dataclass
+class Screening:
+    """`latency_us[i]` belongs to the i-th setting, None where it failed, with the reason in `failures`. `device_lost`:
+    an error stays on the device, so this process can't time anything any more."""
+
+    latency_us: list[float | None]
+    failures: dict[int, str] = field(default_factory=dict)
+    device_lost: bool = False
+
+
+def screen(
+    runner: Runner,
+    program: Program,
+    set_config: Callable[[Mapping[str, int]], None],
+    configs: Sequence[Mapping[str, int]],
+    slots: Sequence[Slot],
+    *,
+    budget_s: float,
+    flush_bytes: int = 0,
+) -> Screening:
+    """Median time of each setting over the slots within `budget_s` seconds; settings the budget doesn't reach fail."""
+    end = time.monotonic() + budget_s
+    found = Screening([None] * len(configs))
+    samples: dict[int, list[float]] = {}
+    reference: list[Any] | None = None
+    for index, config in enumerate(configs):
+        if index and time.monotonic() > end:
+            found.failures[index] = "not tried: the screening budget ended"
+            continue
+        try:
+            set_config(config)
+            result = _outputs(runner, program, slots[0])
+            reason = None if reference is None else difference(result, reference)
+            if reason is None:
+                reference = [t.clone() for t in result] if reference is None else reference
+                del result
+                samples[index] = [
+                    runner.time_once(program, slots[k % len(slots)], flush_bytes=flush_bytes) for k in (0, 1)
+                ]
+            else:
+                found.failures[index] = reason
+        except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
+            found.failures[index] = f"{type(error).__name__}: {error}"[:500]
+            if not _is_device_alive(runner):
+                found.device_lost = True
+                for rest in range(index + 1, len(configs)):
+                    found.failures[rest] = "not tried: an earlier setting broke the device"
+                break
+    if not found.device_lost:
+        _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
+    for index, values in samples.items():
+        found.latency_us[index] = median(values)
+    return found
+
+
+def _halve(
+    runner: Runner,
+    program: Program,
+    set_config: Callable[[Mapping[str, int]], None],
+    configs: Sequence[Mapping[str, int]],
+    slots: Sequence[Slot],
+    samples: dict[int, list[float]],
+    end: float,
+    flush_bytes: int,
+) -> None:
+    """More samples for the faster settings. Settings take turns, so that drift touches all alike."""
+    alive = sorted(samples, key=lambda i: median(samples[i]))
+    while alive:
+        last = len(alive) <= FINALISTS
+        for turn in range(FINAL_SAMPLES if last else 3):
+            for index in alive:
+                if time.monotonic() > end:
+                    return
+                set_config(configs[index])
+                slot = slots[turn % len(slots)]
+                samples[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
+        if last:
+            return
+        alive = sorted(alive, key=lambda i: median(samples[i]))[: max(FINALISTS, len(alive) // 2)]
+
+
+def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
+    with torch.no_grad():
+        tensors = output_tensors(program(*slot))
+    runner.synchronize()
+    return tensors
+
+
+def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
+    """Why a result isn't the reference's, None when it is: tensors, shapes, non-finite places, relative L2 distance
+    (floating point) or share of differing elements (else) above 1 %."""
+    if len(mine) != len(reference):
+        return f"{len(mine)} output tensors instead of {len(reference)}"
+    for index, (a, b) in enumerate(zip(mine, reference, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {index} is {tuple(a.shape)} {a.dtype} instead of {tuple(b.shape)} {b.dtype}"
+        distance = _distance(a, b)
+        if not distance <= MAX_DISTANCE:
+            return f"output {index} differs from the first setting's by {distance:.2g} (relative)"
+    return None
+
+
+def _distance(a: Any, b: Any) -> float:
+    """Relative L2 distance, infinite where non-finite values differ; computed in pieces to bound the memory."""
+    if not a.is_floating_point():
+        return float((a != b).float().mean()) if a.numel() else 0.0
+    apart = norm = 0.0
+    for x, y in zip(a.reshape(-1).split(_CHUNK), b.reshape(-1).split(_CHUNK), strict=True):
+        finite = torch.isfinite(y)
+        if not torch.equal(torch.isfinite(x), finite) or not torch.equal(
+            x[~finite].nan_to_num(), y[~finite].nan_to_num()
+        ):
+            return float("inf")
+        x, y = x[finite].double(), y[finite].double()
+        apart += float((x - y).square().sum())
+        norm += float(y.square().sum())
+    if apart == 0.0:
+        return 0.0
+    return float((apart / norm) ** 0.5) if norm > 0.0 else float("inf")
+
+
+def _is_device_alive(runner: Runner) -> bool:
+    try:
+        runner.synchronize()
+        if runner.is_cuda:
+            torch.ones(1, device=runner.device).add_(1)
+            runner.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+__all__ = ["OutputError", "Screening", "difference", "screen"]

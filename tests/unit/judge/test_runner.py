@@ -1,0 +1,115 @@
+"""The worker's runner on the CPU, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from cuda_agent.judge.worker.runner import OutputError, Runner, null_program, union_length
+from cuda_agent.judge.worker.screen import difference, screen
+
+
+def slots(count: int = 3) -> list[list[torch.Tensor]]:
+    return [[torch.full((4, 8), float(i))] for i in range(count)]
+
+
+def ring(count: int = 3) -> list[list[torch.Tensor]]:
+    return [[torch.zeros(4, 8)] for _ in range(count)]
+
+
+def test_run_times_each_call_and_fills_the_ring() -> None:
+    runner, out = Runner("cpu"), ring()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return x * 2
+
+    times = runner.run(program, slots(), out)
+    assert len(times) == 3 and all(2000 <= t < 60_000 for t in times)
+    assert [float(o[0][0, 0]) for o in out] == [0.0, 2.0, 4.0]
+
+
+def test_reused_storage_shows() -> None:
+    runner, out, kept = Runner("cpu"), ring(), torch.empty(4, 8)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.mul(x, 2, out=kept)
+
+    runner.run(program, slots(), out)
+    assert [float(o[0][0, 0]) for o in out] == [4.0, 4.0, 4.0]
+
+
+def test_nested_outputs_and_bad_ones() -> None:
+    runner = Runner("cpu")
+    pair = [[torch.zeros(4, 8), torch.zeros(4)] for _ in range(3)]
+    runner.run(lambda x: {"a": x + 1, "b": (x.sum(1), None)}, slots(), pair)
+    assert float(pair[2][0][0, 0]) == 3.0 and float(pair[2][1][0]) == 16.0
+    for bad in (lambda x: (x, x), lambda x: x[0], lambda x: x.double(), lambda x: object()):
+        with pytest.raises(OutputError):
+            runner.run(bad, slots(), ring())
+
+
+def test_null_program_is_fast_and_delivers() -> None:
+    runner, out = Runner("cpu"), ring()
+    fixed = [[torch.full((4, 8), 7.0)] for _ in range(3)]
+    times = runner.run(null_program(fixed), slots(), out)
+    assert max(times) < 1000 and float(out[1][0][0, 0]) == 7.0
+    runner.release()
+
+
+def test_queue_and_memory() -> None:
+    runner = Runner("cpu")
+    assert 0 < runner.queue(lambda x: x + 1, slots(), 50) < 5000
+    assert runner.peak_memory(lambda x: x, slots()[0]) is None
+    assert runner.busy(lambda x: x, slots()) is None
+    runner.warmup(lambda x: x, slots(), calls=2, seconds=0.01)
+
+
+def test_union_length() -> None:
+    assert union_length([(0, 2), (1, 3), (10, 11), (10.5, 10.6)]) == 4
+    assert union_length([]) == 0
+
+
+class Tunable:
+    """A program with settings: 0 slow, 1 fast, 2 wrong, 3 raises, 4 in between."""
+
+    def __init__(self) -> None:
+        self.mode = 0
+
+    def set_config(self, config: Mapping[str, int]) -> None:
+        self.mode = config["mode"]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep({0: 0.004, 1: 0.0005, 4: 0.002}.get(self.mode, 0.0))
+        if self.mode == 3:
+            raise RuntimeError("no such variant")
+        return x + (1.1 if self.mode == 2 else 1.0)
+
+
+def test_screen_ranks_and_refuses_broken_settings() -> None:
+    tunable = Tunable()
+    configs = [{"mode": m} for m in (0, 1, 2, 3, 4)]
+    found = screen(Runner("cpu"), tunable, tunable.set_config, configs, slots(), budget_s=5)
+    assert set(found.failures) == {2, 3} and not found.device_lost
+    assert "differs" in found.failures[2] and "no such variant" in found.failures[3]
+    slow, fast, _, _, middle = found.latency_us
+    assert fast is not None and middle is not None and slow is not None and fast < middle < slow
+
+
+def test_screen_stops_with_its_budget() -> None:
+    tunable = Tunable()
+    found = screen(Runner("cpu"), tunable, tunable.set_config, [{"mode": 0}] * 50, slots(), budget_s=0.1)
+    assert found.latency_us[0] is not None and "budget" in found.failures[49]
+
+
+def test_difference() -> None:
+    x = torch.tensor([1.0, float("inf"), 3.0])
+    assert difference([x], [x.clone()]) is None
+    assert difference([x], [torch.tensor([1.0, float("-inf"), 3.0])]) is not None
+    assert difference([torch.tensor([1, 2])], [torch.tensor([1, 3])]) is not None
+    assert difference([torch.zeros(0)], [torch.zeros(0)]) is None
+    assert difference([torch.zeros(3)], [torch.ones(3)]) is not None
+    assert difference([x, x], [x]) is not None

@@ -1,0 +1,130 @@
+"""The estimator on synthetic rounds whose truth is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuda_agent.core.enums import Device
+from cuda_agent.judge import timing
+from cuda_agent.judge.timing import Burst, Round
+
+
+def draw_round(
+    rng: random.Random, times: dict[str, float], noise: float, calls: int = 4, hidden_us: float = 0.0
+) -> Round:
+    """A round with drift common to all programs, noise of each program in the round, of each call, and rare hiccups."""
+    drift = rng.gauss(1.0, 0.05)
+    found = Round(null=Burst((1.0,) * calls, wall_us=300.0 + abs(rng.gauss(0, 10))))
+    for name, true_us in times.items():
+        own = true_us * drift * rng.gauss(1.0, noise)
+        events = [own * rng.gauss(1.0, noise) + (own * 5 if rng.random() < 0.03 else 0.0) for _ in range(calls)]
+        extra = hidden_us * calls if name == "candidate" else 0.0
+        wall = 300.0 + sum(events) + extra + abs(rng.gauss(0, 10))
+        found.bursts[name] = Burst(tuple(events), wall)
+    return found
+
+
+def test_median_and_interval_by_hand() -> None:
+    assert timing.median([3.0, 1.0, 2.0]) == 2.0
+    assert timing.median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    assert timing.interval([5.0, 1.0, 2.0, 4.0, 3.0]) == (1.0, 5.0)
+    # n = 20: P(Bin(20, ½) < 6) = 0.0207 and P(< 7) = 0.0577, so the 6th from either end.
+    assert timing.interval([float(i) for i in range(1, 21)]) == (6.0, 15.0)
+    # one-sided: P(Bin(20, ½) < 6) ≤ 5 %.
+    assert timing.lower_bound([float(i) for i in range(1, 21)]) == 6.0
+    with pytest.raises(ValueError):
+        timing.interval([])
+
+
+@given(st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=1, max_size=1100))
+@settings(max_examples=60, deadline=None)
+def test_interval_holds_the_median(values: list[float]) -> None:
+    low, high = timing.interval(values)
+    assert low <= timing.median(values) <= high
+    assert timing.lower_bound(values) <= timing.median(values)
+
+
+@pytest.mark.parametrize("count", [6, 9, 25])
+def test_interval_of_the_ratio_covers_the_truth(count: int) -> None:
+    rng = random.Random(count)
+    covered = 0
+    for _ in range(400):
+        rounds = [draw_round(rng, {"candidate": 100.0, "eager": 150.0}, 0.02) for _ in range(count)]
+        found = timing.ratio(rounds, "eager", "candidate")
+        covered += found.low <= 1.5 <= found.high
+    assert covered / 400 >= 0.93
+
+
+def test_coverage_survives_the_stop_rule() -> None:
+    rng = random.Random(7)
+    covered = 0
+    for _ in range(300):
+        rounds: list[Round] = []
+        while len(rounds) < 60 and not timing.is_settled(rounds, ("eager",), "candidate"):
+            rounds.append(draw_round(rng, {"candidate": 100.0, "eager": 110.0}, 0.012))
+        found = timing.ratio(rounds, "eager", "candidate")
+        covered += found.low <= 1.1 <= found.high
+    assert covered / 300 >= 0.90
+
+
+def test_stop_rule_waits_for_rounds_and_width() -> None:
+    steady = [Round({"candidate": Burst((100.0,), 100.0), "eager": Burst((150.0,), 150.0)}) for _ in range(9)]
+    assert not timing.is_settled(steady[:5], ("eager",), "candidate")
+    assert timing.is_settled(steady[:6], ("eager",), "candidate")
+    assert not timing.is_settled(steady[:7], ("eager",), "candidate"), "7 is no checkpoint"
+    assert not timing.is_settled(steady, ("eager", "compile"), "candidate"), "compile never ran"
+    rng = random.Random(1)
+    noisy = [draw_round(rng, {"candidate": 100.0, "eager": 150.0}, 0.2) for _ in range(9)]
+    assert not timing.is_settled(noisy, ("eager",), "candidate")
+
+
+def test_record_of_an_honest_program() -> None:
+    rng = random.Random(3)
+    rounds = [draw_round(rng, {"candidate": 100.0, "eager": 150.0}, 0.01) for _ in range(9)]
+    record = timing.timing(rounds, "candidate", queued_us=90.0)
+    assert 90 < record.low_us <= record.latency_us <= record.high_us < 125
+    assert record.repetitions == 36 and len(record.samples_us) == 9 and record.queued_us == 90.0
+    assert timing.disagreement(rounds, "candidate", Device.CUDA) is None
+
+
+@pytest.mark.parametrize("device", [Device.CUDA, Device.CPU])
+def test_hidden_work_is_seen_and_pays(device: Device) -> None:
+    rng = random.Random(4)
+    rounds = [draw_round(rng, {"candidate": 100.0, "eager": 150.0}, 0.01, hidden_us=150.0) for _ in range(9)]
+    reason = timing.disagreement(rounds, "candidate", device)
+    assert reason is not None and "µs per call" in reason
+    record = timing.timing(rounds, "candidate")
+    assert record.latency_us > 200
+    assert timing.ratio(rounds, "eager", "candidate").value < 0.8
+    assert timing.disagreement(rounds, "eager", device) is None
+
+
+def test_uneven_events_pay_their_mean() -> None:
+    """Time moved into fewer than half of a burst's calls leaves the median small; the witness' mean isn't fooled."""
+    events = (1.0, 1.0, 1.0, 397.0)
+    rounds = [Round({"candidate": Burst(events, 700.0)}, null=Burst((1.0,) * 4, 300.0)) for _ in range(6)]
+    assert timing.medians(rounds, "candidate")[0] == 1.0
+    assert timing.timing(rounds, "candidate").latency_us == pytest.approx(100.0)
+
+
+def test_foreign_load_does_not_convict() -> None:
+    """Preempted calls are slow in the events and on the wall alike."""
+    rng = random.Random(5)
+    rounds = []
+    for _ in range(12):
+        events = [100.0 + (4000.0 if rng.random() < 0.3 else 0.0) for _ in range(6)]
+        rounds.append(Round({"candidate": Burst(tuple(events), sum(events) + 400)}, null=Burst((1.0,) * 6, 300.0)))
+    assert timing.disagreement(rounds, "candidate", Device.CPU) is None
+    assert timing.disagreement(rounds, "candidate", Device.CUDA) is not None, (
+        "100 µs unexplained of 4 calls is 17 µs each"
+    )
+
+
+def test_witness_needs_a_null() -> None:
+    rounds = [Round({"candidate": Burst((10.0,), 900.0)})]
+    assert timing.witness(rounds, "candidate") is None
+    assert timing.timing(rounds, "candidate").witness_low_us is None
