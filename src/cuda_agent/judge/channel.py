@@ -1,0 +1,227 @@
+"""Bounded JSON messages between the judge and one worker, over a socket pair that only these two hold.
+
+A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}`; the worker answers
+exactly once with `{id, ok}` or `{id, error: {kind, message}}`. Whatever else the worker sends (another id, two answers,
+a frame that is too long or too deep, something that isn't JSON) is a protocol violation. File descriptors (the memory of
+CPU tensors) travel from the judge to the worker only. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MAX_FRAME_BYTES = 8 << 20
+MAX_DEPTH = 64
+MAX_DESCRIPTORS = 8
+MAX_ERROR_BYTES = 4096
+
+_HEADER = struct.Struct("<I")
+
+
+class ChannelError(Exception):
+    """Base of what can go wrong on a channel. Internal to the judge: `process.py` turns it into a fault."""
+
+
+class ChannelClosed(ChannelError):
+    """The other side is gone."""
+
+
+class DeadlinePassed(ChannelError):
+    """No whole answer within the request's time."""
+
+
+class ProtocolViolation(ChannelError):
+    """The worker sent something that it may not send."""
+
+
+class RemoteFailure(ChannelError):
+    """The worker answered that the operation failed. `kind` is a short word, `message` at most 4 KiB."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind, self.message = kind, message
+        super().__init__(f"{kind}: {message}")
+
+
+def decode(raw: bytes) -> Any:
+    """JSON of at most MAX_DEPTH levels, without NaN and Infinity. Raises ProtocolViolation."""
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolViolation(f"not JSON: {error}") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for parent in level
+            for child in (
+                parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
+            )
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return value
+    raise ProtocolViolation(f"nested deeper than {MAX_DEPTH}")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    raw = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    if len(raw) > MAX_FRAME_BYTES:
+        raise ValueError(f"a message of {len(raw)} bytes exceeds {MAX_FRAME_BYTES}")
+    return _HEADER.pack(len(raw)) + raw
+
+
+class JudgeChannel:
+    """The judge's end: one request at a time, each with a deadline in seconds."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._next_id = 0
+
+    def request(
+        self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float, descriptors: Sequence[int] = ()
+    ) -> Any:
+        """The worker's `ok` value.
+
+        Raises RemoteFailure (it answered with an error), ChannelClosed, DeadlinePassed, ProtocolViolation.
+        """
+        self._next_id += 1
+        deadline = time.monotonic() + timeout_s
+        self._refuse_unasked()
+        frame = _encode({"id": self._next_id, "op": op, "params": params or {}})
+        try:
+            self._socket.settimeout(timeout_s)
+            if descriptors:
+                sent = socket.send_fds(self._socket, [frame], list(descriptors))
+                frame = frame[sent:]
+            if frame:
+                self._socket.sendall(frame)
+        except TimeoutError:
+            raise DeadlinePassed(f"{op}: the worker doesn't read its requests") from None
+        except OSError as error:
+            raise ChannelClosed(f"{op}: {error.strerror}") from None
+        return self._answer(self._next_id, op, deadline)
+
+    def hello(self, *, timeout_s: float) -> Any:
+        """The worker's first message, id 0, sent when it is ready."""
+        return self._answer(0, "hello", time.monotonic() + timeout_s)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _answer(self, wanted: int, op: str, deadline: float) -> Any:
+        (length,) = _HEADER.unpack(self._exactly(_HEADER.size, op, deadline))
+        if length > MAX_FRAME_BYTES:
+            raise ProtocolViolation(f"{op}: a frame of {length} bytes")
+        message = decode(self._exactly(length, op, deadline))
+        if not isinstance(message, dict) or message.get("id") != wanted or isinstance(message.get("id"), bool):
+            raise ProtocolViolation(f"{op}: an answer to another request")
+        if set(message) == {"id", "ok"}:
+            return message["ok"]
+        error = message.get("error")
+        if set(message) != {"id", "error"} or not isinstance(error, dict):
+            raise ProtocolViolation(f"{op}: an answer without result")
+        kind, text = error.get("kind"), error.get("message")
+        if not isinstance(kind, str) or not isinstance(text, str):
+            raise ProtocolViolation(f"{op}: a malformed error")
+        raise RemoteFailure(kind[:64], text[-MAX_ERROR_BYTES:])
+
+    def _exactly(self, count: int, op: str, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise DeadlinePassed(op)
+            self._socket.settimeout(left)
+            try:
+                # recv takes no ancillary data: descriptors that a worker sends are dropped by the kernel.
+                part = self._socket.recv(min(count - len(data), 1 << 20))
+            except TimeoutError:
+                raise DeadlinePassed(op) from None
+            except OSError as error:
+                raise ChannelClosed(f"{op}: {error.strerror}") from None
+            if not part:
+                raise ChannelClosed(f"{op}: no answer")
+            data += part
+        return bytes(data)
+
+    def _refuse_unasked(self) -> None:
+        self._socket.settimeout(0)
+        try:
+            waiting = self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            raise ChannelClosed(str(error.strerror)) from None
+        if waiting:
+            raise ProtocolViolation("a message that nobody asked for")
+        raise ChannelClosed("the worker is gone")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker reads: `descriptors` are its own and must be closed by who takes them."""
+
+    id: int
+    op: str
+    params: dict[str, Any]
+    descriptors: tuple[int, ...]
+
+
+class WorkerChannel:
+    """The worker's end: blocking, no deadline; ends when the judge's end closes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._socket.setblocking(True)
+
+    def hello(self, value: Any) -> None:
+        self.answer(0, value)
+
+    def receive(self) -> Request:
+        """The next request. Raises ChannelClosed when the judge is gone."""
+        header, descriptors = self._first(_HEADER.size)
+        (length,) = _HEADER.unpack(header)
+        message = json.loads(self._rest(b"", length))
+        return Request(message["id"], message["op"], message["params"], descriptors)
+
+    def answer(self, request_id: int, value: Any) -> None:
+        self._send({"id": request_id, "ok": value})
+
+    def fail(self, request_id: int, kind: str, message: str) -> None:
+        text = message.encode(errors="replace")[-MAX_ERROR_BYTES:].decode(errors="ignore")
+        self._send({"id": request_id, "error": {"kind": kind, "message": text}})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._socket.sendall(_encode(message))
+        except OSError as error:
+            raise ChannelClosed(str(error.strerror)) from None
+
+    def _first(self, count: int) -> tuple[bytes, tuple[int, ...]]:
+        size = array.array("i").itemsize * MAX_DESCRIPTORS
+        data, ancillary, _, _ = self._socket.recvmsg(count, socket.CMSG_SPACE(size))
+        descriptors = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+        return self._rest(data, count), tuple(descriptors)
+
+    def _rest(self, data: bytes, count: int) -> bytes:
+        parts = bytearray(data)
+        while len(parts) < count:
+            part = self._socket.recv(count - len(parts))
+            if not part:
+                raise ChannelClosed("the judge is gone")
+            parts += part
+        return bytes(parts)
