@@ -1,0 +1,1 @@
+"""The playbook: optimisation skills that turn a captured graph into kernels. Plain data in, text out; no torch."""

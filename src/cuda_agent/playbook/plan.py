@@ -1,0 +1,151 @@
+"""What a plan is made of: steps that launch one kernel each (or one library call), in order, over named buffers.
+
+Skills build `Step`s, the planner (`planner.py`) orders them, `emit.py` prints them. Everything is plain data.
+
+How a step reads in the binding: every buffer is a local `torch::Tensor` named `cpp_name(value)`; the outputs and the
+scratch of a step are allocated with `torch::empty` just before its `call`; a tunable is the local `int config_<tunable>`;
+on cuda the local `stream` is the current stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Graph, Node, TensorMeta
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in memory, by the name of the graph value that it holds."""
+
+    name: str
+    meta: TensorMeta
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch.
+
+    inputs       names of the buffers that it reads (graph inputs, weights, derived values, outputs of earlier steps)
+    outputs      buffers that it makes; their names are graph values (or names made by `PlanState.fresh`)
+    scratch      buffers that only this step uses
+    files        `kernels/…` path -> text; two steps may bring the same path only with the same text (shared headers)
+    declaration  the launcher's C declaration, such as `extern "C" void launch_f(const void* x, …, int config, …);`
+    call         C++ statements of the binding, in terms of the names above
+    tunables     tunable -> number of its settings (0 … n-1; 0 is the default)
+    includes     headers that the binding needs for `call`, with their brackets or quotes
+    """
+
+    skill: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Buffer, ...]
+    files: Mapping[str, str]
+    declaration: str
+    call: str
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    scratch: tuple[Buffer, ...] = ()
+    includes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A skill's answer to a node: the step, and the nodes that it computes (the asked one and those fused into it).
+    A covered node's value exists afterwards only when it's among the step's outputs. More than one step is allowed
+    (`before` run first)."""
+
+    step: Step
+    covers: frozenset[str]
+    before: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class StridedView:
+    """A value that is a window on a buffer: element (i, j, …) at `offset + Σ strides·index`, in elements."""
+
+    buffer: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class PlanState(Protocol):
+    """What a skill may ask while the planner walks over the graph."""
+
+    graph: Graph
+    device: Device
+    precision: Precision
+
+    def node(self, name: str) -> Node | None:
+        """The node that makes this value, None for a graph input."""
+
+    def meta(self, name: str) -> TensorMeta:
+        """Shape, strides, dtype of any graph value."""
+
+    def users(self, name: str) -> tuple[Node, ...]:
+        """The nodes that read this value, in order (graph outputs are not nodes: see `is_output`)."""
+
+    def is_output(self, name: str) -> bool: ...
+
+    def strided(self, name: str) -> StridedView | None:
+        """The value as a window on a buffer that exists already (through view operators), or None."""
+
+    def fresh(self, stem: str) -> str:
+        """A name that no value has yet: for scratch and for step names."""
+
+
+class Skill(Protocol):
+    """What the registry holds for anchors (matrix products, convolutions)."""
+
+    name: str
+
+    def claim(self, state: PlanState, node: Node) -> Claim | None:
+        """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made by the planner before."""
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Weight-only work: `graph` maps weights (its inputs) to `outputs`, run when weights are loaded."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of `forward` in order; steps of `derive` in order; which values `derive` hands to `forward`."""
+
+    graph: Graph
+    device: Device
+    precision: Precision
+    steps: tuple[Step, ...]
+    derive_graph: Graph | None = None
+    derive_steps: tuple[Step, ...] = ()
+    derived: tuple[Buffer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        return {name: count for step in (*self.derive_steps, *self.steps) for name, count in step.tunables.items()}
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(step.skill for step in (*self.derive_steps, *self.steps)))
+
+
+_C_WORDS = frozenset(
+    "auto bool break case char class const continue default delete do double else enum export extern float for goto if"
+    " inline int long new operator private public register return short signed sizeof static struct switch template"
+    " this throw try typedef union unsigned using virtual void volatile while stream and or not xor torch at c10 pow exp"
+    " log sqrt abs floor sin cos tanh erf min max".split()
+)
+
+
+def cpp_name(value: str) -> str:
+    """A graph value's name as a C++ and Python identifier."""
+    name = re.sub(r"\W", "_", value)
+    return f"{name}_" if name in _C_WORDS or name[:1].isdigit() else name

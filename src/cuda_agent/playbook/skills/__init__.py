@@ -1,0 +1,1 @@
+"""Optimisation skills: notes, templates, and the code that says where each applies."""
