@@ -1,0 +1,104 @@
+"""Bubblewrap's command line for a sandbox: own namespaces, a read-only view of the machine with holes in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+_NAMESPACES = (
+    "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+)  # fmt: skip
+_GPU_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps")
+_MIB = 1 << 20
+
+#: Ways to give the sandbox a /proc, best first. Inside another sandbox a new one can't be mounted; the old one then
+#: shows other processes' names, but the new user namespace still forbids to trace, read or signal them.
+_PROC_FORMS = {"own": ("--proc", "/proc"), "outer": ("--ro-bind", "/proc", "/proc")}
+
+
+def find_bwrap() -> str | None:
+    """`$CUDA_AGENT_BWRAP`, else `bwrap` on PATH."""
+    named = os.environ.get("CUDA_AGENT_BWRAP")
+    return (named if os.access(named, os.X_OK) else None) if named else shutil.which("bwrap")
+
+
+@lru_cache(maxsize=8)
+def probe(binary: str) -> tuple[str | None, str]:
+    """(which form of /proc works, "") or (None, why bubblewrap doesn't run here). Really tries it."""
+    reason = ""
+    for form, arguments in _PROC_FORMS.items():
+        command = [
+            binary, *_NAMESPACES, "--ro-bind", "/", "/", *arguments, "--dev", "/dev", "--size", str(_MIB),
+            "--tmpfs", "/tmp", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "/bin/sh", "-c", "exit 0",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return None, str(error)
+        if done.returncode == 0:
+            return form, ""
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+    return None, reason
+
+
+def gpu_nodes() -> list[str]:
+    """Device files of the NVIDIA driver on this machine."""
+    numbered = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    return numbered + [f"/dev/{name}" for name in _GPU_NODES if os.path.exists(f"/dev/{name}")]
+
+
+def _mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """Deeper paths after shallower ones, so that the most exact statement about a path wins."""
+    what: dict[Path, str] = {}
+    for kind, paths in (("hide", hidden), ("read", readable), ("write", writable)):
+        what |= dict.fromkeys(paths, kind)
+    arguments: list[str] = []
+    emptied: list[str] = []
+    for path in sorted(what, key=lambda item: (len(item.parts), str(item))):
+        if not path.exists():
+            continue
+        name, kind = str(path), what[path]
+        if kind == "hide" and path.is_dir():
+            arguments += ["--perms", "0555", "--size", str(_MIB), "--tmpfs", name]
+            emptied.append(name)
+        elif kind == "hide":
+            arguments += ["--ro-bind", "/dev/null", name]
+        else:
+            arguments += ["--bind" if kind == "write" else "--ro-bind", name, name]
+    for name in emptied:
+        arguments += ["--remount-ro", name]
+    return arguments
+
+
+def command_line(
+    binary: str,
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    hidden: Iterable[Path],
+    readable: Iterable[Path],
+    writable: Iterable[Path],
+    environment: Mapping[str, str],
+    gpu: bool,
+    network: bool,
+    scratch_mib: int,
+    info_fd: int,
+) -> list[str]:
+    """argv that runs `command` in the sandbox. The user id stays the same outside, which CUDA IPC needs."""
+    proc_form, _ = probe(binary)
+    size = str(scratch_mib * _MIB)
+    arguments = [binary, *(name for name in _NAMESPACES if not (network and name == "--unshare-net"))]
+    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--info-fd", str(info_fd)]
+    arguments += ["--ro-bind", "/", "/", *_PROC_FORMS[proc_form or "own"], "--dev", "/dev"]
+    if gpu:
+        for node in gpu_nodes():
+            arguments += ["--dev-bind-try", node, node]
+    arguments += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"]
+    arguments += _mounts(hidden, readable, writable)
+    for name, value in environment.items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--chdir", str(cwd), "--", *command]

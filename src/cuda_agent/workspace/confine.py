@@ -1,0 +1,149 @@
+"""The last step before a sandboxed program: limits, `no_new_privs`, Landlock, system-call filter, then `exec`.
+
+Run as `python -I -S confine.py JSON COMMAND…`, not imported: standard library only, and nothing of the judge's memory.
+With `"supervise"` (level `reduced`, where no PID namespace ends what the program left behind) it stays as the parent
+that adopts orphans and kills them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_SETUP_FAILED = 125
+_MIB = 1 << 20
+
+
+def _load(name: str) -> Any:
+    """A neighbour file as a module: with `-I -S` no package can be imported."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _limit(kind: int, value: int | None) -> None:
+    if value is None:
+        return
+    _, hard = resource.getrlimit(kind)
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def _apply_limits(limits: dict[str, int | None]) -> None:
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NPROC, limits.get("threads"))
+    _limit(resource.RLIMIT_CPU, limits.get("cpu_s"))
+    file_mib, data_mib = limits.get("file_mib"), limits.get("data_mib")
+    _limit(resource.RLIMIT_FSIZE, None if file_mib is None else file_mib * _MIB)
+    _limit(resource.RLIMIT_DATA, None if data_mib is None else data_mib * _MIB)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    found, queue = [], _children(pid)
+    while queue:
+        child = queue.pop()
+        found.append(child)
+        queue += _children(child)
+    return found
+
+
+def _end_all() -> None:
+    """Kill every descendant until none is left. Stopped first, so that a fork bomb doesn't outrun the sweep."""
+    while True:
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in _descendants(os.getpid()):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, how)
+        try:
+            while os.waitpid(-1, 0)[0]:
+                pass
+        except ChildProcessError:
+            return
+
+
+def _supervise(program: int) -> None:
+    """Wait for the program, end what it left behind, and end the same way."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        _end_all()
+        os._exit(128 + signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, stop)
+    # The judge's end of the program's channel must close when the program dies, so keep no copy here.
+    os.closerange(3, 65536)
+    status = 0
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == program:
+            break
+    _end_all()
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _confine(options: dict[str, Any]) -> None:
+    _apply_limits(options["limits"])
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    rules = options.get("landlock")
+    if rules is not None:
+        _load("landlock").restrict(**rules)
+    if options.get("seccomp", True):
+        _load("seccomp").restrict(network=bool(options.get("network")))
+
+
+def main(arguments: list[str]) -> None:
+    """Never returns: `exec`s the command, or exits with 125 when it can't be set up, 127 when it isn't there."""
+    options, command = json.loads(arguments[0]), arguments[1:]
+    if options.get("supervise"):
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        parent = os.getpid()
+        program = os.fork()
+        if program:
+            _supervise(program)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(_SETUP_FAILED)
+    try:
+        _confine(options)
+        # The interpreter ignores these two, and an ignored signal survives exec.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except FileNotFoundError:
+        sys.stderr.write(f"{command[0]}: not found\n")
+        os._exit(127)
+    except OSError as error:
+        sys.stderr.write(f"sandbox: {error}\n")
+        os._exit(_SETUP_FAILED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

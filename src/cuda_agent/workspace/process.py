@@ -1,0 +1,180 @@
+"""A sandboxed process: waited for, watched, and always ended together with everything that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+_WATCH_INTERVAL_S = 0.25
+_LOG_LIMIT_BYTES = 64 << 20
+_END_TIMEOUT_S = 10.0
+
+
+def threads_of_user() -> int:
+    """Threads that run under our user id now: RLIMIT_NPROC counts them all."""
+    own, count = os.getuid(), 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == own:
+                    count += sum(1 for _ in (entry / "task").iterdir())
+    return count
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(word) for word in (task / "children").read_text().split()]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, itself excluded."""
+    found, queue = [], _children(pid)
+    while queue:
+        child = queue.pop()
+        found.append(child)
+        queue += _children(child)
+    return found
+
+
+def memory_mib(pid: int) -> float:
+    """Anonymous and shared resident memory of one process. Not file pages: those can be dropped."""
+    total_kib = 0
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total_kib += int(line.split()[1])
+    return total_kib / 1024
+
+
+class SandboxedProcess:
+    """Handle of `sandbox.spawn`. `limit_hit` is "memory", "processes" or "log" when the watcher ended it, else None."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits_mib: int | None, processes: int
+    ) -> None:
+        self._popen = popen
+        self._init_fd = _open_pid(init_pid)
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self.pid = popen.pid
+        self.log = log
+        self.limit_hit: str | None = None
+        self.peak_memory_mib = 0.0
+        watcher = threading.Thread(target=self._watch, args=(limits_mib, processes), name="watch", daemon=True)
+        watcher.start()
+
+    def __enter__(self) -> SandboxedProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def poll(self) -> int | None:
+        """Exit code, None while it runs; minus the signal's number when a signal ended it."""
+        code = self._popen.poll()
+        return 128 - code if code is not None and code > 128 else code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit code as `poll` gives it. Raises subprocess.TimeoutExpired."""
+        self._popen.wait(timeout)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        """End the whole group and everything that left it; returns when all are gone. Harmless when already ended."""
+        with self._lock:
+            self._ended.set()
+            if self._init_fd is not None:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+            elif self._popen.poll() is None:
+                self._end_tree()
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_END_TIMEOUT_S)
+            if self._init_fd is not None:
+                # Readable once the namespace's first process is reaped, and the kernel ends all others before that.
+                select.select([self._init_fd], [], [], _END_TIMEOUT_S)
+                os.close(self._init_fd)
+                self._init_fd = None
+
+    def tail(self, limit: int = 4096) -> str:
+        """End of what it printed, in characters."""
+        try:
+            with self.log.open("rb") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.seek(max(0, stream.tell() - 4 * limit))
+                return stream.read().decode(errors="replace")[-limit:]
+        except OSError:
+            return ""
+
+    def _end_tree(self) -> None:
+        """Without a PID namespace: ask the supervisor to end all; do it here when it doesn't."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(3.0)
+            return
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in descendants(self.pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, how)
+
+    def _watch(self, limit_mib: int | None, processes: int) -> None:
+        while not self._ended.wait(_WATCH_INTERVAL_S):
+            if self._popen.poll() is not None:
+                return
+            below = descendants(self.pid)
+            used = sum(memory_mib(pid) for pid in below)
+            self.peak_memory_mib = max(self.peak_memory_mib, used)
+            hit = None
+            if limit_mib is not None and used > limit_mib:
+                hit = "memory"
+            elif len(below) > processes:
+                hit = "processes"
+            elif _size(self.log) > _LOG_LIMIT_BYTES:
+                hit = "log"
+            if hit is not None:
+                self.limit_hit = hit
+                self.kill()
+                return
+
+
+def _open_pid(pid: int | None) -> int | None:
+    if pid is None:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def wait_until(process: SandboxedProcess, deadline: float) -> int | None:
+    """Exit code, or None when `time.monotonic()` passed `deadline` first; the process is then ended."""
+    try:
+        return process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None

@@ -1,0 +1,268 @@
+"""Runs untrusted commands: bubblewrap where it runs (`full`), else Landlock and limits (`reduced`).
+
+Both levels also filter system calls (`seccomp.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.errors import SandboxError
+from cuda_agent.workspace import bwrap, landlock
+from cuda_agent.workspace.process import SandboxedProcess, threads_of_user
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+#: where some systems keep the GPU driver's libraries, inside the hidden /run.
+_DRIVER_FOLDERS = (Path("/run/opengl-driver"), Path("/run/nvidia"))
+_PASSED_ON = (
+    "PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a sandboxed command may use. `memory_mib`: anonymous and shared memory of all its processes together."""
+
+    memory_mib: int | None = None
+    processes: int = 512
+    file_mib: int = 4096
+    cpu_s: int | None = None
+    #: size of the private /tmp and /dev/shm, which are memory.
+    scratch_mib: int = 1024
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """One sandbox. Readable: all but the user's home, /tmp, /run and `hidden`; writable: only `scratch` and `writable`.
+
+    A more exact path wins: a `readable` folder inside a `hidden` one is readable. `scratch` is HOME and TMPDIR inside.
+    """
+
+    scratch: Path
+    level: SandboxLevel
+    writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    #: on top of `closed_environment`.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpu: bool = False
+    network: bool = False
+    pass_fds: tuple[int, ...] = ()
+    limits: Limits = Limits()
+    #: off only for tools that must trace what they run (compute-sanitizer).
+    filter_syscalls: bool = True
+
+
+@dataclass(frozen=True)
+class SandboxFacts:
+    """What this machine can do; `reason` says why it isn't `full`."""
+
+    level: SandboxLevel
+    bwrap: str | None
+    own_proc: bool
+    landlock_abi: int
+    reason: str = ""
+
+
+@lru_cache(maxsize=1)
+def sandbox_facts() -> SandboxFacts:
+    """Really starts bubblewrap once; the answer is kept for this process."""
+    binary, version = bwrap.find_bwrap(), landlock.abi()
+    if binary is None:
+        return SandboxFacts(SandboxLevel.REDUCED, None, False, version, "bubblewrap is not installed")
+    form, reason = bwrap.probe(binary)
+    if form is None:
+        return SandboxFacts(SandboxLevel.REDUCED, binary, False, version, f"bubblewrap does not run here: {reason}")
+    return SandboxFacts(SandboxLevel.FULL, binary, form == "own", version)
+
+
+def available_level() -> SandboxLevel:
+    """The strongest level that works here."""
+    return sandbox_facts().level
+
+
+def resolve_level(wanted: str) -> SandboxLevel:
+    """`auto`, `full` or `reduced` -> the level. Raises SandboxError when `full` is asked for and can't be had."""
+    if wanted == "reduced":
+        return SandboxLevel.REDUCED
+    facts = sandbox_facts()
+    if wanted == "full" and facts.level is not SandboxLevel.FULL:
+        raise SandboxError(
+            f"The full sandbox can't be had: {facts.reason}",
+            "Install it with `apt install bubblewrap` and allow user namespaces, or use --sandbox auto",
+        )
+    return facts.level
+
+
+def closed_environment(scratch: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """All that a sandboxed command sees: a fixed list from ours, HOME and TMPDIR in the scratch folder, `extra`."""
+    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    kept.setdefault("PATH", os.defpath)
+    kept.setdefault("LANG", "C.UTF-8")
+    own = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+    return kept | own | dict(extra or {})
+
+
+@lru_cache(maxsize=1)
+def _interpreter_paths() -> tuple[Path, ...]:
+    """What this Python needs to start and to import what we import, wherever it lies."""
+    package = Path(__file__).resolve().parents[1]
+    found = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix), package}
+    found |= {Path(sys.executable).parent, Path(sys.executable).resolve().parent}
+    found |= {
+        Path(entry)
+        for entry in sys.path
+        if "site-packages" in entry or "dist-packages" in entry or "lib/python" in entry
+    }
+    paths = {path for item in found for path in (item.absolute(), item.resolve()) if path.exists()}
+    home = Path.home().resolve()
+    return tuple(sorted(path for path in paths if path not in (home, *home.parents)))
+
+
+def _private_paths() -> set[Path]:
+    """Home folders, and where services of the machine have their sockets."""
+    paths = {Path.home().resolve(), Path("/root"), Path("/home"), Path("/run"), Path("/var/run").resolve()}
+    return {path for path in paths if len(path.parts) > 1 and path.is_dir()}
+
+
+def _all_but(hidden: Iterable[Path]) -> list[str]:
+    """Folders and files that cover the whole tree but the hidden ones (Landlock can only allow)."""
+    hidden_set = set(hidden)
+    split = {parent for path in hidden_set for parent in path.parents}
+    allowed: list[str] = []
+    queue = [Path("/")]
+    while queue:
+        folder = queue.pop()
+        try:
+            children = list(folder.iterdir())
+        except OSError:
+            continue
+        for child in children:
+            if child in hidden_set or child.is_symlink():
+                continue
+            if child in split:
+                queue.append(child)
+            else:
+                allowed.append(str(child))
+    return allowed
+
+
+def _paths(spec: SandboxSpec) -> tuple[set[Path], set[Path], set[Path]]:
+    """(hidden, readable, writable), resolved."""
+    hidden = {path.resolve() for path in spec.hidden} | _private_paths()
+    readable = {path.resolve() for path in spec.readable} | set(_interpreter_paths()) | set(_DRIVER_FOLDERS)
+    writable = {path.resolve() for path in (spec.scratch, *spec.writable)}
+    return hidden, readable, writable
+
+
+def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
+    limits = spec.limits
+    options: dict[str, object] = {
+        "limits": {
+            "threads": threads_of_user() + 8 * limits.processes,
+            "file_mib": limits.file_mib,
+            "cpu_s": limits.cpu_s,
+            # RLIMIT_AS would count CUDA's and torch's huge reservations; the driver's mappings make RLIMIT_DATA
+            # unusable on a GPU too, where only the watcher of SandboxedProcess bounds memory.
+            "data_mib": None if spec.gpu else limits.memory_mib,
+        },
+        "network": spec.network,
+        "seccomp": spec.filter_syscalls,
+    }
+    if spec.level is SandboxLevel.REDUCED:
+        hidden, readable, writable = _paths(spec)
+        devices = [*_DEVICES, *(bwrap.gpu_nodes() if spec.gpu else ())]
+        if spec.gpu:
+            # The driver keeps its inter-process bookkeeping there.
+            writable.add(Path("/dev/shm"))
+        readable_names = _all_but(hidden | {Path("/dev"), Path("/tmp"), Path("/var/tmp")})
+        options |= {
+            "supervise": True,
+            "landlock": {
+                "readable": readable_names + sorted(map(str, readable)),
+                "writable": sorted(map(str, writable)),
+                "devices": devices,
+                "network": spec.network,
+            },
+        }
+    script = Path(__file__).with_name("confine.py")
+    return [sys.executable, "-I", "-S", str(script), json.dumps(options), *command]
+
+
+_spawners: dict[int, ThreadPoolExecutor] = {}
+
+
+def _popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start from a thread that lives as long as this process: "die with parent" means the parent's *thread*."""
+    spawner = _spawners.get(os.getpid())
+    if spawner is None:
+        spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(argv, **options)
+
+    return spawner.submit(start).result()
+
+
+def _read_init_pid(handle: int) -> int | None:
+    """The PID, as seen here, of the sandbox's first process; None when bubblewrap failed before making it."""
+    with os.fdopen(handle, "rb") as stream:
+        text = stream.read()
+    try:
+        return int(json.loads(text)["child-pid"])
+    except (ValueError, KeyError):
+        return None
+
+
+def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) -> SandboxedProcess:
+    """Start `command` in its sandbox, output appended to `log`. The caller ends it with `kill()` or a `with` block.
+
+    Raises SandboxError when the sandbox itself can't be started.
+    """
+    spec.scratch.mkdir(parents=True, exist_ok=True)
+    environment = closed_environment(spec.scratch, spec.environment)
+    argv = _confine(spec, command)
+    read_end = write_end = -1
+    fds = list(spec.pass_fds)
+    if spec.level is SandboxLevel.FULL:
+        binary = sandbox_facts().bwrap
+        if binary is None or available_level() is not SandboxLevel.FULL:
+            raise SandboxError(f"The full sandbox can't be had: {sandbox_facts().reason}", "Use --sandbox auto")
+        read_end, write_end = os.pipe()
+        hidden, readable, writable = _paths(spec)
+        argv = bwrap.command_line(
+            binary, argv, cwd=cwd.resolve(), hidden=hidden, readable=readable, writable=writable,
+            environment=environment, gpu=spec.gpu, network=spec.network,
+            scratch_mib=spec.limits.scratch_mib, info_fd=write_end,
+        )  # fmt: skip
+        fds.append(write_end)
+    try:
+        with log.open("ab") as stream:
+            popen = _popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=environment, cwd=str(cwd),
+                pass_fds=tuple(fds), start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        if read_end >= 0:
+            os.close(read_end)
+        raise SandboxError(
+            f"Can't start a sandboxed process: {error.strerror}", "Check memory and process limits"
+        ) from None
+    finally:
+        if write_end >= 0:
+            os.close(write_end)
+    init_pid = _read_init_pid(read_end) if read_end >= 0 else None
+    return SandboxedProcess(
+        popen, init_pid=init_pid, log=log, limits_mib=spec.limits.memory_mib, processes=spec.limits.processes
+    )
