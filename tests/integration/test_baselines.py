@@ -1,0 +1,63 @@
+"""Baselines of a small task, compiled for real on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.worker.baselines import BaselineSet, Products, forms_for, stop_compiler_processes
+
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, 3)
+        self.scale = 2.0
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.scale, x.sum(1)
+def get_inputs():
+    return [torch.randn(5, 4)]
+def get_init_inputs():
+    return [4]
+"""
+
+
+def names(device: Device, precision: Precision, products: Products) -> dict[str, bool]:
+    return {form.name: form.matched for form in forms_for(device, precision, products)}
+
+
+def test_forms() -> None:
+    none, matmul, conv = Products(False, False), Products(True, False), Products(False, True)
+    assert names(Device.CPU, Precision.TF32, matmul) == {"eager": True, "compile": True}
+    plain = {"eager": True, "compile": True}
+    assert names(Device.CUDA, Precision.TF32, none) == {**plain, "graphs_tf32": True}
+    assert names(Device.CUDA, Precision.TF32, conv) == {**plain, "graphs_tf32": True}, "cuDNN uses TF32 by default"
+    policy = {"eager_tf32": True, "compile_tf32": True, "graphs_tf32": True}
+    assert names(Device.CUDA, Precision.TF32, matmul) == {"eager": False, "compile": False, **policy}
+    assert names(Device.CUDA, Precision.FP32, matmul) == {**plain, "graphs_fp32": True}
+    assert len(names(Device.CUDA, Precision.FP32, conv)) == 5
+    assert len(names(Device.CUDA, Precision.BF16, conv)) == 5
+
+
+@pytest.mark.integration
+def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    baselines = BaselineSet(SOURCE, "toy", Device.CPU, Precision.TF32)
+    assert baselines.products == Products(True, False)
+    for form in baselines.forms():
+        baselines.prepare(form)
+    x = torch.randn(5, 4)
+    weight, bias = torch.randn(3, 4), torch.randn(3)
+    baselines.load_weights({"linear.weight": weight, "linear.bias": bias})
+    expected = torch.relu(x @ weight.T + bias) * 2
+    for form in baselines.forms():
+        with torch.no_grad():
+            y, total = baselines.program(form.name)(x)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(total, x.sum(1))
+    stop_compiler_processes()
