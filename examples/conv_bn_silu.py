@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-BATCH, CHANNELS, FILTERS, SIZE = (128, 128, 256, 56) if ON_GPU else (2, 32, 64, 56)
+BATCH, CHANNELS, FILTERS, SIZE = (128, 128, 256, 56) if ON_GPU else (8, 64, 64, 56)
 
 
 class Model(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-BATCH, CHANNELS, FILTERS, SIZE = (64, 128, 64, 64) if ON_GPU else (2, 32, 16, 48)
+BATCH, CHANNELS, FILTERS, SIZE = (64, 128, 64, 64) if ON_GPU else (8, 64, 32, 48)
 
 
 class Model(nn.Module):

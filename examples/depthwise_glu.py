@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-BATCH, CHANNELS, LENGTH, KERNEL = (64, 512, 4096, 15) if ON_GPU else (2, 128, 1024, 15)
+BATCH, CHANNELS, LENGTH, KERNEL = (64, 512, 4096, 15) if ON_GPU else (8, 256, 1024, 15)
 
 
 class Model(nn.Module):

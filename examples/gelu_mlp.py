@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, HIDDEN, INNER = (8192, 2048, 8192) if ON_GPU else (256, 512, 2048)
+TOKENS, HIDDEN, INNER = (8192, 2048, 8192) if ON_GPU else (512, 512, 2048)
 
 
 class Model(nn.Module):

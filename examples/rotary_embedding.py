@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-BATCH, HEADS, KEY_HEADS, LENGTH, HEAD_DIM = (16, 32, 8, 4096, 128) if ON_GPU else (1, 16, 4, 512, 64)
+BATCH, HEADS, KEY_HEADS, LENGTH, HEAD_DIM = (16, 32, 8, 4096, 128) if ON_GPU else (4, 16, 4, 2048, 64)
 
 
 class Model(nn.Module):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, HIDDEN, INNER = (8192, 4096, 11008) if ON_GPU else (128, 512, 1408)
+TOKENS, HIDDEN, INNER = (8192, 4096, 11008) if ON_GPU else (512, 1024, 2816)
 
 
 class Model(nn.Module):
