@@ -254,11 +254,13 @@ def init_signature(model_class: Any) -> str:
     except (TypeError, ValueError):
         return GENERIC_SIGNATURE
     parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return GENERIC_SIGNATURE
+    parameters[0] = parameters[0].replace(name="self")
     for parameter in parameters:
         if parameter.default is not inspect.Parameter.empty and not _is_literal(parameter.default):
             return GENERIC_SIGNATURE
-    text = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
-    return text if text.startswith("(self") else GENERIC_SIGNATURE
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
 def _is_literal(value: Any) -> bool:
