@@ -1,0 +1,134 @@
+"""The timing operations of a worker, the same for candidate and baseline: rings of slots, bursts, queues, screening.
+
+Requests (names are the operations that a role adds to its own):
+  ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
+  other unring  {}                                     forgets the rings, so that their arenas may be detached
+  warm    {program, calls, seconds}              -> {}
+  burst   {program, flush_bytes}                 -> {event_us: [one per slot]}
+  release {}                                     frees the last burst's outputs
+  queue   {program, calls}                       -> {us}
+  extras  {program}                              -> {busy_us, peak_memory_bytes}, null where not known
+  screen  {program, configs, budget_s, flush_bytes} -> {latency_us: […], failures: {index: reason}, device_lost}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from cuda_agent.core.enums import Device
+from cuda_agent.judge.worker.pytree import unflatten
+from cuda_agent.judge.worker.runner import Outputs, Program, Runner, Slot, null_program
+from cuda_agent.judge.worker.screen import screen
+
+NULL = "null"
+
+
+class TensorSource(Protocol):
+    """What this needs of a worker's context."""
+
+    device: Device
+
+    def tensors(self, arena: str, layout: Any) -> list[Any]: ...
+
+
+class TimedPrograms:
+    """`lookup` gives a program by name, ready to run (its global flags set)."""
+
+    def __init__(
+        self,
+        context: TensorSource,
+        lookup: Callable[[str], Program],
+        *,
+        set_config: Callable[[Mapping[str, int]], None] | None = None,
+        with_null: bool = False,
+    ) -> None:
+        self._context, self._lookup = context, lookup
+        self._set_config, self._with_null = set_config, with_null
+        self._runner: Runner | None = None
+        self._slots: list[Slot] = []
+        self._outputs: list[Outputs] = []
+        self._null: Program | None = None
+
+    def operations(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
+        """Operations by name, for the role's `create`."""
+        named: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "ring": self.ring,
+            "unring": self.unring,
+            "warm": self.warm,
+            "burst": self.burst,
+            "release": self.release,
+            "queue": self.queue,
+            "extras": self.extras,
+        }
+        return {**named, "screen": self.screen} if self._set_config is not None else named
+
+    @property
+    def runner(self) -> Runner:
+        if self._runner is None:
+            self._runner = Runner(self._context.device.value)
+        return self._runner
+
+    def ring(self, params: dict[str, Any]) -> dict[str, Any]:
+        count = int(params["slots"])
+        self.unring({})
+        inputs = self._context.tensors(**params["inputs"])
+        outputs = self._context.tensors(**params["outputs"])
+        self._slots = [unflatten(params["spec"], part) for part in _parts(inputs, count)]
+        self._outputs = list(_parts(outputs, count))
+        if self._with_null:
+            self._null = null_program([[place.clone() for place in part] for part in self._outputs])
+        return {}
+
+    def unring(self, _params: dict[str, Any]) -> dict[str, Any]:
+        self.runner.release()
+        self._slots, self._outputs, self._null = [], [], None
+        return {}
+
+    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
+        program = self._program(params["program"])
+        self.runner.warmup(program, self._slots, calls=int(params["calls"]), seconds=float(params["seconds"]))
+        return {}
+
+    def burst(self, params: dict[str, Any]) -> dict[str, Any]:
+        program = self._program(params["program"])
+        times = self.runner.run(program, self._slots, self._outputs, flush_bytes=int(params["flush_bytes"]))
+        return {"event_us": times}
+
+    def release(self, _params: dict[str, Any]) -> dict[str, Any]:
+        self.runner.release()
+        return {}
+
+    def queue(self, params: dict[str, Any]) -> dict[str, Any]:
+        program = self._program(params["program"])
+        return {"us": self.runner.queue(program, self._slots, int(params["calls"]))}
+
+    def extras(self, params: dict[str, Any]) -> dict[str, Any]:
+        program = self._program(params["program"])
+        peak = self.runner.peak_memory(program, self._slots[0])
+        return {"busy_us": self.runner.busy(program, self._slots), "peak_memory_bytes": peak}
+
+    def screen(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert self._set_config is not None
+        program = self._program(params["program"])
+        found = screen(
+            self.runner,
+            program,
+            self._set_config,
+            params["configs"],
+            self._slots,
+            budget_s=float(params["budget_s"]),
+            flush_bytes=int(params["flush_bytes"]),
+        )
+        failures = {str(index): reason for index, reason in found.failures.items()}
+        return {"latency_us": found.latency_us, "failures": failures, "device_lost": found.device_lost}
+
+    def _program(self, name: str) -> Program:
+        if name == NULL and self._null is not None:
+            return self._null
+        return self._lookup(name)
+
+
+def _parts(tensors: list[Any], count: int) -> list[list[Any]]:
+    each = len(tensors) // count
+    return [tensors[i * each : (i + 1) * each] for i in range(count)]
