@@ -1,4 +1,4 @@
-"""Adaptive layer norm of a diffusion transformer, in bfloat16.
+"""Adaptive layer norm of a diffusion transformer, in bfloat16, computed in float32.
 
 h = x + gate * branch;  y = layer_norm(h) * (1 + scale) + shift.  gate, scale and shift come from the conditioning, one
 vector for each sample. Returns y, which enters the next branch, and h.
@@ -26,9 +26,9 @@ class Model(nn.Module):
         scale: torch.Tensor,
         shift: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        h = x + gate * branch
-        y = F.layer_norm(h, (self.hidden,), eps=self.eps) * (1.0 + scale) + shift
-        return y, h
+        h = x.float() + gate.float() * branch.float()
+        y = F.layer_norm(h, (self.hidden,), eps=self.eps) * (1.0 + scale.float()) + shift.float()
+        return y.to(x.dtype), h.to(x.dtype)
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, HIDDEN, INNER = (8192, 4096, 11008) if ON_GPU else (512, 1024, 2816)
+TOKENS, HIDDEN, INNER = (8192, 4096, 11008) if ON_GPU else (256, 1024, 2816)
 
 
 class Model(nn.Module):
@@ -14,8 +14,9 @@ class Model(nn.Module):
         self.gate = nn.Linear(hidden, inner, bias=False, dtype=torch.bfloat16)
         self.up = nn.Linear(hidden, inner, bias=False, dtype=torch.bfloat16)
         self.down = nn.Linear(inner, hidden, bias=False, dtype=torch.bfloat16)
-        for layer in (self.gate, self.up, self.down):
-            nn.init.normal_(layer.weight, std=1.5 / layer.in_features**0.5)
+        nn.init.normal_(self.gate.weight, std=1.5 / hidden**0.5)
+        nn.init.normal_(self.up.weight, std=1.5 / hidden**0.5)
+        nn.init.normal_(self.down.weight, std=0.25 / inner**0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))

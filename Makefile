@@ -1,0 +1,43 @@
+# make demo    install, then optimize every example on the GPU if there is one, otherwise on the CPU
+# make test    install what tests need, then every check, the same here and in CI
+# make lint    format, lint, types, import contracts
+# make unit    the fast tests
+# make clean   remove the environment, runs and caches of this folder
+
+PYTHON ?= python3
+VENV ?= .venv
+EXAMPLES ?= examples
+OUT ?= runs/demo
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint unit integration clean
+.DEFAULT_GOAL := demo
+
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
+	@$(PYTHON) scripts/environment.py $(VENV)
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt scripts/environment.py
+	@$(PYTHON) scripts/environment.py $(VENV) --dev
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/cuda-agent optimize $(EXAMPLES) --out $(OUT)
+
+test: lint unit integration
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "not integration and not gpu"
+
+integration: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "integration or gpu"
+
+clean:
+	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
