@@ -1,0 +1,192 @@
+"""A task's directory in the published form: laid out, opened, snapshot, restored, locked."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Candidate, Task
+
+KERNEL_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
+MAX_FILES = 200
+MAX_BYTES = 2 << 20
+_PRIVATE = ".cuda-agent"
+_TEMPLATE = Path(__file__).with_name("files")
+
+
+class WorkspaceInfo(StoredRecord):
+    """What a workspace is for. `interpreter` is the Python that has this package, for commands run with another one."""
+
+    file_name = "workspace.json"
+    task: Task
+    options: JudgeOptions
+    interpreter: str
+
+
+def fixed_files() -> dict[str, str]:
+    """Path -> text of the files that are the same in every workspace."""
+    found = sorted(path for path in _TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found}
+
+
+def is_writable(path: str) -> bool:
+    """Whether a candidate may hold this file: `model_new.py`, or a source or header under `kernels/`."""
+    pure = PurePosixPath(path)
+    if path == "model_new.py":
+        return True
+    parts = pure.parts
+    inside = len(parts) > 1 and parts[0] == "kernels" and not any(part in ("..", ".") for part in parts)
+    return inside and pure.suffix in KERNEL_SUFFIXES and str(pure) == path and path.isprintable()
+
+
+def check_candidate(candidate: Candidate) -> None:
+    """Raises UsageError when it holds a file that isn't the candidate's to write, or too much."""
+    for path in candidate.files:
+        if not is_writable(path):
+            raise UsageError(f"{path} can't be part of a candidate", f"Use model_new.py and kernels/*{KERNEL_SUFFIXES}")
+    total = sum(len(text.encode()) for text in candidate.files.values())
+    if len(candidate.files) > MAX_FILES or total > MAX_BYTES:
+        cause = f"The candidate has {len(candidate.files)} files and {total} bytes"
+        raise UsageError(cause, f"Keep to {MAX_FILES} files and {MAX_BYTES} bytes")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """An opened workspace. `task` and `options` are as recorded when it was laid out."""
+
+    directory: Path
+    task: Task
+    options: JudgeOptions
+
+    @property
+    def fixed_paths(self) -> tuple[Path, ...]:
+        """Files that nobody edits; an agent's sandbox mounts them read-only."""
+        return tuple(self.directory / name for name in (*fixed_files(), "model.py"))
+
+    @property
+    def socket(self) -> Path:
+        """Where a judge that was started for this workspace alone listens."""
+        return self.directory / _PRIVATE / "judge.sock"
+
+    @property
+    def library(self) -> Path:
+        """Where a successful build leaves its extension, as the published workspace does."""
+        return self.directory / "cuda_extension.so"
+
+    def edited_files(self) -> tuple[str, ...]:
+        """Fixed files that differ from this package's own copies, or `model.py` from the task."""
+        expected = {**fixed_files(), "model.py": self.task.source}
+        return tuple(name for name, text in expected.items() if _read_plain(self.directory / name) != text)
+
+    def snapshot(self) -> Candidate:
+        """The writable files as they are now. Raises UsageError for a link, text that isn't UTF-8, or too much."""
+        files: dict[str, str] = {}
+        names = [self.directory / "model_new.py", *sorted((self.directory / "kernels").rglob("*"))]
+        for path in names:
+            name = path.relative_to(self.directory).as_posix()
+            if not is_writable(name) or path.is_dir() or not os.path.lexists(path):
+                continue
+            text = _read_plain(path)
+            if text is None:
+                raise UsageError(f"{name} is not a plain UTF-8 text file of at most {MAX_BYTES} bytes", "Replace it")
+            files[name] = text
+        candidate = Candidate(files=files)
+        check_candidate(candidate)
+        return candidate
+
+    def restore(self, candidate: Candidate) -> None:
+        """Make the writable files exactly the candidate's. Raises UsageError (foreign path) or StoreError (disk)."""
+        check_candidate(candidate)
+        kernels = self.directory / "kernels"
+        for path in kernels.rglob("*") if kernels.is_dir() else ():
+            name = path.relative_to(self.directory).as_posix()
+            if name not in candidate.files and is_writable(name) and not path.is_dir():
+                path.unlink()
+        if "model_new.py" not in candidate.files:
+            (self.directory / "model_new.py").unlink(missing_ok=True)
+        for name, text in candidate.files.items():
+            target = self.directory / name
+            if _read_plain(target) != text:
+                _refuse_links(self.directory, target)
+                write_durably(target, text)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the workspace for one run. Raises StoreError when another process holds it."""
+        with (self.directory / _PRIVATE / "lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StoreError(
+                    f"{self.directory} is in use by another run", "Wait for it or use another --out"
+                ) from None
+            yield
+
+
+def _read_plain(path: Path) -> str | None:
+    """Text of a regular file of bounded size; None for anything else. Never follows a link at the end of the path."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        raw = stream.read(MAX_BYTES + 1)
+    try:
+        return raw.decode() if len(raw) <= MAX_BYTES else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _refuse_links(root: Path, path: Path) -> None:
+    """A folder that was replaced by a link would let a restore write elsewhere."""
+    for parent in path.parents:
+        if parent == root:
+            return
+        if parent.is_symlink():
+            raise UsageError(f"{parent} is a link", "Replace it by a folder")
+
+
+def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
+    """Lay out a workspace in a new or empty directory.
+
+    Raises UsageError when the directory holds anything, StoreError when it can't be written.
+    """
+    directory = directory.resolve()
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(f"{directory} exists and is not empty", "Choose a new directory")
+    for name, text in {**fixed_files(), "model.py": task.source}.items():
+        write_durably(directory / name, text)
+        (directory / name).chmod(0o444)
+    (directory / "kernels").mkdir(exist_ok=True)
+    WorkspaceInfo(task=task, options=options, interpreter=sys.executable).write(directory / _PRIVATE)
+    return Workspace(directory, task, options)
+
+
+def open_workspace(directory: Path) -> Workspace:
+    """Raises StoreError when it isn't a workspace, UsageError when fixed files were edited."""
+    directory = directory.resolve()
+    if not (directory / _PRIVATE / WorkspaceInfo.file_name).is_file():
+        raise StoreError(f"{directory} is not a workspace", "Lay one out with `cuda-agent init TASK.py DIR`")
+    info = WorkspaceInfo.read(directory / _PRIVATE)
+    workspace = Workspace(directory, info.task, info.options)
+    edited = workspace.edited_files()
+    if edited:
+        names = ", ".join(edited)
+        raise UsageError(f"Fixed files were edited or are missing: {names}", "Lay the workspace out again with `init`")
+    return workspace
+
+
+#: the contract's short name; inside this module the builtin is meant.
+open = open_workspace  # noqa: A001
