@@ -1,0 +1,52 @@
+"""What the tools of one run share: the workspace, the judge's session, the shell, the best candidate so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from cuda_agent.agent.best import Best
+from cuda_agent.agent.files import WorkspaceFiles
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
+
+if TYPE_CHECKING:
+    from cuda_agent.agent.shell import Shell
+
+#: progress(phase, text): one line for whoever watches.
+Progress = Callable[[str, str], None]
+
+
+class Session(Protocol):
+    """The judge as the agent uses it (`judge.session.JudgeSession`)."""
+
+    def graph(self) -> Graph: ...
+    def build(self, candidate: Candidate) -> BuildReport: ...
+    def verify(self, candidate: Candidate) -> Evaluation: ...
+    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport: ...
+    def evaluate(self, candidate: Candidate) -> Evaluation: ...
+
+
+class CandidateFolder(Protocol):
+    """A workspace as the agent uses it (`workspace.layout.Workspace`)."""
+
+    @property
+    def directory(self) -> Path: ...
+    def snapshot(self) -> Candidate: ...
+    def restore(self, candidate: Candidate) -> None: ...
+
+
+@dataclass
+class Context:
+    """Passed to every tool call. `finished` is set by Finish: (outcome, message)."""
+
+    workspace: CandidateFolder
+    session: Session
+    files: WorkspaceFiles
+    shell: Shell
+    best: Best
+    logs: Path
+    finished: tuple[str, str] | None = None
+    judge_s: float = 0.0

@@ -1,0 +1,51 @@
+"""Which device a run uses, and whether what it needs is there. Asks before any time is spent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Literal
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError, UsageError
+from cuda_agent.core.stack import find_nvcc, read_stack
+
+DeviceChoice = Literal["auto", "cuda", "cpu"]
+
+
+def resolve_device(choice: str) -> Device:
+    """`auto` is the GPU if there is one. Raises UsageError for another word, DeviceError when something is missing."""
+    if choice not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"No device {choice!r}", "Choose one of: auto, cuda, cpu")
+    device = Device(choice) if choice != "auto" else (Device.CUDA if _sees_gpu() else Device.CPU)
+    if device is Device.CUDA:
+        _require_cuda()
+    if find_cxx() is None:
+        raise DeviceError("No C++ compiler (g++) was found", "Install one: apt-get install g++")
+    return device
+
+
+def find_cxx() -> str | None:
+    """Path of `$CXX`, else of g++; None when it isn't there."""
+    return shutil.which(os.environ.get("CXX") or "g++")
+
+
+def _sees_gpu() -> bool:
+    stack = read_stack()
+    return bool(stack.gpus) and "+cpu" not in (stack.torch or "")
+
+
+def _require_cuda() -> None:
+    stack = read_stack()
+    if not stack.gpus:
+        raise DeviceError("No NVIDIA GPU is visible here", "Run on a machine with one, or use --device cpu")
+    if "+cpu" in (stack.torch or ""):
+        raise DeviceError(
+            f"torch {stack.torch} is built without CUDA",
+            "Install a CUDA build (pip install --force-reinstall torch), or use --device cpu",
+        )
+    if find_nvcc() is None:
+        raise DeviceError(
+            "CUDA's compiler nvcc was not found",
+            "Install the CUDA toolkit or set CUDA_HOME to where it is, or use --device cpu",
+        )

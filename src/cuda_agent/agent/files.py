@@ -1,0 +1,190 @@
+"""The agent's view of its workspace: every path is confined to it, and only the candidate's files can be written.
+
+A path is walked component by component with O_NOFOLLOW, so a link that a shell command planted (even between check
+and use) leads nowhere; links are refused rather than resolved.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.hashing import digest_text
+
+WRITABLE_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
+MAX_BYTES = 2 << 20
+_HIDDEN = (".cuda-agent", "__pycache__", ".git")
+
+
+class Refusal(Exception):
+    """A tool call that can't be done as asked; the text says what to do instead. Goes back to the policy."""
+
+
+class WorkspaceFiles:
+    """Reads and writes by workspace-relative path. `logs` (outside) can be read under the name `logs/…` too."""
+
+    def __init__(self, root: Path, logs: Path) -> None:
+        self.root = root.resolve()
+        self.logs = logs.resolve()
+        self._seen: dict[str, str] = {}
+
+    def relative(self, path: str) -> str:
+        """The path inside the workspace, normalised. Raises Refusal when it lies outside."""
+        pure = PurePosixPath(path)
+        if pure.is_absolute():
+            try:
+                pure = pure.relative_to(PurePosixPath(self.root))
+            except ValueError:
+                raise Refusal(f"{path} is outside the workspace. Use a path relative to it.") from None
+        parts: list[str] = []
+        for part in pure.parts:
+            if part == "..":
+                if not parts:
+                    raise Refusal(f"{path} is outside the workspace. Use a path relative to it.")
+                parts.pop()
+            elif "\0" in part:
+                raise Refusal("A path can't hold a null character.")
+            else:
+                parts.append(part)
+        return "/".join(parts) or "."
+
+    def read(self, path: str) -> str:
+        """Text of a file. Raises Refusal: missing, outside, a link, a folder, not text, too large."""
+        text = self.peek(path)
+        self._seen[self.relative(path)] = digest_text(text)
+        return text
+
+    def peek(self, path: str) -> str:
+        """Like `read`, but doesn't count as having read the file."""
+        relative = self.relative(path)
+        root, inner = self.root, relative
+        if relative.startswith("logs/") and not (self.root / "logs").exists():
+            root, inner = self.logs, relative.removeprefix("logs/")
+        with _parent(root, inner) as (folder, name):
+            return _read_text(folder, name, relative)
+
+    def read_known(self, path: str) -> str:
+        """Text of a file that was read before and hasn't changed since. Raises Refusal otherwise."""
+        relative = self.relative(path)
+        known = self._seen.get(relative)
+        text = self.peek(path)
+        if known != digest_text(text):
+            state = "was not read" if known is None else "has changed since it was read"
+            raise Refusal(f"{relative} {state}. Read it first.")
+        return text
+
+    def write(self, path: str, text: str) -> bool:
+        """Write a candidate's file; True when it is new. Raises Refusal when the place isn't writable, or when an
+        existing file wasn't read since it last changed. Raises StoreError when the disk refuses."""
+        relative = self.relative(path)
+        self._check_writable(relative)
+        if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+            raise Refusal(f"{relative} would be larger than {MAX_BYTES >> 20} MiB.")
+        with _parent(self.root, relative, create=True) as (folder, name):
+            try:
+                old: str | None = _read_text(folder, name, relative)
+            except FileNotFoundError:
+                old = None
+            except Refusal as refusal:
+                if "is not text" not in str(refusal):
+                    raise
+                old = ""
+            if old is not None and self._seen.get(relative) != digest_text(old):
+                state = "has changed since it was read" if relative in self._seen else "exists and was not read"
+                raise Refusal(f"{relative} {state}. Read it first.")
+            _write_text(folder, name, text)
+        self._seen[relative] = digest_text(text)
+        return old is None
+
+    def walk(self) -> Iterator[str]:
+        """Relative paths of the workspace's files, sorted, without links, caches and our own state."""
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if name not in _HIDDEN)
+            for name in sorted(names):
+                full = Path(folder) / name
+                if not full.is_symlink() and full.is_file():
+                    yield full.relative_to(self.root).as_posix()
+
+    def _check_writable(self, relative: str) -> None:
+        in_kernels = relative.startswith("kernels/") and relative.endswith(WRITABLE_SUFFIXES)
+        if relative != "model_new.py" and not in_kernels:
+            suffixes = ", ".join(WRITABLE_SUFFIXES)
+            raise Refusal(f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours.")
+
+
+@contextmanager
+def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    """Descriptor of the folder that holds `relative`, and the last name. Follows no link."""
+    *folders, name = PurePosixPath(relative).parts or (".",)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(root, flags)
+    try:
+        for folder in folders:
+            try:
+                if create:
+                    _make_folder(folder, current)
+                following = os.open(folder, flags, dir_fd=current)
+            except FileNotFoundError:
+                raise Refusal(f"{relative} doesn't exist.") from None
+            except NotADirectoryError:
+                raise Refusal(f"{relative} leads through something that isn't a folder.") from None
+            except OSError as error:
+                raise Refusal(f"{relative}: {error.strerror}.") from None
+            os.close(current)
+            current = following
+        yield current, name
+    finally:
+        os.close(current)
+
+
+def _make_folder(name: str, parent: int) -> None:
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        pass
+
+
+def _read_text(folder: int, name: str, shown: str) -> str:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise MissingFile(shown) from None
+    except OSError as error:
+        raise Refusal(f"Can't read {shown}: {error.strerror} (links are not followed).") from None
+    with os.fdopen(handle, "rb") as stream:
+        facts = os.fstat(stream.fileno())
+        if stat.S_ISDIR(facts.st_mode):
+            raise Refusal(f"{shown} is a folder. Use Glob to list it.")
+        if not stat.S_ISREG(facts.st_mode):
+            raise Refusal(f"{shown} is not a regular file.")
+        if facts.st_size > MAX_BYTES:
+            raise Refusal(f"{shown} is larger than {MAX_BYTES >> 20} MiB. Use Grep or Bash to see parts of it.")
+        raw = stream.read(MAX_BYTES + 1)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise Refusal(f"{shown} is not text.") from None
+
+
+def _write_text(folder: int, name: str, text: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(name, flags, 0o644, dir_fd=folder)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode(errors="replace"))
+    except OSError as error:
+        raise StoreError(f"Can't write {name}: {error.strerror}", "Free some space or choose another --out") from None
+
+
+class MissingFile(Refusal, FileNotFoundError):
+    """The file isn't there."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"{shown} doesn't exist. Use Glob to see what does.")
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,0 +1,73 @@
+"""The ReAct loop: the policy moves, the tools answer, the turn is on disk before the next one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cuda_agent.agent.context import Progress
+from cuda_agent.agent.policy import Policy
+from cuda_agent.agent.tools.registry import Toolbox
+from cuda_agent.agent.transcript import Transcript
+from cuda_agent.core.errors import PolicyError
+from cuda_agent.core.records import ToolCall, ToolResult, Turn
+
+
+class Outcome(StrEnum):
+    """How a run ended. The first three are the policy's own word (tool Finish)."""
+
+    FINISHED = "finished"
+    NOT_COVERED = "not_covered"
+    GAVE_UP = "gave_up"
+    BUDGET = "budget"
+    POLICY_ERROR = "policy_error"
+    INTERRUPTED = "interrupted"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Outcome and one line on it."""
+
+    outcome: Outcome
+    message: str = ""
+
+
+def run(policy: Policy, tools: Toolbox, transcript: Transcript, turns_limit: int, progress: Progress) -> Ending:
+    """Play until Finish, the limit of turns, an interrupt or the policy's failure.
+
+    A turn that was interrupted is not in the transcript. Raises CudaAgentError when this machine fails (disk, judge).
+    """
+    try:
+        while len(transcript.turns) < turns_limit:
+            started = time.monotonic()
+            move = policy.next(transcript.turns)
+            if move.message:
+                progress("agent", move.message)
+            results = tuple(_call(tools, call, progress) for call in move.calls)
+            turn = Turn(
+                index=len(transcript.turns),
+                results=results,
+                candidate_digest=tools.context.workspace.snapshot().digest,
+                duration_s=time.monotonic() - started,
+                **move.model_dump(),
+            )
+            transcript.append(turn)
+            if tools.finished is not None:
+                return Ending(Outcome(tools.finished[0]), tools.finished[1])
+            if not move.calls:
+                return Ending(Outcome.FINISHED, move.message)
+    except KeyboardInterrupt:
+        return Ending(Outcome.INTERRUPTED, f"interrupted after {len(transcript.turns)} turns")
+    except PolicyError as error:
+        return Ending(Outcome.POLICY_ERROR, str(error))
+    return Ending(Outcome.BUDGET, f"all {turns_limit} turns are spent")
+
+
+def _call(tools: Toolbox, call: ToolCall, progress: Progress) -> ToolResult:
+    result = tools.call(call)
+    lines = [line for line in result.text.strip().splitlines() if line.strip()]
+    first = lines[0] if lines else ""
+    progress(call.tool, first if result.ok else f"not ok: {first}")
+    return result

@@ -1,0 +1,1 @@
+"""Policies: what chooses the next action. One file each."""

@@ -1,0 +1,61 @@
+"""What chooses the next action: the built-in playbook, a language model, a trained checkpoint. One protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.record import Record
+from cuda_agent.core.records import Task, ToolCall, Turn
+
+
+class PolicyMove(Record):
+    """What a policy says and which tools it calls. A move without calls ends the run."""
+
+    message: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    tokens_in: int = 0
+    tokens_out: int = 0
+    token_ids: tuple[int, ...] | None = Field(default=None)
+    log_probabilities: tuple[float, ...] | None = Field(default=None)
+
+
+class Policy(Protocol):
+    """Raises PolicyError when it can't go on for good."""
+
+    @property
+    def name(self) -> str: ...
+
+    def next(self, history: Sequence[Turn]) -> PolicyMove:
+        """The next move, given every turn so far (with the tools' results)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a policy is told at the start. `graph` captures the reference when it is called (seconds)."""
+
+    task: Task
+    device: Device
+    precision: Precision
+    turns: int
+    tools: list[dict[str, Any]]
+    graph: Callable[[], Graph]
+
+
+POLICIES = ("playbook",)
+
+
+def make_policy(name: str, brief: Brief) -> Policy:
+    """The policy of that name. Raises UsageError when there is none."""
+    if name == "playbook":
+        from cuda_agent.agent.policies.playbook import PlaybookPolicy
+
+        return PlaybookPolicy(brief)
+    raise UsageError(f"No policy {name!r}", f"Choose one of: {', '.join(POLICIES)}")

@@ -1,0 +1,138 @@
+"""Shell commands of the agent, in the workspace's sandbox: no network, no GPU, the rest of the run out of sight."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cuda_agent.agent.files import Refusal
+from cuda_agent.core.files import cache_dir
+from cuda_agent.workspace.process import SandboxedProcess
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, resolve_level, spawn
+
+MAX_BACKGROUND = 8
+#: what one look at a command's output may bring; the rest stays in the sandbox's log.
+MAX_OUTPUT_BYTES = 1 << 20
+LIMITS = Limits(memory_mib=8192, processes=256, file_mib=1024)
+
+
+@dataclass(frozen=True)
+class ShellState:
+    """New output of a command; `exit_code` is None while it runs; `ended` says in words how it stands."""
+
+    text: str
+    exit_code: int | None
+    ended: str
+
+
+@dataclass
+class _Command:
+    process: SandboxedProcess
+    timeout_s: float | None
+    background: bool
+    started: float = field(default_factory=time.monotonic)
+    position: int = 0
+    timed_out: bool = False
+
+
+class Shell:
+    """Starts, watches and ends commands. `close()` ends them all."""
+
+    def __init__(self, workspace: Path, spec: SandboxSpec, logs: Path) -> None:
+        self._workspace = workspace
+        self._spec = spec
+        self._logs = logs
+        self._commands: dict[str, _Command] = {}
+
+    def start(self, command: str, *, timeout_s: float | None) -> str:
+        """Start `bash -c command`; without a timeout in the background. Raises Refusal when too many run."""
+        running = [name for name, item in self._commands.items() if item.process.poll() is None]
+        if len(running) >= MAX_BACKGROUND:
+            raise Refusal(f"{len(running)} commands run already ({', '.join(running)}). End one with KillBash.")
+        name = f"shell-{len(self._commands) + 1}"
+        log = self._logs / f"{name}.log"
+        process = spawn(["bash", "-c", command], self._spec, cwd=self._workspace, log=log)
+        self._commands[name] = _Command(process, timeout_s, background=timeout_s is None)
+        return name
+
+    def wait(self, name: str) -> ShellState:
+        """Wait for a command within its timeout; then it and all that it started is ended."""
+        command = self._find(name)
+        try:
+            command.process.wait(command.timeout_s)
+        except subprocess.TimeoutExpired:
+            command.timed_out = True
+        finally:
+            command.process.kill()
+        return self.look(name)
+
+    def look(self, name: str) -> ShellState:
+        """What it printed since the last look."""
+        command = self._find(name)
+        code = command.process.poll()
+        with command.process.log.open("rb") as stream:
+            stream.seek(command.position)
+            raw = stream.read(MAX_OUTPUT_BYTES)
+            command.position = stream.tell()
+            more = stream.read(1) != b""
+        text = raw.decode(errors="replace")
+        if more:
+            text += "\n[… more output follows]"
+        return ShellState(text, code, self._in_words(command, code))
+
+    def kill(self, name: str) -> None:
+        """End a command and everything that it started."""
+        self._find(name).process.kill()
+
+    def close(self) -> None:
+        """End all commands."""
+        for command in self._commands.values():
+            command.process.kill()
+
+    def _find(self, name: str) -> _Command:
+        command = self._commands.get(name)
+        if command is None:
+            known = ", ".join(key for key, item in self._commands.items() if item.background) or "none"
+            raise Refusal(f"No background command {name!r}. Known: {known}. Start one with Bash(background=true).")
+        return command
+
+    def _in_words(self, command: _Command, code: int | None) -> str:
+        if command.timed_out:
+            return f"ended after {command.timeout_s:g} s; give a larger timeout_s or use background=true"
+        if command.process.limit_hit is not None:
+            return f"ended: limit of {command.process.limit_hit} reached"
+        if code is None:
+            return f"running for {time.monotonic() - command.started:.0f} s"
+        return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
+
+
+@contextmanager
+def open_shell(
+    workspace: Path, *, fixed: tuple[Path, ...], hidden: tuple[Path, ...], sandbox: str, environment: dict[str, str],
+    sockets: tuple[Path, ...] = (),
+) -> Iterator[Shell]:  # fmt: skip
+    """A shell for one run. `fixed` files can't be changed, `hidden` folders not seen, `sockets` are folders that can be
+    connected into. Raises SandboxError."""
+    with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
+        scratch, logs = Path(temporary) / "scratch", Path(temporary) / "logs"
+        scratch.mkdir()
+        logs.mkdir()
+        spec = SandboxSpec(
+            scratch=scratch,
+            level=resolve_level(sandbox),
+            writable=(workspace, *sockets),
+            readable=fixed,
+            hidden=(*hidden, cache_dir()),
+            environment=environment,
+            limits=LIMITS,
+        )
+        shell = Shell(workspace, spec, logs)
+        try:
+            yield shell
+        finally:
+            shell.close()

@@ -1,0 +1,73 @@
+"""A task from a file in the KernelBench convention. Looks at the syntax only; the judge runs it, in its sandbox."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from cuda_agent.core.errors import TaskError, UsageError
+from cuda_agent.core.records import Task
+
+REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+_MAX_BYTES = 4 << 20
+
+
+def load_task(path: str | Path) -> Task:
+    """Read a task file.
+
+    Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or lacks `Model`,
+    `get_inputs` or `get_init_inputs`.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"No such task file: {path}", "Give the path of a Python file with class Model") from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder, not a task file", "Give one of its .py files") from None
+    except OSError as error:
+        raise UsageError(f"Can't read {path}: {error.strerror}", "Check its permissions") from None
+    if len(raw) > _MAX_BYTES:
+        raise TaskError(f"{path} is larger than {_MAX_BYTES >> 20} MiB", "Create weights in Model, not in the source")
+    try:
+        source = raw.decode()
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path} is not UTF-8 text (byte {error.start})", "Save it as UTF-8") from None
+    check_source(source, str(path))
+    return Task(name=path.stem, source=source)
+
+
+def check_source(source: str, where: str) -> None:
+    """Raises TaskError when `source` isn't Python or doesn't define the three names of the convention."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{where}, line {line}" if line else where
+        reason = getattr(error, "msg", None) or str(error)
+        raise TaskError(f"{place}: syntax error: {reason}", "Correct the file") from None
+    names = _bound_names(tree.body)
+    missing = [name for name in REQUIRED if name not in names]
+    if missing and "*" not in names:
+        kinds = {"Model": "class Model(torch.nn.Module)", "get_inputs": "get_inputs()"}
+        wanted = ", ".join(kinds.get(name, f"{name}()") for name in missing)
+        raise TaskError(f"{where} doesn't define {', '.join(missing)}", f"Add {wanted} (KernelBench convention)")
+
+
+def _bound_names(body: list[ast.stmt]) -> set[str]:
+    """Names that module-level statements bind, conditional branches included."""
+    names: set[str] = set()
+    for statement in body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in statement.names)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names.update(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+        elif isinstance(statement, ast.If | ast.With | ast.Try):
+            for field in ("body", "orelse", "finalbody"):
+                names |= _bound_names(getattr(statement, field, []))
+            for handler in getattr(statement, "handlers", []):
+                names |= _bound_names(handler.body)
+    return names

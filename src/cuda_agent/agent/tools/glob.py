@@ -1,0 +1,45 @@
+"""Glob."""
+
+from __future__ import annotations
+
+import re
+
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+
+_MAX = 500
+
+
+class GlobArguments(Arguments):
+    """List the workspace's files whose path matches a pattern: * and ? within a name, ** across folders."""
+
+    pattern: str = "**"
+
+
+def _run(arguments: GlobArguments, context: Context) -> Answer:
+    pattern = context.files.relative(arguments.pattern)
+    matcher = glob_matcher(pattern)
+    found = [path for path in context.files.walk() if matcher.fullmatch(path)]
+    shown = found[:_MAX]
+    text = "\n".join(shown) if shown else f"Nothing matches {arguments.pattern}."
+    if len(found) > _MAX:
+        text += f"\n[{len(found) - _MAX} more]"
+    return Answer(text, data={"paths": shown})
+
+
+def glob_matcher(pattern: str) -> re.Pattern[str]:
+    """`**/` matches any folders, also none; `**` at the end everything below."""
+    out = ""
+    index = 0
+    while index < len(pattern):
+        if pattern.startswith("**/", index):
+            out, index = out + "(?:[^/]+/)*", index + 3
+        elif pattern.startswith("**", index):
+            out, index = out + ".*", index + 2
+        else:
+            out += {"*": "[^/]*", "?": "[^/]"}.get(pattern[index], re.escape(pattern[index]))
+            index += 1
+    return re.compile(out)
+
+
+GLOB = Tool("Glob", GlobArguments, _run)

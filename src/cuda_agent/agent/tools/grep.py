@@ -1,0 +1,62 @@
+"""Grep."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from pydantic import Field
+
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.tools.glob import glob_matcher
+
+_TIMEOUT_S = 20
+_MAX_LINES = 400
+_MAX_LINE = 400
+
+
+class GrepArguments(Arguments):
+    """Search the workspace's files for an extended regular expression. Gives path:line:text."""
+
+    pattern: str = Field(min_length=1)
+    glob: str = Field(default="**", description="only files whose path matches")
+    ignore_case: bool = False
+
+
+def _run(arguments: GrepArguments, context: Context) -> Answer:
+    matcher = glob_matcher(context.files.relative(arguments.glob))
+    paths = [path for path in context.files.walk() if matcher.fullmatch(path)]
+    if not paths:
+        return Answer(f"No file matches {arguments.glob}.", data={"matches": 0})
+    command = ["grep", "-E", "-n", "-I", *(["-i"] if arguments.ignore_case else []), "-e", arguments.pattern]
+    deadline = time.monotonic() + _TIMEOUT_S
+    lines: list[str] = []
+    for path in paths:
+        try:
+            text = context.files.peek(path)
+        except Refusal:
+            continue
+        lines += [f"{path}:{line}"[:_MAX_LINE] for line in _matches(command, text, deadline)]
+    text = "\n".join(lines[:_MAX_LINES]) or "No match."
+    if len(lines) > _MAX_LINES:
+        text += f"\n[{len(lines) - _MAX_LINES} more lines]"
+    return Answer(text, data={"matches": len(lines)})
+
+
+def _matches(command: list[str], text: str, deadline: float) -> list[str]:
+    """Matching lines of `text`. The grep program matches in linear time; Python's `re` could be made to hang."""
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=max(0.1, deadline - time.monotonic()),
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Refusal(f"The search took longer than {_TIMEOUT_S} s. Use a simpler pattern.") from None
+    if done.returncode > 1:
+        raise Refusal(f"{done.stderr.strip() or 'grep failed'}. Give an extended regular expression (grep -E).")
+    return done.stdout.splitlines()
+
+
+GREP = Tool("Grep", GrepArguments, _run)

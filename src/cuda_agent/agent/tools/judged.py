@@ -1,0 +1,29 @@
+"""What Compile, Verify and Profile share: the snapshot that is judged, and the time that judging takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.files import Refusal
+from cuda_agent.core.records import Candidate
+
+
+def snapshot(context: Context) -> Candidate:
+    """The candidate as it stands. Raises Refusal when there is nothing to judge yet."""
+    candidate = context.workspace.snapshot()
+    if "model_new.py" not in candidate.files:
+        raise Refusal("There is no model_new.py yet. Write it, and the kernels under kernels/, first.")
+    return candidate
+
+
+@contextmanager
+def judging(context: Context) -> Iterator[None]:
+    """Adds the time inside to what the run has spent on the judge."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        context.judge_s += time.monotonic() - started

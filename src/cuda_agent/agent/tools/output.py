@@ -1,0 +1,31 @@
+"""Long outputs: their beginning and end are kept, the whole goes to a file of the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuda_agent.core.errors import StoreError
+
+MAX_CHARACTERS = 16_000
+
+
+def shorten(text: str, logs: Path, name: str, limit: int = MAX_CHARACTERS) -> str:
+    """`text`, or its two ends with a pointer to `logs/<name>`, which then holds all of it. Raises StoreError."""
+    if len(text) <= limit:
+        return text
+    try:
+        (logs / name).write_text(text, errors="replace")
+    except OSError as error:
+        raise StoreError(f"Can't write {logs / name}: {error.strerror}", "Free some space") from None
+    half = limit // 2
+    cut = len(text) - 2 * half
+    return f"{text[:half]}\n[… {cut} characters left out; all of it: Read logs/{name} …]\n{text[-half:]}"
+
+
+def tail(text: str, characters: int) -> str:
+    """The last `characters` of a text, from the start of a line where that is possible."""
+    if len(text) <= characters:
+        return text
+    cut = text[-characters:]
+    newline = cut.find("\n")
+    return "[…]\n" + (cut[newline + 1 :] if 0 <= newline < characters // 2 else cut)

@@ -1,0 +1,98 @@
+"""The tools by name. A wrong call gets a message that says how to call it right; it never ends the run."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from typing import Any
+
+from pydantic import ValidationError
+
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.tools.base import Answer, Tool
+from cuda_agent.agent.tools.bash import BASH
+from cuda_agent.agent.tools.bash_output import BASH_OUTPUT
+from cuda_agent.agent.tools.compile import COMPILE
+from cuda_agent.agent.tools.edit import EDIT
+from cuda_agent.agent.tools.finish import FINISH
+from cuda_agent.agent.tools.glob import GLOB
+from cuda_agent.agent.tools.grep import GREP
+from cuda_agent.agent.tools.kill_bash import KILL_BASH
+from cuda_agent.agent.tools.multi_edit import MULTI_EDIT
+from cuda_agent.agent.tools.output import shorten
+from cuda_agent.agent.tools.profile import PROFILE
+from cuda_agent.agent.tools.read import READ
+from cuda_agent.agent.tools.verify import VERIFY
+from cuda_agent.agent.tools.write import WRITE
+from cuda_agent.core.records import ToolCall, ToolResult
+
+ALL: tuple[Tool[Any], ...] = (
+    BASH, BASH_OUTPUT, KILL_BASH, READ, WRITE, EDIT, MULTI_EDIT, GLOB, GREP, COMPILE, VERIFY, PROFILE, FINISH,
+)  # fmt: skip
+
+
+class Toolbox:
+    """The tools of one run, bound to its context."""
+
+    def __init__(self, context: Context, tools: tuple[Tool[Any], ...] = ALL) -> None:
+        self.context = context
+        self._tools = {tool.name: tool for tool in tools}
+        self._calls = 0
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """All tools in the form of the OpenAI protocol."""
+        return [tool.schema() for tool in self._tools.values()]
+
+    @property
+    def finished(self) -> tuple[str, str] | None:
+        return self.context.finished
+
+    def call(self, call: ToolCall) -> ToolResult:
+        """Run one call. A call that can't be done is an answer with ok=False; only errors of this machine raise."""
+        started = time.monotonic()
+        self._calls += 1
+        if self.context.finished is not None:
+            answer = Answer("Not run: the run is finished.", ok=False)
+        else:
+            answer = self._answer(call)
+        text = shorten(answer.text, self.context.logs, f"{self._calls:04d}-{call.tool}.txt")
+        took = time.monotonic() - started
+        return ToolResult(call_id=call.id, text=text, ok=answer.ok, data=answer.data, duration_s=took)
+
+    def _answer(self, call: ToolCall) -> Answer:
+        tool = self._tools.get(call.tool)
+        if tool is None:
+            near = difflib.get_close_matches(call.tool, self._tools, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            return Answer(f"No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
+        try:
+            arguments = tool.arguments.model_validate(call.arguments)
+        except ValidationError as error:
+            return Answer(f"{_problems(error)}\n{_usage(tool)}", ok=False)
+        try:
+            return tool.run(arguments, self.context)
+        except Refusal as refusal:
+            return Answer(str(refusal), ok=False)
+
+
+def _problems(error: ValidationError) -> str:
+    lines = (f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors()[:5])
+    return "Wrong call: " + "; ".join(lines)
+
+
+def _usage(tool: Tool[Any]) -> str:
+    schema = tool.arguments.model_json_schema()
+    required = schema.get("required", [])
+    properties = schema.get("properties", {})
+    parts = (f"{name}: {_kind(spec)}{'' if name in required else ' (optional)'}" for name, spec in properties.items())
+    return f"Call it as {tool.name}({', '.join(parts)}). {tool.description}"
+
+
+def _kind(spec: dict[str, Any]) -> str:
+    if "anyOf" in spec:
+        return " or ".join(_kind(part) for part in spec["anyOf"] if part.get("type") != "null")
+    if "enum" in spec:
+        return "|".join(map(json.dumps, spec["enum"]))
+    return str(spec.get("type", "object"))

@@ -1,0 +1,25 @@
+"""Write."""
+
+from __future__ import annotations
+
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+
+
+class WriteArguments(Arguments):
+    """Write a whole file: model_new.py, or one under kernels/ (.cu .cuh .cpp .h .hpp). An existing file must have
+    been read first."""
+
+    path: str
+    content: str
+
+
+def _run(arguments: WriteArguments, context: Context) -> Answer:
+    created = context.files.write(arguments.path, arguments.content)
+    lines = len(arguments.content.splitlines())
+    return Answer(
+        f"{'Created' if created else 'Replaced'} {arguments.path} ({lines} lines).", data={"created": created}
+    )
+
+
+WRITE = Tool("Write", WriteArguments, _run)

@@ -1,0 +1,65 @@
+"""Turns on disk, one JSON line each, durable before the next begins."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.records import Turn
+
+FILE_NAME = "transcript.jsonl"
+
+
+class Transcript:
+    """Append-only. `turns` is what it holds."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self.turns: list[Turn] = []
+
+    def append(self, turn: Turn) -> None:
+        """Write and fsync. Raises StoreError (no space, no permission); the turn then doesn't count."""
+        line = turn.model_dump_json().encode() + b"\n"
+        try:
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                self._write(handle, line)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StoreError(f"Can't write {self.path}: {error.strerror}", "Free some space") from None
+        self.turns.append(turn)
+
+    def _write(self, handle: int, line: bytes) -> None:
+        """All of the line or nothing: a disk that fills up in between must not leave half a turn."""
+        size = os.fstat(handle).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+
+
+def read_transcript(directory: Path) -> tuple[Turn, ...]:
+    """The turns of a run directory. A last line without its end (the machine stopped there) is dropped.
+
+    Raises StoreError when the file can't be read or a whole line isn't a turn.
+    """
+    path = directory / FILE_NAME
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
+    turns = []
+    for number, line in enumerate(raw.split(b"\n")[:-1], start=1):
+        try:
+            turns.append(Turn.model_validate_json(line))
+        except ValidationError as error:
+            raise StoreError(f"{path}, line {number} is not a turn: {error.errors()[0]['msg']}") from None
+    return tuple(turns)

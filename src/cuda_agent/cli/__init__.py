@@ -1,0 +1,1 @@
+"""The command line: the only place that wires the rest together. One small file a command."""

@@ -1,0 +1,41 @@
+"""cuda-agent doctor"""
+
+from __future__ import annotations
+
+import json
+
+from rich.table import Table
+from rich.text import Text
+
+from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.cli.probes import Probe, as_data, probe_all
+from cuda_agent.core.errors import EXIT_OK, DeviceError
+
+
+def command(as_json: JsonArg = False, debug: DebugArg = False) -> int:
+    """Say what this machine can do and what is missing. Exit code 0 when cpu or cuda jobs can run, else 4."""
+    with ProgressView("looking") as progress:
+        progress("doctor", "importing torch, compiling, starting a sandbox")
+        probes, devices = probe_all()
+    if as_json:
+        print(json.dumps({"schema_version": 1, "devices": devices, "probes": as_data(probes)}, indent=1))
+    else:
+        show(_table(probes), *(_device_line(name, works) for name, works in devices.items()))
+    return EXIT_OK if any(devices.values()) else DeviceError.exit_code
+
+
+def _table(probes: list[Probe]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    styles = {"ok": "green", "limited": "yellow", "missing": "red"}
+    for probe in probes:
+        remedy = f"\n→ {probe.remedy}" if probe.remedy else ""
+        table.add_row(probe.name, Text(probe.state, style=styles[probe.state]), Text(probe.fact + remedy))
+    return table
+
+
+def _device_line(name: str, works: bool) -> Text:
+    return Text(f"{name} jobs: {'can run' if works else 'can not run'}", style="bold")

@@ -1,0 +1,44 @@
+"""cuda-agent judge"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.cli.options import DebugArg, JsonArg, TimingArg
+from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
+from cuda_agent.report.evaluation import evaluation_view
+from cuda_agent.reward import reward
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, or a run directory that holds one.")],
+    timing_budget: TimingArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Judge a workspace: build, verify, profile. Exit code 0 when it passed, 9 when it didn't."""
+    from cuda_agent import judge
+    from cuda_agent.workspace import layout
+
+    folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
+    workspace = layout.open(folder)
+    changes: dict[str, Any] = {} if timing_budget is None else {"timing_budget_s": timing_budget}
+    options = JudgeOptions.parse({**workspace.options.model_dump(), **changes})
+    resolve_device(options.device.value)
+    candidate = workspace.snapshot()
+    if "model_new.py" not in candidate.files:
+        raise UsageError(f"{folder} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
+    with ProgressView(workspace.task.name) as progress:
+        evaluation = judge.evaluate(workspace.task, candidate, options, progress)
+    if as_json:
+        print(evaluation.to_json())
+    else:
+        show(evaluation_view(evaluation, reward(evaluation, options.reward_baseline), str(folder)))
+    return EXIT_OK if evaluation.verdict is Verdict.PASSED else EXIT_NOT_PASSED

@@ -1,0 +1,65 @@
+"""The command `cuda-agent`: parses, wires, prints, and turns every ending into an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from cuda_agent.cli import doctor, init, judge, optimize
+from cuda_agent.cli.errors import report
+from cuda_agent.core.errors import EXIT_OK
+
+app = typer.Typer(
+    name="cuda-agent",
+    help="Turns a slow PyTorch module into a verified, faster CUDA extension.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("optimize")(optimize.command)
+app.command("init")(init.command)
+app.command("judge")(judge.command)
+app.command("doctor")(doctor.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        print(f"cuda-agent {metadata.version('cuda-agent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Turns a slow PyTorch module into a verified, faster CUDA extension."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code. Prints one line for every failure that isn't our own bug."""
+    try:
+        code = app(args=list(arguments), standalone_mode=False)
+    except typer.Exit as done:
+        return done.exit_code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the boundary to the user; unknown errors re-raise
+        return report(error, debug="--debug" in arguments, as_json="--json" in arguments)
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point of the console script. A terminate signal ends a run as cleanly as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.exit(run(sys.argv[1:]))

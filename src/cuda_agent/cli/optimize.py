@@ -1,0 +1,180 @@
+"""cuda-agent optimize"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from cuda_agent.agent.optimize import optimize
+from cuda_agent.cli.options import (
+    DebugArg,
+    DeviceArg,
+    DeviceOption,
+    JsonArg,
+    PrecisionArg,
+    SandboxArg,
+    SandboxOption,
+    TimingArg,
+)
+from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.core.enums import Precision, Verdict
+from cuda_agent.core.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_NOT_PASSED,
+    EXIT_OK,
+    CudaAgentError,
+    NotCovered,
+    PolicyError,
+    TaskError,
+    UsageError,
+)
+from cuda_agent.core.records import Trajectory
+from cuda_agent.report.evaluation import evaluation_view
+from cuda_agent.report.suite import RunRow, suite_view, summary
+from cuda_agent.report.units import seconds
+
+
+def command(
+    tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of them.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run directory; for several tasks the folder of them.")
+    ] = None,
+    device: DeviceArg = DeviceOption.AUTO,
+    policy: Annotated[str, typer.Option("--policy", help="What chooses the next action.")] = "playbook",
+    precision: PrecisionArg = Precision.TF32,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Most turns of the agent.")] = 60,
+    timing_budget: TimingArg = None,
+    sandbox: SandboxArg = SandboxOption.AUTO,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Make a task faster: writes kernels, verifies them, times them, and leaves a run directory."""
+    settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value, "turns": turns}
+    settings |= {"sandbox": sandbox.value, "command": ("cuda-agent", *sys.argv[1:])}
+    if timing_budget is not None:
+        settings["timing_budget_s"] = timing_budget
+    files = _files(tasks)
+    if len(files) == 1 and not tasks[0].is_dir():
+        return _one(files[0], out, settings, as_json=as_json)
+    return _several(files, out, settings, as_json=as_json)
+
+
+def _files(tasks: list[Path]) -> list[Path]:
+    """Task files in order; a folder stands for its .py files, but those that begin with an underscore."""
+    files: list[Path] = []
+    for path in tasks:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = sorted(item for item in path.glob("*.py") if not item.name.startswith("_"))
+        if not inside:
+            raise UsageError(f"The folder {path} holds no task files (*.py)", "Name a folder of task files")
+        files += inside
+    return files
+
+
+def _one(path: Path, out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
+    trajectory = _run(path, out, settings)
+    if as_json:
+        print(trajectory.to_json())
+    else:
+        show(*_view(trajectory))
+    return exit_code(trajectory)
+
+
+def _run(path: Path, out: Path | None, settings: dict[str, Any]) -> Trajectory:
+    with ProgressView(path.stem) as progress:
+        return optimize(path, out=out, progress=progress, **settings)
+
+
+def _view(trajectory: Trajectory) -> list[Any]:
+    spent = f"{trajectory.budget.turns_spent} turns, {seconds(trajectory.budget.wall_s)}"
+    head = Text(f"{trajectory.task_name}: {trajectory.outcome.replace('_', ' ')}", style="bold")
+    head.append(f"  ({spent})", style="not bold")
+    parts: list[Any] = [head]
+    if trajectory.message and trajectory.evaluation is None:
+        parts.append(Text(trajectory.message))
+    if trajectory.evaluation is not None:
+        parts.append(evaluation_view(trajectory.evaluation, trajectory.reward, trajectory.directory))
+    else:
+        parts.append(Text(f"result   {trajectory.directory}", no_wrap=True, overflow="ignore"))
+    return parts
+
+
+def exit_code(trajectory: Trajectory) -> int:
+    """0 when the best candidate passed; else 130, 10, 7 or 9 by how the run ended."""
+    if trajectory.outcome == "interrupted":
+        return EXIT_INTERRUPTED
+    if trajectory.outcome == "policy_error":
+        return PolicyError.exit_code
+    if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
+        return EXIT_OK
+    return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED
+
+
+def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
+    """One after the other. A task that can't be judged is a row; what no task can survive ends the suite."""
+    rows: list[RunRow] = []
+    codes: list[int] = []
+    for path, name in zip(files, _names(files), strict=True):
+        try:
+            trajectory = _run(path, out / name if out is not None else None, settings)
+        except (TaskError, UsageError) as error:
+            rows.append(RunRow(name, error=str(error)))
+            codes.append(error.exit_code)
+            continue
+        except CudaAgentError as error:
+            if not rows:
+                raise
+            rows.append(RunRow(name, error=str(error)))
+            codes.append(error.exit_code)
+            continue
+        rows.append(RunRow(name, trajectory))
+        codes.append(exit_code(trajectory))
+        if not as_json:
+            show(*_view(trajectory), "")
+        if codes[-1] == EXIT_INTERRUPTED:
+            break
+    if as_json:
+        print(json.dumps(_document(rows)))
+    else:
+        show(suite_view(rows))
+    return _together(codes)
+
+
+def _names(files: list[Path]) -> list[str]:
+    """The files' stems, made different from each other by the folder's name or a number."""
+    stems = [path.stem for path in files]
+    names: list[str] = []
+    for path in files:
+        name = path.stem if stems.count(path.stem) == 1 else f"{path.absolute().parent.name}-{path.stem}"
+        number = 1
+        while (unique := name if number == 1 else f"{name}-{number}") in names:
+            number += 1
+        names.append(unique)
+    return names
+
+
+def _document(rows: list[RunRow]) -> dict[str, Any]:
+    runs = [
+        {"task": row.task, "state": row.state, "note": row.note}
+        | ({"trajectory": row.trajectory.model_dump(mode="json")} if row.trajectory is not None else {})
+        for row in rows
+    ]
+    return {"schema_version": 1, "runs": runs, "summary": summary(rows)}
+
+
+def _together(codes: list[int]) -> int:
+    """Of several tasks: interrupted, else the first failure; "not covered" is one only where it's all there is."""
+    if EXIT_INTERRUPTED in codes:
+        return EXIT_INTERRUPTED
+    honest = (EXIT_OK, NotCovered.exit_code)
+    failures = [code for code in codes if code not in honest]
+    if failures:
+        return failures[0]
+    return EXIT_OK if EXIT_OK in codes else NotCovered.exit_code

@@ -1,0 +1,54 @@
+"""Where things are printed: results on standard output, progress and errors on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.status import Status
+from rich.text import Text
+
+_PLAIN_WIDTH = 160
+
+
+def console(*, error: bool = False) -> Console:
+    """A console of the stream; wide where no terminal sets the width, so that no line is broken in a log."""
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def show(*parts: RenderableType) -> None:
+    """Print on standard output."""
+    out = console()
+    for part in parts:
+        out.print(part)
+
+
+class ProgressView:
+    """progress(phase, text): on a terminal a moving line with the last lines above it, else plain lines."""
+
+    def __init__(self, title: str = "") -> None:
+        self._console = console(error=True)
+        self._title = title
+        self._started = time.monotonic()
+        self._status: Status | None = None
+
+    def __enter__(self) -> ProgressView:
+        if self._console.is_terminal:
+            self._status = self._console.status(Text(self._title))
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, phase: str, text: str) -> None:
+        line = f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}"
+        if self._status is not None:
+            self._status.update(Text(f"{self._title}: {phase} {text}", overflow="ellipsis", no_wrap=True))
+        self._console.print(Text(line, style="dim" if self._status else ""), soft_wrap=True)

@@ -1,0 +1,219 @@
+"""What this machine can do, found out by doing it: compile, import, start a sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.agent.device import find_cxx
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.files import cache_dir
+from cuda_agent.core.stack import find_nvcc, query_gpus
+from cuda_agent.workspace.sandbox import sandbox_facts
+
+_GIB = 1 << 30
+_TIMEOUT_S = 180
+_MEMORY_GIB, _DISK_GIB = 6, 3
+
+_TORCH = """
+import json, torch
+facts = {"version": torch.__version__, "cuda": torch.version.cuda, "gpu": None, "why": ""}
+try:
+    if torch.cuda.is_available():
+        x = torch.ones(1024, device="cuda")
+        assert float((x + x).sum()) == 2048.0
+        facts["gpu"] = torch.cuda.get_device_name(0)
+    elif torch.version.cuda:
+        torch.cuda.init()
+except Exception as error:
+    facts["why"] = str(error).splitlines()[0] if str(error) else type(error).__name__
+print(json.dumps(facts))
+"""
+_CPP = "#include <Python.h>\n#include <omp.h>\n#include <vector>\nint f() { return omp_get_max_threads(); }\n"
+_CU = "__global__ void k(float* x) { x[threadIdx.x] += 1.0f; }\nvoid f(float* x) { k<<<1, 32>>>(x); }\n"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One finding. `state`: ok, limited (works, with less), missing. `remedy` is a command or a sentence."""
+
+    name: str
+    state: str
+    fact: str
+    remedy: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.state != "missing"
+
+
+def probe_python() -> Probe:
+    version = platform.python_version()
+    if sys.version_info < (3, 11):
+        return Probe("python", "missing", version, "install Python 3.11 or newer and run make again")
+    return Probe("python", "ok", f"{version} ({sys.executable})")
+
+
+def probe_torch() -> tuple[Probe, dict[str, Any]]:
+    """Imports torch in a process of its own and, where there is a GPU, computes on it."""
+    done = _run([sys.executable, "-c", _TORCH])
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["import failed"])[-1]
+        return Probe("torch", "missing", last, f"{sys.executable} -m pip install 'torch>=2.11,<2.15'"), {}
+    built = f"CUDA {facts['cuda']}" if facts["cuda"] else "CPU only"
+    return Probe("torch", "ok", f"{facts['version']} ({built})"), facts
+
+
+def probe_cxx() -> Probe:
+    """Compiles a file with OpenMP and Python's headers."""
+    compiler = find_cxx()
+    if compiler is None:
+        return Probe("g++", "missing", "not found", "apt-get install g++")
+    include = sysconfig.get_paths()["include"]
+    done = _compile([compiler, "-std=c++20", "-fopenmp", "-fPIC", f"-I{include}"], "probe.cpp", _CPP)
+    if done.returncode == 0:
+        return Probe("g++", "ok", f"{compiler} {_version(compiler, '-dumpfullversion')}".strip())
+    if "Python.h" in done.stderr:
+        return Probe("g++", "missing", "Python's headers are missing", "apt-get install python3-dev")
+    return Probe("g++", "missing", _first(done.stderr), "apt-get install --reinstall g++ libc6-dev")
+
+
+def probe_nvcc() -> Probe:
+    """Compiles a kernel."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return Probe("nvcc", "missing", "not found", "install the CUDA toolkit, or set CUDA_HOME to where it is")
+    done = _compile([nvcc, "-O1"], "probe.cu", _CU)
+    if done.returncode == 0:
+        return Probe("nvcc", "ok", f"{nvcc} {_release(nvcc)}".strip())
+    return Probe("nvcc", "missing", f"can't compile: {_first(done.stderr)}", "install a matching g++ and CUDA toolkit")
+
+
+def probe_gpu(torch: dict[str, Any]) -> tuple[Probe, Probe]:
+    """(GPU, driver). The GPU counts when torch computed on it."""
+    gpus, driver = query_gpus()
+    if not gpus:
+        return (
+            Probe("GPU", "missing", "none visible", "run on a machine with an NVIDIA GPU (cpu jobs need none)"),
+            Probe("driver", "missing", "nvidia-smi doesn't answer", "install the NVIDIA driver (cpu jobs need none)"),
+        )
+    named = Probe("driver", "ok", str(driver))
+    fact = ", ".join(f"{gpu.name} (sm_{gpu.compute_capability.replace('.', '')})" for gpu in gpus)
+    if torch.get("gpu"):
+        return Probe("GPU", "ok", fact), named
+    if not torch.get("cuda"):
+        remedy = f"{sys.executable} -m pip install --force-reinstall torch (a build with CUDA)"
+        return Probe("GPU", "missing", f"{fact}, but torch is built without CUDA", remedy), named
+    why = torch.get("why") or "torch can't use it"
+    return Probe("GPU", "missing", f"{fact}, but {why}", "bring the driver and torch's CUDA version together"), named
+
+
+def probe_sandbox() -> Probe:
+    """Starts bubblewrap once; else says what Landlock gives."""
+    facts = sandbox_facts()
+    if facts.level is SandboxLevel.FULL:
+        return Probe("sandbox", "ok", f"full ({facts.bwrap}; Landlock ABI {facts.landlock_abi})")
+    landlock = f"Landlock ABI {facts.landlock_abi}" if facts.landlock_abi > 0 else "no Landlock"
+    remedy = (
+        "apt-get install bubblewrap" if facts.bwrap is None else "allow user namespaces (or run outside the container)"
+    )
+    return Probe("sandbox", "limited", f"reduced: {facts.reason}; {landlock}", remedy)
+
+
+def probe_memory() -> Probe:
+    """Memory that is free now, by the kernel and by the container's limit."""
+    free = _memory_available() / _GIB
+    state = "ok" if free >= _MEMORY_GIB else "limited"
+    remedy = "" if state == "ok" else f"free some: a run may need {_MEMORY_GIB} GiB beside the tensors"
+    return Probe("memory", state, f"{free:.1f} GiB available", remedy)
+
+
+def probe_disk() -> Probe:
+    """Space where the cache and the runs lie."""
+    try:
+        cache = cache_dir()
+    except CudaAgentError as error:
+        return Probe("disk", "missing", error.cause, error.remedy)
+    free = {str(path): shutil.disk_usage(path).free / _GIB for path in (cache, Path.cwd())}
+    fact = ", ".join(f"{path}: {size:.1f} GiB free" for path, size in free.items())
+    low = min(free.values()) < _DISK_GIB
+    remedy = f"free some, or set CUDA_AGENT_CACHE to a disk with {_DISK_GIB} GiB"
+    return Probe("disk", "limited" if low else "ok", fact, remedy if low else "")
+
+
+def probe_all() -> tuple[list[Probe], dict[str, bool]]:
+    """Every finding, and which devices' jobs can run here."""
+    torch, facts = probe_torch()
+    gpu, driver = probe_gpu(facts)
+    probes = [
+        probe_python(),
+        torch,
+        probe_cxx(),
+        probe_nvcc(),
+        gpu,
+        driver,
+        probe_sandbox(),
+        probe_memory(),
+        probe_disk(),
+    ]
+    by_name = {probe.name: probe.ok for probe in probes}
+    cpu = all(by_name[name] for name in ("python", "torch", "g++", "disk"))
+    return probes, {"cpu": cpu, "cuda": cpu and all(by_name[name] for name in ("nvcc", "GPU", "driver"))}
+
+
+def as_data(probes: list[Probe]) -> list[dict[str, str]]:
+    return [asdict(probe) for probe in probes]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _compile(command: list[str], name: str, text: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix="cuda-agent-doctor-") as folder:
+        source = Path(folder) / name
+        source.write_text(text)
+        return _run([*command, "-c", str(source), "-o", str(source.with_suffix(".o"))])
+
+
+def _version(*command: str) -> str:
+    return _run(list(command)).stdout.strip()
+
+
+def _release(nvcc: str) -> str:
+    lines = _version(nvcc, "--version").splitlines()
+    return next((line.split("release", 1)[1].split(",")[0].strip() for line in lines if "release" in line), "")
+
+
+def _first(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no message")
+
+
+def _memory_available() -> int:
+    """Bytes: the kernel's estimate, bounded by what the control group leaves."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return min(free, max(0, limit - used))

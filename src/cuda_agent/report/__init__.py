@@ -1,0 +1,1 @@
+"""Saved records -> tables. Reads records only; no torch."""

@@ -1,0 +1,105 @@
+"""One evaluation as a table: eager, torch.compile, the matched baseline, ours; then errors, verdict, reward."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cuda_agent.core.enums import SandboxLevel, Verdict
+from cuda_agent.core.records import Evaluation, ProfileReport, Reward, Timing, VerifyReport
+from cuda_agent.core.stack import Stack
+from cuda_agent.report.units import interval, microseconds, times
+
+
+def baseline_label(name: str) -> str:
+    """A baseline's key as a person reads it."""
+    if name == "compile":
+        return "torch.compile (float32)"
+    program, _, precision = name.partition("_")
+    words = {"compile": "torch.compile", "graphs": "torch.compile reduce-overhead"}.get(program, program)
+    return f"{words} ({precision})" if precision else words
+
+
+def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str | None = None) -> RenderableType:
+    """The table of one evaluation with everything below it. `result` is where it lies."""
+    parts: list[RenderableType] = []
+    if evaluation.profile is not None:
+        parts.append(_times(evaluation.profile))
+        parts += [Text(f"not timed: {baseline_label(k)}: {v}") for k, v in evaluation.profile.failed_baselines.items()]
+        parts += [Text(f"note: {note}") for note in evaluation.profile.notes]
+    parts.append(_facts(evaluation, reward, result))
+    return Group(*parts)
+
+
+def _times(profile: ProfileReport) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("", "µs", "95 % interval", "ours is faster by", "95 % interval"):
+        table.add_column(header, justify="left" if not header else "right", no_wrap=True)
+    names = list(dict.fromkeys(name for name in ("eager", "compile", profile.matched) if name in profile.baselines))
+    for name in names:
+        mark = " = matched" if name == profile.matched and name in ("eager", "compile") else ""
+        label = baseline_label(name) if mark or name != profile.matched else f"matched: {baseline_label(name)}"
+        ratio = profile.ratios.get(name)
+        faster = [times(ratio.value), f"[{ratio.low:.3f}, {ratio.high:.3f}]"] if ratio else ["—", ""]
+        table.add_row(label + mark, *_time(profile.baselines[name]), *faster)
+    table.add_row("ours", *_time(profile.candidate), "", "", style="bold")
+    return table
+
+
+def _time(timing: Timing) -> list[str]:
+    return [microseconds(timing.latency_us), interval(timing.low_us, timing.high_us)]
+
+
+def _facts(evaluation: Evaluation, reward: Reward | None, result: str | None) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    if evaluation.verify is not None:
+        table.add_row("errors", errors_line(evaluation.verify))
+    table.add_row("verdict", _verdict(evaluation))
+    for violation in evaluation.violations:
+        table.add_row("rule", Text(f"{violation.rule} ({violation.layer}): {violation.detail}"))
+    if reward is not None:
+        table.add_row("reward", Text(f"{reward.value}  {reward.reason}"))
+    table.add_row("stack", Text(stack_line(evaluation.stack, evaluation)))
+    if result is not None:
+        table.add_row("result", Text(result, no_wrap=True, overflow="ignore"))
+    return table
+
+
+def errors_line(verify: VerifyReport) -> Text:
+    """Relative L2 error against the oracle in the trial that came nearest to its budget."""
+    judged = [t for t in verify.trials if t.candidate_error is not None]
+    if not judged:
+        return Text("no trial came as far as a comparison")
+    worst = max(judged, key=lambda t: (t.candidate_error or 0.0) / (t.budget or 1.0))
+    parts = [
+        f"{label} {value:.2e}"
+        for label, value in (("ours", worst.candidate_error), ("eager", worst.eager_error), ("allowed", worst.budget))
+        if value is not None
+    ]
+    return Text(f"{', '.join(parts)}  (relative L2 against the {verify.oracle} oracle, worst of {len(judged)} trials)")
+
+
+def _verdict(evaluation: Evaluation) -> Text:
+    passed = evaluation.verdict is Verdict.PASSED
+    text = Text(evaluation.verdict.value.replace("_", " "), style="bold green" if passed else "bold red")
+    if not passed:
+        text.append(f" in {evaluation.phase.value}: {evaluation.reason}", style="not bold default")
+    if evaluation.sandbox is SandboxLevel.REDUCED:
+        text.append("  (sandbox: reduced)", style="not bold yellow")
+    return text
+
+
+def stack_line(stack: Stack, evaluation: Evaluation | None = None) -> str:
+    """Device, torch, compiler and precision policy on one line."""
+    on_gpu = stack.gpus and (evaluation is None or evaluation.device.value == "cuda")
+    if on_gpu:
+        where = [f"{stack.gpus[0].name}", f"driver {stack.driver}", f"CUDA {stack.cuda_compiler}"]
+    else:
+        where = [f"{stack.cpu}, {stack.cpu_cores} cores", str(stack.cxx_compiler)]
+    parts = [*where, f"torch {stack.torch}"]
+    if evaluation is not None:
+        parts.append(f"precision policy {evaluation.precision.value}")
+    return ", ".join(parts)
