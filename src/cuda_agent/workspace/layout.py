@@ -189,4 +189,4 @@ def open_workspace(directory: Path) -> Workspace:
 
 
 #: the contract's short name; inside this module the builtin is meant.
-open = open_workspace  # noqa: A001
+open = open_workspace
