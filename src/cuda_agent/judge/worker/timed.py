@@ -4,7 +4,8 @@ Requests (names are the operations that a role adds to its own):
   ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
   other unring  {}                                     forgets the rings, so that their arenas may be detached
   warm    {program, calls, seconds}              -> {}
-  burst   {program, flush_bytes}                 -> {event_us: [one per slot]}
+  burst   {program, flush_bytes, specs}          -> {event_us: [one per slot]}   `specs`: one per slot to run, the first
+                                                 ones; null: all, as the ring says
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
   extras  {program}                              -> {busy_us, peak_memory_bytes}, null where not known
@@ -46,6 +47,7 @@ class TimedPrograms:
         self._context, self._lookup = context, lookup
         self._set_config, self._with_null = set_config, with_null
         self._runner: Runner | None = None
+        self._tensors: list[list[Any]] = []
         self._slots: list[Slot] = []
         self._outputs: list[Outputs] = []
         self._null: Program | None = None
@@ -74,7 +76,8 @@ class TimedPrograms:
         self.unring({})
         inputs = self._context.tensors(**params["inputs"])
         outputs = self._context.tensors(**params["outputs"])
-        self._slots = [unflatten(params["spec"], part) for part in _parts(inputs, count)]
+        self._tensors = _parts(inputs, count)
+        self._slots = [unflatten(params["spec"], part) for part in self._tensors]
         self._outputs = list(_parts(outputs, count))
         if self._with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
@@ -82,7 +85,7 @@ class TimedPrograms:
 
     def unring(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()
-        self._slots, self._outputs, self._null = [], [], None
+        self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         return {}
 
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +94,12 @@ class TimedPrograms:
         return {}
 
     def burst(self, params: dict[str, Any]) -> dict[str, Any]:
-        program = self._program(params["program"])
-        times = self.runner.run(program, self._slots, self._outputs, flush_bytes=int(params["flush_bytes"]))
-        return {"event_us": times}
+        program, slots = self._program(params["program"]), self._slots
+        if params["specs"] is not None:
+            pairs = zip(params["specs"], self._tensors, strict=False)
+            slots = [unflatten(spec, tensors) for spec, tensors in pairs]
+        outputs = self._outputs[: len(slots)]
+        return {"event_us": self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))}
 
     def release(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()

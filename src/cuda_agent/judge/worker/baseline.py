@@ -1,0 +1,76 @@
+"""The baseline worker's role: eager and compiled forms of the task, timed by the same code as a candidate.
+
+It stands apart from the reference worker, so that compilers and global flags touch nobody's answers, and it never runs
+a candidate's code, so that its null program calibrates the judge's clock.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.worker.baselines import BaselineSet, Form, stop_compiler_processes
+from cuda_agent.judge.worker.main import Context, Operation
+from cuda_agent.judge.worker.runner import Program
+from cuda_agent.judge.worker.timed import TimedPrograms
+
+
+def create(context: Context) -> Mapping[str, Operation]:
+    baseline = Baseline(context)
+    timed = TimedPrograms(context, baseline.program, with_null=True)
+    return {
+        **timed.operations(),
+        "load": baseline.load,
+        "prepare": baseline.prepare,
+        "settle": baseline.settle,
+        "set_weights": baseline.set_weights,
+    }
+
+
+class Baseline:
+    """The forms of one task in this process."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._set: BaselineSet
+        self._forms: dict[str, Form] = {}
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{name, source, precision, seed, autotune, environment}: which forms there are. The compiler's settings are
+        read from the environment when it is first used, so they can still be set here."""
+        os.environ.update(params["environment"])
+        precision = Precision(params["precision"])
+        self._set = BaselineSet(
+            params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
+        )
+        forms = self._set.forms(autotune=bool(params["autotune"]))
+        self._forms = {form.name: form for form in forms}
+        return {"forms": [{"name": form.name, "matched": form.matched} for form in forms]}
+
+    def prepare(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{form}: compile it and run it until it is warm."""
+        self._set.prepare(self._forms[params["form"]])
+        return {}
+
+    def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Everything is prepared: frees what only preparing needs."""
+        self._set.drop_sample()
+        stop_compiler_processes()
+        gc.collect()
+        if self._context.device is Device.CUDA:
+            torch.cuda.empty_cache()
+        return {}
+
+    def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{names, arena, layout}: the state dict's tensors, copied into every form."""
+        tensors = self._context.tensors(params["arena"], params["layout"])
+        self._set.load_weights(dict(zip(params["names"], tensors, strict=True)))
+        return {}
+
+    def program(self, name: str) -> Program:
+        return self._set.program(name)
