@@ -1,0 +1,179 @@
+"""Variants of a drawn input set, of the same shapes: inputs as a benchmark never draws them and a user does.
+
+What holds in every draw of a task (a probability row, a causal mask, sorted offsets) is a property that the task
+promises; a variant keeps it, or leaves that tensor as it is, or is dropped with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: A property: its name, and a digest where it is a pattern.
+Fact = tuple[str, str]
+Facts = frozenset[Fact]
+
+#: Scales of the blocks of "magnitudes" are log-uniform between these.
+SMALLEST_SCALE, LARGEST_SCALE = 1e-2, 1e2
+_MAX_BLOCKS = 256
+
+_SAID = {
+    "boolean": "is boolean",
+    "binary": "holds only 0 and 1",
+    "in_unit": "lies in [0, 1]",
+    "in_signed_unit": "lies in [-1, 1]",
+    "non_negative": "is non-negative",
+    "rows_sum_to_one": "has rows that sum to 1",
+    "sorted": "is sorted along its last dimension",
+    "symmetric": "is symmetric",
+    "finite": "is finite",
+    "zeros": "has its zeros always at the same places",
+    "infinities": "has its infinities always at the same places",
+    "values": "is the same in every draw",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A changed input set; `tensors` is None where nothing could change. `reasons` say what stayed and why."""
+
+    kind: str
+    tensors: list[Any] | None
+    reasons: tuple[str, ...] = ()
+
+
+def properties(draws: Iterable[Sequence[Any]]) -> list[Facts]:
+    """For every tensor of the flattened inputs, what holds in all draws. One draw at a time is held. From a single draw
+    nothing is known to vary, so its very values count as kept: give at least two."""
+    kept: list[Facts] | None = None
+    for tensors in draws:
+        found = [facts(tensor) for tensor in tensors]
+        kept = found if kept is None else [old & new for old, new in zip(kept, found, strict=True)]
+    return kept or []
+
+
+def facts(tensor: Any) -> Facts:
+    """What holds for one tensor."""
+    found: set[Fact] = {("values", _digest(tensor))}
+    if tensor.numel() == 0:
+        return frozenset(found)
+    if tensor.dtype is torch.bool:
+        return frozenset(found | {("boolean", "")})
+    if tensor.dim() and bool((tensor.diff(dim=-1) >= 0).all()) and tensor.shape[-1] > 2:
+        found.add(("sorted", ""))
+    if not tensor.is_floating_point():
+        return frozenset(found)
+    low, high = float(tensor.amin()), float(tensor.amax())
+    if math.isfinite(low) and math.isfinite(high):
+        found.add(("finite", ""))
+    else:
+        found.add(("infinities", _pattern(~torch.isfinite(tensor))))
+    ranges = {"in_unit": low >= 0 and high <= 1, "in_signed_unit": low >= -1 and high <= 1, "non_negative": low >= 0}
+    found.update((name, "") for name, holds in ranges.items() if holds)
+    zeros = tensor == 0
+    if bool(zeros.any()):
+        found.add(("zeros", _pattern(zeros)))
+        if bool((zeros | (tensor == 1)).all()):
+            found.add(("binary", ""))
+    found.update(_matrix_facts(tensor))
+    return frozenset(found)
+
+
+def _matrix_facts(tensor: Any) -> set[Fact]:
+    found: set[Fact] = set()
+    if tensor.dim() and tensor.shape[-1] > 1:
+        tolerance = max(1e-4, 4 * torch.finfo(tensor.dtype).eps)
+        sums = tensor.sum(dim=-1, dtype=torch.float32)
+        if bool(((sums - 1).abs() <= tolerance).all()):
+            found.add(("rows_sum_to_one", ""))
+    if tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] > 1 and bool((tensor == tensor.mT).all()):
+        found.add(("symmetric", ""))
+    return found
+
+
+def _digest(tensor: Any) -> str:
+    """A digest that equal values share; collisions among real draws don't happen."""
+    flat = tensor.detach().flatten()
+    sample = flat[:: max(1, flat.numel() // 256)].to(torch.float64)
+    total = flat.sum(dtype=torch.float64).reshape(1)
+    return hashlib.sha256(torch.cat([sample, total]).cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def _pattern(mask: Any) -> str:
+    """A digest of where a mask is set: its counts along rows and along columns."""
+    flat = mask.reshape(-1, mask.shape[-1]) if mask.dim() else mask.reshape(1, 1)
+    counts = torch.cat([flat.sum(0), flat.sum(1)])
+    return hashlib.sha256(counts.cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int) -> Variant:
+    """One of `KINDS` of a drawn set. The given tensors don't change; unchanged ones are passed on as they are."""
+    change = KINDS[kind]
+    result: list[Any] = []
+    reasons: list[str] = []
+    changed = False
+    for index, (tensor, keep) in enumerate(zip(tensors, kept, strict=True)):
+        device_generator = torch.Generator("cpu").manual_seed((seed + 7919 * index) % 2**63)
+        generator = torch.Generator("cpu").manual_seed(seed % 2**63) if kind == "permuted" else device_generator
+        new = change(tensor, keep, generator)
+        broken = keep - facts(new) if new is not None else frozenset()
+        if new is None or broken:
+            result.append(tensor)
+            reasons.extend(f"{kind}: input tensor {index} {_SAID[name]}" for name, _ in sorted(broken))
+        else:
+            result.append(new)
+            changed = True
+    if not changed:
+        return Variant(kind, None, tuple(reasons) or (f"{kind}: nothing to change",))
+    return Variant(kind, result, tuple(reasons))
+
+
+def _per_element(tensor: Any, per_block: Any) -> Any:
+    """Values of the blocks spread over the flattened tensor's elements, in its shape, type and device."""
+    size = math.ceil(tensor.numel() / per_block.numel())
+    spread = per_block.to(tensor.device).repeat_interleave(size)[: tensor.numel()]
+    return spread.to(tensor.dtype).view(tensor.shape)
+
+
+def _blocks(tensor: Any) -> int:
+    elements: int = tensor.numel()
+    return max(1, min(_MAX_BLOCKS, elements // 4))
+
+
+def _magnitudes(tensor: Any, keep: Facts, generator: Any) -> Any | None:
+    if not tensor.is_floating_point() or tensor.numel() < 8:
+        return None
+    names = {name for name, _ in keep}
+    largest = 1.0 if names & {"in_unit", "in_signed_unit"} else LARGEST_SCALE
+    low, high = math.log(SMALLEST_SCALE), math.log(largest)
+    scales = torch.exp(low + (high - low) * torch.rand(_blocks(tensor), generator=generator))
+    return tensor * _per_element(tensor, scales)
+
+
+def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
+    """|x| in one half of the blocks and -|x| in the others, so that means are far from zero."""
+    if not tensor.is_floating_point() or tensor.numel() < 8:
+        return None
+    signs = torch.randint(0, 2, (_blocks(tensor),), generator=generator) * 2 - 1
+    return tensor.abs() * _per_element(tensor, signs)
+
+
+def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
+    dimension = next((d for d, size in enumerate(tensor.shape[:2]) if size > 1), None)
+    if dimension is None:
+        return None
+    order = torch.randperm(tensor.shape[dimension], generator=generator)
+    return tensor.index_select(dimension, order.to(tensor.device))
+
+
+#: The kinds: mixed magnitudes in one tensor, sign changes, another order along the batch (integers too).
+KINDS: dict[str, Callable[[Any, Facts, Any], Any | None]] = {
+    "magnitudes": _magnitudes,
+    "signs": _signs,
+    "permuted": _permuted,
+}
