@@ -1,0 +1,129 @@
+"""Splits off what depends on weights only: computed once when weights are loaded, not in every call."""
+
+from __future__ import annotations
+
+from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
+from cuda_agent.playbook.algebra.draft import Draft, aten, contiguous, node_refs
+from cuda_agent.playbook.algebra.match import is_view
+
+#: Nothing per element: a kernel that reads the weight may as well compute these itself.
+_CHEAP = aten("add.Tensor sub.Tensor mul.Tensor add.Scalar mul.Scalar neg _to_copy to.dtype rsub.Scalar abs relu")
+#: Made without a weight: comparing indices inside a kernel costs less than reading a mask.
+_INDEXING = _CHEAP | aten(
+    "arange arange.start arange.start_step full ones zeros eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor "
+    "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar tril triu where.self logical_not logical_and "
+    "logical_or bitwise_not scalar_tensor masked_fill.Scalar full_like zeros_like ones_like eye"
+)
+_FROM_MEMORY = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "conv", "convolution", "embedding")
+_INLINE_NODES = 2
+_ALWAYS_SMALL = 1 << 22
+
+
+def _is_contiguous(draft: Draft, arg: object) -> bool:
+    if not isinstance(arg, Ref):
+        return False
+    meta = draft.meta(arg)
+    plain = contiguous(meta.shape, meta.dtype).strides
+    return all(size == 1 or a == b for size, a, b in zip(meta.shape, meta.strides, plain, strict=True))
+
+
+def _only_addressing(draft: Draft, node: Node) -> bool:
+    """Whether the node is a view of its operand that needs no copy of it."""
+    copies = node.op in ("aten.reshape.default", "aten.flatten.using_ints") and not _is_contiguous(draft, node.args[0])
+    return is_view(node) and bool(node.args) and isinstance(node.args[0], Ref) and not copies
+
+
+def _ancestors(draft: Draft, name: str) -> set[str]:
+    """All values that this one is made of, itself included."""
+    found: set[str] = set()
+    stack = [name]
+    while stack:
+        current = stack.pop()
+        if current in found:
+            continue
+        found.add(current)
+        node = draft.node(current)
+        stack.extend(node_refs(node) if node is not None else ())
+    return found
+
+
+def _readers(draft: Draft, name: str) -> list[Node]:
+    """The nodes that use a value, through views of it too."""
+    found: list[Node] = []
+    for user in draft.users(name):
+        found.extend(_readers(draft, user.name) if _only_addressing(draft, user) else [user])
+    return found
+
+
+def _wants_memory(node: Node) -> bool:
+    name = node.op.removeprefix("aten.").split(".")[0]
+    return name in _FROM_MEMORY or name.startswith("conv")
+
+
+def _worth_deriving(draft: Draft, name: str) -> bool:
+    """True where a library call reads the value. Otherwise false where computing inside the kernel that uses it costs
+    next to nothing, or where reading the result would cost more than computing it."""
+    readers = _readers(draft, name)
+    if any(_wants_memory(user) for user in readers):
+        return True
+    family = _ancestors(draft, name)
+    nodes = [node for item in family if (node := draft.node(item)) is not None]
+    sources = [draft.inputs[item] for item in family if item in draft.inputs]
+    work = [node for node in nodes if not _only_addressing(draft, node)]
+    weightless = all(item.kind is ValueKind.CONSTANT and item.meta.numel == 1 for item in sources)
+    if weightless and all(node.op in _INDEXING for node in work):
+        return False
+    pointwise_uses = all(user.op in _CHEAP for user in readers)
+    if pointwise_uses and len(work) <= _INLINE_NODES and all(node.op in _CHEAP for node in work):
+        return False
+    return draft.meta(name).numel <= max(_ALWAYS_SMALL, 4 * sum(item.meta.numel for item in sources))
+
+
+def _frontier(draft: Draft) -> list[str]:
+    """Computed values that depend on weights only and meet the input's values, in order; views on top stay with the
+    user."""
+    found: dict[str, None] = {}
+    for name in draft.order:
+        node = draft.node(name)
+        assert node is not None
+        if draft.is_weight(Ref(ref=name)):
+            continue
+        for source in node_refs(node):
+            if not draft.is_weight(Ref(ref=source)):
+                continue
+            below = draft.node(source)
+            while below is not None and _only_addressing(draft, below):
+                source = next(node_refs(below))
+                below = draft.node(source)
+            if below is not None and len(below.outputs) == 1 and _worth_deriving(draft, source):
+                found[source] = None
+    return [name for name in draft.order if name in found]
+
+
+def split_derive(graph: Graph) -> tuple[Graph | None, Graph]:
+    """(derive, main): values that depend only on parameters, buffers and constants move to `derive`, whose k-th
+    output is `main`'s input `derived_k` (kind parameter, no target, row-major). None when there is nothing to derive.
+    Views of weights, results that a kernel computes for nothing and what the graph returns directly stay in
+    `main`."""
+    draft = Draft(graph)
+    names = _frontier(draft)
+    if not names:
+        return None, graph
+    family = set().union(*(_ancestors(draft, name) for name in names))
+    derive = graph.model_copy(
+        update={
+            "inputs": tuple(item for item in graph.inputs if item.name in family),
+            "nodes": tuple(node for node in graph.nodes if node.name in family),
+            "outputs": tuple(names),
+            "output_spec": "",
+        }
+    )
+    taken = {item.name for item in graph.inputs} | {node.name for node in graph.nodes}
+    for index, name in enumerate(names):
+        meta = draft.meta(name)
+        fresh = f"derived_{index}"
+        assert fresh not in taken, f"{fresh} is taken"
+        draft.inputs[fresh] = GraphInput(name=fresh, kind=ValueKind.PARAMETER, meta=contiguous(meta.shape, meta.dtype))
+        draft.substitute(name, fresh)
+    draft.prune()
+    return derive, draft.graph()

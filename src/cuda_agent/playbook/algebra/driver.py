@@ -1,0 +1,31 @@
+"""All rewrites to a fixed point, then the split into what is derived from weights and what runs in every call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuda_agent.core.graph import Graph
+from cuda_agent.playbook.algebra import fold, products, tidy
+from cuda_agent.playbook.algebra.derive import split_derive
+from cuda_agent.playbook.algebra.draft import Rule, apply
+
+RULES: tuple[Rule, ...] = (*tidy.RULES, *products.RULES, *fold.RULES)
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """`graph` runs in every call; `derive`, when there is one, when weights are loaded: its k-th output is `graph`'s
+    input `derived_k`. `derive` must be computed in full float32, without TF32. `notes` say what was applied, as
+    `rule: node`."""
+
+    graph: Graph
+    derive: Graph | None
+    notes: tuple[str, ...]
+
+
+def rewrite(graph: Graph) -> RewriteResult:
+    """Apply every rewrite until none matches. The result computes the same function up to rounding, for finite
+    values."""
+    rewritten, notes = apply(graph, RULES)
+    derive, main = split_derive(rewritten)
+    return RewriteResult(main, derive, notes)

@@ -1,0 +1,140 @@
+"""What the rewrites recognise: reductions, scaling, shifting, channel vectors, layers with weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cuda_agent.core.graph import Arg, Node, Ref
+from cuda_agent.playbook.algebra.draft import Draft, aten, is_float
+from cuda_agent.playbook.algebra.emit import argument, integers
+
+CONVOLUTIONS = {
+    "aten.conv1d.default": False,
+    "aten.conv2d.default": False,
+    "aten.conv3d.default": False,
+    "aten.conv_transpose1d.default": True,
+    "aten.conv_transpose2d.input": True,
+    "aten.conv_transpose3d.input": True,
+}
+_VIEWS = aten(
+    "t permute transpose.int view reshape _unsafe_view unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor "
+    "select.int detach alias numpy_T flatten.using_ints unflatten.int expand_as"
+)
+_SUMS = aten("sum.dim_IntList mean.dim sum mean")
+
+
+def is_view(node: Node) -> bool:
+    """Whether the operator only changes how the same memory is addressed."""
+    return node.op in _VIEWS
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A sum or mean of `x` over `dims` (non-negative, sorted), in x's own type."""
+
+    op: str
+    x: Ref
+    dims: tuple[int, ...]
+    keepdim: bool
+
+
+def as_reduction(draft: Draft, node: Node | None) -> Reduction | None:
+    """None for any other operator, and where the result has another type than the operand."""
+    if node is None or node.op not in _SUMS:
+        return None
+    x = node.args[0]
+    if not isinstance(x, Ref):
+        return None
+    meta = draft.meta(x)
+    if not is_float(meta.dtype) or draft.meta(node.name).dtype != meta.dtype:
+        return None
+    op = "sum" if node.op.startswith("aten.sum") else "mean"
+    rank = len(meta.shape)
+    if node.op.endswith("default"):
+        return Reduction(op, x, tuple(range(rank)), False)
+    dims = integers(argument(node, 1, "dim")) or tuple(range(rank))
+    return Reduction(op, x, tuple(sorted(dim % rank for dim in dims)), bool(argument(node, 2, "keepdim", False)))
+
+
+@dataclass(frozen=True)
+class Term:
+    """`x` combined with `other` (a number, or a Ref) by mul, div, add or sub; the operands' order is kept by `op`."""
+
+    op: str
+    x: Ref
+    other: Arg
+
+
+def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Term | None:
+    """A product, quotient, sum or difference of a value and a number or a weight. None when alpha isn't 1, when
+    integers take part, or when (weights_only) both operands depend on the input."""
+    if node is None or len(node.args) < 2 or len(node.outputs) != 1:
+        return None
+    op = {"mul": "mul", "div": "div", "add": "add", "sub": "sub"}.get(node.op.removeprefix("aten.").split(".")[0])
+    if op is None or node.op.split(".")[2] not in ("Tensor", "Scalar") or argument(node, 2, "alpha", 1) != 1:
+        return None
+    a, b = node.args[0], node.args[1]
+    if weights_only and op in ("mul", "add") and draft.is_weight(a) and not draft.is_weight(b):
+        a, b = b, a
+    if not isinstance(a, Ref) or not is_float(draft.meta(a).dtype) or not is_float(draft.meta(node.name).dtype):
+        return None
+    if isinstance(b, Ref):
+        if not is_float(draft.meta(b).dtype) or (weights_only and not draft.is_weight(b)):
+            return None
+    elif draft.literal(b) is None:
+        return None
+    return Term(op, a, b)
+
+
+def channel_size(shape: tuple[int, ...], rank: int, channel: int) -> int | None:
+    """The length of a tensor that broadcasts along dimension `channel` of a tensor of this rank only: its number of
+    elements, or None when it extends along another dimension."""
+    if len(shape) > rank:
+        return None
+    aligned = (1,) * (rank - len(shape)) + shape
+    return math.prod(shape) if all(size == 1 or index == channel for index, size in enumerate(aligned)) else None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer or convolution: weight and bias, and where its output channels lie."""
+
+    node: Node
+    x: Ref
+    weight: Ref
+    bias: Ref | None
+    channel: int
+    transposed: bool
+    groups: int
+
+
+def as_layer(draft: Draft, node: Node | None) -> Layer | None:
+    if node is None or len(node.args) < 2:
+        return None
+    x, weight = node.args[0], node.args[1]
+    bias = argument(node, 2, "bias")
+    if not isinstance(x, Ref) or not isinstance(weight, Ref) or not (bias is None or isinstance(bias, Ref)):
+        return None
+    rank = len(draft.meta(node.name).shape)
+    if node.op == "aten.linear.default":
+        return Layer(node, x, weight, bias, rank - 1, False, 1)
+    if node.op == "aten.convolution.default":
+        transposed, groups = bool(argument(node, 6, "transposed")), argument(node, 8, "groups", 1)
+    elif node.op in CONVOLUTIONS:
+        transposed = CONVOLUTIONS[node.op]
+        groups = argument(node, 6, "groups", 1)
+    else:
+        return None
+    assert isinstance(groups, int)
+    batched = rank == len(draft.meta(weight).shape)
+    return Layer(node, x, weight, bias, 1 if batched else 0, transposed, groups)
+
+
+def with_weights(layer: Layer, weight: Ref, bias: Arg) -> tuple[tuple[Arg, ...], dict[str, Arg]]:
+    """The layer's arguments with another weight and bias."""
+    args, kwargs = list(layer.node.args), dict(layer.node.kwargs)
+    kwargs.pop("bias", None)
+    args[1] = weight
+    args[2:3] = [bias]
+    return tuple(args), kwargs

@@ -1,0 +1,221 @@
+"""Matrix products that algebra makes cheaper: diagonals, outputs that are only summed, chains."""
+
+from __future__ import annotations
+
+import math
+
+from cuda_agent.core.graph import Arg, Node, Ref
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten
+from cuda_agent.playbook.algebra.emit import argument, binary, cast, linear, matmul, reduce, reshape, transpose, wide
+from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term
+
+_BATCHED = aten("matmul bmm")
+_PRODUCTS = _BATCHED | aten("linear")
+_SUMS = aten("add.Tensor sub.Tensor")
+
+
+def dot_rows(draft: Draft, at: Node, x: Ref, vector: Ref, *, keepdim: bool) -> Ref:
+    """x [..., K] · vector (broadcast to x) summed over the last dimension, products in float32 at least."""
+    product = binary(draft, at, "mul", wide(draft, at, x), wide(draft, at, vector))
+    return reduce(draft, at, "sum", product, (len(draft.meta(product).shape) - 1,), keepdim)
+
+
+def _diagonal(draft: Draft, value: Arg) -> Ref | None:
+    """v when the value is diag(v) (of the last dimension, main diagonal)."""
+    node = draft.node(value)
+    if node is None or node.op not in ("aten.diag.default", "aten.diag_embed.default"):
+        return None
+    v = node.args[0]
+    if not isinstance(v, Ref) or any(argument(node, 1 + i, key, 0) for i, key in enumerate(("offset", "diagonal"))):
+        return None
+    if node.op == "aten.diag.default" and (len(draft.meta(v).shape) != 1 or "diagonal" in node.kwargs):
+        return None
+    return v if node.op == "aten.diag.default" or len(node.args) + len(node.kwargs) <= 1 else None
+
+
+def _through_transpose(draft: Draft, value: Ref) -> Ref:
+    node = draft.node(value)
+    if node is not None and node.op == "aten.t.default" and isinstance(node.args[0], Ref):
+        return node.args[0]
+    return value
+
+
+def diagonal_product(draft: Draft, node: Node) -> str | None:
+    """diag(v)·B = v scaled onto B's rows, A·diag(v) = v scaled onto A's columns: exact, except that 0·inf, which the
+    dense product adds up to NaN, doesn't arise."""
+    if node.op not in _PRODUCTS:
+        return None
+    a, b = node.args[:2]
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or argument(node, 2, "bias") is not None:
+        return None
+    is_linear = node.op == "aten.linear.default"
+    left = _diagonal(draft, a)
+    right = _diagonal(draft, _through_transpose(draft, b) if is_linear else b)
+    if left is not None and (not is_linear or len(draft.meta(left).shape) == 1):
+        inner = _through_transpose(draft, b)
+        other = b if not is_linear else (inner if inner != b else transpose(draft, node, b))
+        return binary(draft, node, "mul", other, reshape(draft, node, left, (*draft.meta(left).shape, 1))).ref
+    if right is not None:
+        shape = draft.meta(right).shape
+        row = right if len(shape) == 1 else reshape(draft, node, right, (*shape[:-1], 1, shape[-1]))
+        return binary(draft, node, "mul", a, row).ref
+    return None
+
+
+def narrow_linear(draft: Draft, node: Node) -> str | None:
+    """A linear layer with one output is a dot product of each row with the weight: sum(x·w, -1) + b. Only the order of
+    summation changes."""
+    if node.op != "aten.linear.default" or not isinstance(node.args[0], Ref) or not isinstance(node.args[1], Ref):
+        return None
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    outputs, inner = draft.meta(weight).shape
+    if outputs != 1 or inner == 1:
+        return None
+    total = dot_rows(draft, node, x, reshape(draft, node, weight, (inner,)), keepdim=True)
+    if isinstance(bias, Ref):
+        total = binary(draft, node, "add", total, bias)
+    return cast(draft, node, total, draft.meta(node.name).dtype).ref
+
+
+def _finish(draft: Draft, at: Node, value: Ref, found: Reduction, dims: tuple[int, ...]) -> str:
+    """Reduce what is left (`value` still has every dimension, those done already of size 1), then take the original's
+    shape and type."""
+    if dims:
+        value = reduce(draft, at, found.op, value, dims, True)
+    value = cast(draft, at, value, draft.meta(at.name).dtype)
+    return reshape(draft, at, value, draft.meta(at.name).shape).ref
+
+
+def reduced_columns(draft: Draft, node: Node) -> str | None:
+    """The sum of xWᵀ + b over its columns is x·(Σₙ Wₙ) + Σₙ bₙ, the mean x·(mean W) + mean b: a matrix–vector product
+    of O(MK) instead of O(MNK). Sums in float32 at least; the order of summation changes, nothing else."""
+    found = as_reduction(draft, node)
+    source = draft.node(found.x) if found else None
+    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op != "aten.linear.default":
+        return None
+    rank = len(draft.meta(found.x).shape)
+    x, weight = source.args[:2]
+    if rank - 1 not in found.dims or not isinstance(x, Ref) or not isinstance(weight, Ref):
+        return None
+    vector = reduce(draft, node, found.op, wide(draft, node, weight), (0,))
+    total = dot_rows(draft, node, x, vector, keepdim=True)
+    bias = argument(source, 2, "bias")
+    if isinstance(bias, Ref):
+        total = binary(draft, node, "add", total, reduce(draft, node, found.op, wide(draft, node, bias), (0,)))
+    return _finish(draft, node, total, found, tuple(dim for dim in found.dims if dim != rank - 1))
+
+
+def reduced_rows(draft: Draft, node: Node) -> str | None:
+    """The sum over rows (tokens, batch) of xWᵀ + b is (Σ x)Wᵀ + T·b, the mean (mean x)Wᵀ + b: the product shrinks by
+    the number of rows T. Only the order of summation changes."""
+    found = as_reduction(draft, node)
+    source = draft.node(found.x) if found else None
+    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op != "aten.linear.default":
+        return None
+    shape = draft.meta(found.x).shape
+    x, weight, bias = source.args[0], source.args[1], argument(source, 2, "bias")
+    rows = math.prod(shape[dim] for dim in found.dims)
+    if len(shape) - 1 in found.dims or rows == 1 or not isinstance(x, Ref) or not isinstance(weight, Ref):
+        return None
+    if isinstance(bias, Ref) and found.op == "sum":
+        if not draft.is_weight(bias):
+            return None
+        times = binary(draft, node, "mul", wide(draft, node, bias), float(rows))
+        bias = cast(draft, node, times, draft.meta(bias).dtype)
+    pooled = reduce(draft, node, found.op, x, found.dims, True)
+    product = linear(draft, node, pooled, weight, bias)
+    return _finish(draft, node, product, found, ())
+
+
+def reduced_batched(draft: Draft, node: Node) -> str | None:
+    """Over columns: Σₙ (A·B)ₙ = A·(Σₙ Bₙ); over rows: Σₘ (A·B)ₘ = (Σₘ Aₘ)·B, for operands that both depend on the
+    input. Likewise for means; only the order of summation changes."""
+    found = as_reduction(draft, node)
+    source = draft.node(found.x) if found else None
+    if found is None or source is None or draft.uses(found.x.ref) != 1:
+        return None
+    if source.op not in _BATCHED:
+        return None
+    a, b = source.args[:2]
+    rank = len(draft.meta(found.x).shape)
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or min(len(draft.meta(a).shape), len(draft.meta(b).shape)) < 2:
+        return None
+    if rank - 1 in found.dims:
+        right = draft.meta(b).shape
+        vector = reduce(draft, node, found.op, wide(draft, node, b), (len(right) - 1,))
+        row = reshape(draft, node, vector, (*right[:-2], 1, right[-2]))
+        total = dot_rows(draft, node, a, row, keepdim=True)
+        return _finish(draft, node, total, found, tuple(dim for dim in found.dims if dim != rank - 1))
+    if rank - 2 in found.dims and draft.meta(found.x).shape[-2] > 1:
+        pooled = reduce(draft, node, found.op, a, (len(draft.meta(a).shape) - 2,), True)
+        product = matmul(draft, node, pooled, b)
+        return _finish(draft, node, product, found, tuple(dim for dim in found.dims if dim != rank - 2))
+    return None
+
+
+def split_reduction(draft: Draft, node: Node) -> str | None:
+    """A sum or mean of P ± z (equal shapes) or of P·c, where P is a product used nowhere else, is the same of both
+    parts: linear, so that the product underneath can shrink. The order of summation changes."""
+    found = as_reduction(draft, node)
+    term = as_term(draft, draft.node(found.x), weights_only=False) if found else None
+    if found is None or term is None or draft.uses(found.x.ref) != 1:
+        return None
+    if draft.meta(found.x).dtype != draft.meta(term.x).dtype:
+        return None
+    if term.op in ("mul", "div") and not isinstance(term.other, Ref):
+        inner = draft.node(term.x)
+        if inner is None or inner.op not in (_PRODUCTS | _SUMS) or draft.uses(inner.name) != 1:
+            return None
+        total = reduce(draft, node, found.op, term.x, found.dims, found.keepdim)
+        return binary(draft, node, term.op, total, term.other).ref
+    if term.op not in ("add", "sub") or not isinstance(term.other, Ref):
+        return None
+    shape = draft.meta(found.x).shape
+    sides = [draft.node(term.x), draft.node(term.other)]
+    shrinks = [side is not None and side.op in _PRODUCTS and draft.uses(side.name) == 1 for side in sides]
+    if not any(shrinks) or draft.meta(term.x).shape != shape or draft.meta(term.other).shape != shape:
+        return None
+    if draft.meta(term.x).dtype != draft.meta(term.other).dtype:
+        return None
+    first = reduce(draft, node, found.op, term.x, found.dims, found.keepdim)
+    second = reduce(draft, node, found.op, term.other, found.dims, found.keepdim)
+    return binary(draft, node, term.op, first, second).ref
+
+
+def merge_linears(draft: Draft, node: Node) -> str | None:
+    """(xAᵀ + a)Bᵀ + b = x(BA)ᵀ + (Ba + b), where it saves operations: the product of weights is computed once, when
+    they are loaded. Its rounding is that of one matrix product in float32."""
+    inner = draft.node(node.args[0]) if node.op == "aten.linear.default" else None
+    if inner is None or inner.op != "aten.linear.default" or draft.uses(inner.name) != 1:
+        return None
+    x, first, second = inner.args[0], inner.args[1], node.args[1]
+    if not isinstance(x, Ref) or not isinstance(first, Ref) or not isinstance(second, Ref):
+        return None
+    biases = (argument(inner, 2, "bias"), argument(node, 2, "bias"))
+    if not all(bias is None or draft.is_weight(bias) for bias in (first, second, *biases)):
+        return None
+    middle, width = draft.meta(first).shape
+    out = draft.meta(second).shape[0]
+    if width * out >= middle * (width + out):
+        return None
+    dtype = draft.meta(node.name).dtype
+    left, right = wide(draft, node, second), wide(draft, node, first)
+    weight = linear(draft, node, left, transpose(draft, node, right), None)
+    bias: Ref | None = None
+    if isinstance(biases[0], Ref):
+        bias = dot_rows(draft, node, left, biases[0], keepdim=False)
+    if isinstance(biases[1], Ref):
+        bias = biases[1] if bias is None else binary(draft, node, "add", bias, wide(draft, node, biases[1]))
+    rounded = cast(draft, node, bias, dtype) if bias is not None else None
+    return linear(draft, node, x, cast(draft, node, weight, dtype), rounded).ref
+
+
+RULES: tuple[Rule, ...] = (
+    diagonal_product,
+    reduced_columns,
+    reduced_rows,
+    reduced_batched,
+    split_reduction,
+    merge_linears,
+    narrow_linear,
+)

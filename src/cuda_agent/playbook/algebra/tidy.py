@@ -1,0 +1,176 @@
+"""Rewrites that remove what does nothing and bring equal things into one form."""
+
+from __future__ import annotations
+
+import math
+
+from cuda_agent.core.graph import Node, Ref
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
+from cuda_agent.playbook.algebra.emit import argument, binary, integers, linear, reduce, reshape, transpose
+from cuda_agent.playbook.algebra.match import as_reduction, as_term
+
+_COPIES = aten("clone contiguous detach alias lift_fresh_copy lift_fresh detach_")
+_CASTS = aten("_to_copy to.dtype to.dtype_layout to.other type_as")
+_BINARY = aten("mul.Tensor add.Tensor div.Tensor sub.Tensor")
+_RESHAPES = aten("view reshape _unsafe_view")
+
+
+def drop_copy(draft: Draft, node: Node) -> str | None:
+    """clone(x) = contiguous(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. Kept where the graph
+    would return one of its own inputs, since a result may not share memory with an input."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Ref) or len(node.outputs) != 1 or node.outputs[0] is None:
+        return None
+    same = node.outputs[0].shape == draft.meta(source).shape and node.outputs[0].dtype == draft.meta(source).dtype
+    identity = node.op in _COPIES or node.op in _CASTS or node.op in _RESHAPES or node.op == "aten.expand.default"
+    if node.op in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
+        identity = argument(node, 2, "train") is False
+    if not identity or not same or (node.name in draft.outputs and source.ref in draft.inputs):
+        return None
+    return source.ref
+
+
+def constant_operand(draft: Draft, node: Node) -> str | None:
+    """x ∘ c with a one-element constant tensor c = x ∘ the number, for mul, add, div, sub: exact, since the constant
+    has been rounded to its type already. Only where the result's type is x's."""
+    if len(node.args) < 2 or node.op not in _BINARY:
+        return None
+    a, b = node.args[0], node.args[1]
+    if node.op in ("aten.mul.Tensor", "aten.add.Tensor") and draft.literal(a) is not None and not node.kwargs:
+        a, b = b, a
+    value = draft.literal(b)
+    meta = node.outputs[0]
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or value is None or meta is None or not math.isfinite(value):
+        return None
+    if draft.meta(a).dtype != meta.dtype or draft.meta(a).shape != meta.shape or not is_float(meta.dtype):
+        return None
+    return draft.emit(node, node.op, (a, value), meta, dict(node.kwargs)).ref
+
+
+def merge_scalars(draft: Draft, node: Node) -> str | None:
+    """(x·a)·b = x·(ab), (x/a)·b = x·(b/a), (x + a) + b = x + (a + b), and the like; x·1 = x/1 = x + 0 = x. One
+    rounding less; the merged number is computed in float64. Not where it overflows or vanishes."""
+    outer = as_term(draft, node)
+    if outer is None or draft.meta(outer.x).dtype != draft.meta(node.name).dtype:
+        return None
+    value = draft.literal(outer.other)
+    if value is None or isinstance(outer.other, Ref):
+        return None
+    if value == (1 if outer.op in ("mul", "div") else 0) and node.name not in draft.outputs:
+        return outer.x.ref
+    inner = as_term(draft, draft.node(outer.x))
+    if inner is None or isinstance(inner.other, Ref) or draft.uses(outer.x.ref) != 1:
+        return None
+    first = draft.literal(inner.other)
+    if first is None or draft.meta(inner.x).dtype != draft.meta(outer.x).dtype:
+        return None
+    if outer.op in ("mul", "div") and inner.op in ("mul", "div"):
+        factor = (first if inner.op == "mul" else 1 / first if first else math.inf) * 1.0
+        merged = factor * value if outer.op == "mul" else factor / value if value else math.inf
+        if not 1e-30 < abs(merged) < 1e30:
+            return None
+        return binary(draft, node, "mul", inner.x, merged).ref
+    if outer.op in ("add", "sub") and inner.op in ("add", "sub"):
+        total = (first if inner.op == "add" else -first) + (value if outer.op == "add" else -value)
+        return binary(draft, node, "add", inner.x, float(total)).ref
+    return None
+
+
+def single_element_reduction(draft: Draft, node: Node) -> str | None:
+    """A sum, mean, product, maximum, minimum or log-sum-exp over dimensions of size 1 is its operand, reshaped:
+    exact."""
+    name = node.op.removeprefix("aten.").split(".")[0]
+    if name not in ("sum", "mean", "prod", "amax", "amin", "logsumexp") or not isinstance(node.args[0], Ref):
+        return None
+    meta, source = node.outputs[0], draft.meta(node.args[0])
+    if meta is None or meta.dtype != source.dtype or meta.numel != source.numel or node.name in draft.outputs:
+        return None
+    dims = integers(argument(node, 1, "dim")) if not node.op.endswith("sum.default") else ()
+    dims = dims or tuple(range(len(source.shape)))
+    if any(source.shape[dim] != 1 for dim in dims):
+        return None
+    return reshape(draft, node, node.args[0], meta.shape).ref
+
+
+def merge_reductions(draft: Draft, node: Node) -> str | None:
+    """sum over b of (sum over a of x) = sum over a and b of x; likewise for means, whose groups have equal sizes.
+    Only the order of summation changes."""
+    outer = as_reduction(draft, node)
+    inner = as_reduction(draft, draft.node(outer.x)) if outer else None
+    if outer is None or inner is None or inner.op != outer.op or draft.uses(outer.x.ref) != 1:
+        return None
+    rank = len(draft.meta(inner.x).shape)
+    kept = list(range(rank)) if inner.keepdim else [dim for dim in range(rank) if dim not in inner.dims]
+    dims = sorted({*inner.dims, *(kept[dim] for dim in outer.dims)})
+    merged = reduce(draft, node, inner.op, inner.x, dims)
+    return reshape(draft, node, merged, draft.meta(node.name).shape).ref
+
+
+def double_transpose(draft: Draft, node: Node) -> str | None:
+    """(xᵀ)ᵀ = x: exact."""
+    if (inner := _matrix_transposed(draft, node)) is None:
+        return None
+    source = _matrix_transposed(draft, draft.node(inner))
+    return source.ref if source is not None and node.name not in draft.outputs else None
+
+
+def merge_reshapes(draft: Draft, node: Node) -> str | None:
+    """reshape(reshape(x)) = reshape(x): exact."""
+    inner = draft.node(node.args[0]) if node.args else None
+    if node.op not in _RESHAPES or inner is None or inner.op not in _RESHAPES or not isinstance(inner.args[0], Ref):
+        return None
+    meta = node.outputs[0]
+    assert meta is not None
+    return draft.emit(node, "aten.reshape.default", (inner.args[0], list(meta.shape)), meta).ref
+
+
+def _matrix_transposed(draft: Draft, node: Node | None) -> Ref | None:
+    """x when the node is the transpose of a matrix x."""
+    if node is None or not node.args or not isinstance(node.args[0], Ref) or len(draft.meta(node.args[0]).shape) != 2:
+        return None
+    if node.op in ("aten.t.default", "aten.numpy_T.default"):
+        return node.args[0]
+    if node.op == "aten.permute.default" and [dim % 2 for dim in integers(node.args[1])] == [1, 0]:
+        return node.args[0]
+    if node.op == "aten.transpose.int" and {int(str(node.args[1])) % 2, int(str(node.args[2])) % 2} == {0, 1}:
+        return node.args[0]
+    return None
+
+
+def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
+    inner = _matrix_transposed(draft, draft.node(value))
+    return inner if inner is not None else transpose(draft, at, value)
+
+
+def product_to_linear(draft: Draft, node: Node) -> str | None:
+    """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B (and a vector c, else added after):
+    the same product under one name, exact."""
+    bias = None
+    if node.op == "aten.addmm.default":
+        bias, x, right = node.args[:3]
+        if any(argument(node, 3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))):
+            return None
+    elif node.op in ("aten.mm.default", "aten.matmul.default"):
+        x, right = node.args[:2]
+    else:
+        return None
+    if not isinstance(x, Ref) or not isinstance(right, Ref) or not is_float(draft.meta(x).dtype):
+        return None
+    if len(draft.meta(right).shape) != 2 or len(draft.meta(x).shape) < 2:
+        return None
+    weight = _transposed(draft, node, right)
+    if isinstance(bias, Ref) and draft.meta(bias).shape != draft.meta(weight).shape[:1]:
+        return binary(draft, node, "add", linear(draft, node, x, weight, None), bias).ref
+    return linear(draft, node, x, weight, bias).ref
+
+
+RULES: tuple[Rule, ...] = (
+    drop_copy,
+    constant_operand,
+    merge_scalars,
+    single_element_reduction,
+    merge_reductions,
+    double_transpose,
+    merge_reshapes,
+    product_to_linear,
+)

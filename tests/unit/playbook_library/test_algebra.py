@@ -1,0 +1,230 @@
+"""Rewrites keep the function (float64 and the graph's own types) and do what they are for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from torch_graph import capture, in_float64, operators, randomised, run
+
+from cuda_agent.playbook.algebra import rewrite
+
+
+class Function(nn.Module):
+    """A function of inputs and parts."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def check(module, *inputs, tolerance=1e-12):
+    """Rewrite, compare in float64 over two draws of weights, run in the graph's own types too. Returns the result."""
+    graph, weights = capture(module, *inputs)
+    result = rewrite(graph)
+    names = [item.name for item in graph.inputs if item.position is not None]
+    for seed in range(2):
+        drawn = randomised(weights, seed)
+        values = {
+            **drawn,
+            **dict(zip(names, (torch.randn_like(i) if i.is_floating_point() else i for i in inputs), strict=True)),
+        }
+        for dtype in (torch.float64, None):
+            known = in_float64(values) if dtype else values
+            expected = run(graph, known, dtype)
+            derived = run(result.derive, known, dtype) if result.derive else []
+            more = {f"derived_{k}": value for k, value in enumerate(derived)}
+            actual = run(result.graph, {**known, **more}, dtype)
+            assert len(actual) == len(expected)
+            for a, e in zip(actual, expected, strict=True):
+                assert a.shape == e.shape and a.dtype == e.dtype
+                limit = tolerance if dtype else (3e-2 if e.dtype == torch.bfloat16 else 1e-4)
+                assert (a - e).norm() <= limit * max(1.0, e.norm().item()), (operators(result.graph), dtype)
+    return result
+
+
+def main_ops(result):
+    return list(operators(result.graph))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_batch_norm_folds_into_convolution(dtype, bias, dims):
+    conv = getattr(nn, f"Conv{dims}d")(4, 6, 3, padding=1, groups=2, bias=bias)
+    norm = getattr(nn, f"BatchNorm{dims}d")(6)
+    result = check(nn.Sequential(conv, norm, nn.ReLU()).to(dtype), torch.randn(2, 4, *[5] * dims, dtype=dtype))
+    assert main_ops(result) == [f"conv{dims}d", "relu"]
+    assert len(result.derive.outputs) == 2
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_folds_into_transposed_convolution(groups):
+    module = nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=groups), nn.BatchNorm2d(6))
+    assert main_ops(check(module, torch.randn(2, 4, 5, 5)))[-1:] == ["conv_transpose2d"]
+
+
+def test_batch_norm_folds_into_linear():
+    result = check(nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5)), torch.randn(3, 8))
+    assert main_ops(result) == ["linear"]
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_alone_is_a_scale_and_a_shift(affine):
+    result = check(nn.Sequential(nn.BatchNorm2d(4, affine=affine), nn.ReLU()), torch.randn(2, 4, 3, 3))
+    assert sorted(set(main_ops(result)) - {"reshape", "view"}) == ["add", "mul", "relu"]
+
+
+def test_batch_norm_of_a_shared_convolution_is_not_folded():
+    module = Function(
+        lambda m, x: (lambda y: m.norm(y) + y)(m.conv(x)), conv=nn.Conv2d(3, 4, 1), norm=nn.BatchNorm2d(4)
+    )
+    result = check(module, torch.randn(2, 3, 4, 4))
+    assert main_ops(result).count("conv2d") == 1
+
+
+def test_diagonal_products_become_scalings():
+    for function in (
+        lambda m, x: torch.diag(m.d) @ x,
+        lambda m, x: x.T @ torch.diag(m.d),
+        lambda m, x: torch.matmul(torch.diag(m.d), x),
+        lambda m, x: torch.mm(torch.diag_embed(m.d), x),
+    ):
+        ops = main_ops(check(Function(function, d=nn.Parameter(torch.randn(5))), torch.randn(5, 7)))
+        assert "mul" in ops and "linear" not in ops and "mm" not in ops and "diag" not in ops
+    ops = main_ops(check(Function(lambda m, d, x: torch.diag(d) @ x), torch.randn(5), torch.randn(5, 7)))
+    assert "mul" in ops and "linear" not in ops
+    ops = main_ops(check(Function(lambda m, d, x: torch.diag_embed(d) @ x), torch.randn(2, 5), torch.randn(2, 5, 7)))
+    assert "mul" in ops and "matmul" not in ops
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mean_of_linear_becomes_matrix_vector(dtype):
+    for tail in (
+        lambda y: y.mean(-1),
+        lambda y: y.sum(-1, keepdim=True),
+        lambda y: y.mean((0, 2), keepdim=True),
+        lambda y: y.mean(),
+        lambda y: (y * 0.5 + 1).sum(-1) / 3,
+        lambda y: y.mean(-1, keepdim=True).mean(1),
+        lambda y: F.relu(y.sum(-1)),
+    ):
+        module = Function(lambda m, x, tail=tail: tail(m.fc(x)), fc=nn.Linear(8, 6)).to(dtype)
+        ops = main_ops(check(module, torch.randn(2, 3, 8, dtype=dtype)))
+        assert "linear" not in ops and "sum" in ops
+
+
+def test_weighted_sum_of_linear_and_residual():
+    module = Function(
+        lambda m, x, z: ((m.fc(x) * m.w + z) / 2).mean(-1), fc=nn.Linear(8, 6), w=nn.Parameter(torch.randn(6))
+    )
+    ops = main_ops(check(module, torch.randn(3, 8), torch.randn(3, 6)))
+    assert "linear" not in ops
+
+
+def test_a_product_with_a_nonlinear_tail_stays():
+    ops = main_ops(check(Function(lambda m, x: F.relu(m.fc(x)).sum(-1), fc=nn.Linear(8, 6)), torch.randn(3, 8)))
+    assert ops == ["linear", "relu", "sum"]
+
+
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_reduction_over_tokens_moves_before_linear(op):
+    module = Function(lambda m, x: getattr(m.fc(x), op)(1), fc=nn.Linear(8, 6))
+    result = check(module, torch.randn(2, 5, 8))
+    ops = main_ops(result)
+    assert ops.index(op) < ops.index("linear")
+    assert next(node for node in result.graph.nodes if "linear" in node.op).outputs[0].numel == 12
+
+
+def test_reduced_product_of_two_activations():
+    ops = main_ops(check(Function(lambda m, a, b: (a @ b).sum(-1)), torch.randn(2, 3, 4), torch.randn(2, 4, 5)))
+    assert "matmul" not in ops
+    ops = main_ops(check(Function(lambda m, a, b: (a @ b).mean(-2)), torch.randn(2, 3, 4), torch.randn(2, 4, 5)))
+    assert ops[0] == "mean"
+    ops = main_ops(check(Function(lambda m, a, b: torch.mm(a, b).sum(1)), torch.randn(3, 4), torch.randn(4, 5)))
+    assert "linear" not in ops
+
+
+def test_linear_chain_merges_only_where_it_saves():
+    wide = nn.Sequential(nn.Linear(4, 32), nn.Linear(32, 4))
+    assert main_ops(check(wide, torch.randn(3, 4))) == ["linear"]
+    narrow = nn.Sequential(nn.Linear(32, 2), nn.Linear(2, 32))
+    assert main_ops(check(narrow, torch.randn(3, 32))) == ["linear", "linear"]
+
+
+def test_scale_folds_into_weights():
+    module = Function(
+        lambda m, x: F.relu((m.fc(x) * m.s - 1) / 2), fc=nn.Linear(4, 6, bias=False), s=nn.Parameter(torch.ones(1))
+    )
+    assert main_ops(check(module, torch.randn(3, 4))) == ["linear", "relu"]
+    module = Function(
+        lambda m, x: m.c(x) * m.s + m.b, c=nn.Conv2d(3, 4, 3), s=torch.tensor(2.0), b=nn.Parameter(torch.randn(4, 1, 1))
+    )
+    assert main_ops(check(module, torch.randn(2, 3, 6, 6))) == ["conv2d"]
+    module = Function(lambda m, x: m.c(x) + m.b, c=nn.Conv2d(3, 4, 3), b=nn.Parameter(torch.randn(4, 4, 1)))
+    assert main_ops(check(module, torch.randn(2, 3, 6, 6))) == ["conv2d", "add"]
+
+
+def test_scalars_merge_and_identities_go():
+    module = Function(
+        lambda m, x: F.dropout(x.clone() * 2.0 / 4.0 + 1 + 2, 0.5, False).reshape(12).view(3, 4).sin() * 1.0 + m.c,
+        c=torch.tensor(3.0),
+    )
+    assert main_ops(check(module, torch.randn(3, 4)))[-2:] == ["sin", "add"]
+
+
+def test_size_one_reductions_vanish():
+    module = Function(lambda m, x: torch.logsumexp(x.sum(1, keepdim=True), 1).amax(-1, keepdim=True))
+    assert set(main_ops(check(module, torch.randn(3, 4)))) <= {"sum", "reshape", "amax"}
+
+
+def test_products_take_one_form():
+    module = Function(
+        lambda m, x: torch.addmm(m.b, x, m.w.t()) + x @ m.v,
+        w=nn.Parameter(torch.randn(6, 4)),
+        b=nn.Parameter(torch.randn(6)),
+        v=nn.Parameter(torch.randn(4, 6)),
+    )
+    assert sorted(main_ops(check(module, torch.randn(3, 4)))) == ["add", "linear", "linear", "t"]
+    result = check(Function(lambda m, x: x @ m.v, v=nn.Parameter(torch.randn(4, 1))), torch.randn(3, 4))
+    assert "linear" not in main_ops(result)
+
+
+def test_derive_takes_weight_only_work_but_not_views_or_masks():
+    module = Function(lambda m, x: F.linear(x, m.w / m.w.norm(dim=1, keepdim=True)), w=nn.Parameter(torch.randn(6, 4)))
+    result = check(module, torch.randn(3, 4))
+    assert main_ops(result) == ["linear"] and len(result.derive.outputs) == 1
+    module = Function(lambda m, x: x * (1 + m.w), w=nn.Parameter(torch.randn(4)))
+    assert check(module, torch.randn(3, 4)).derive is None
+    module = Function(lambda m, x: x.masked_fill(torch.ones(4, 4).tril() == 0, -5.0))
+    assert check(module, torch.randn(4, 4)).derive is None
+    module = Function(lambda m, x: x + torch.outer(torch.arange(4.0), 10000 ** (-torch.arange(4.0) / 4)).cos())
+    result = check(module, torch.randn(4, 4))
+    assert main_ops(result) == ["add"] and len(result.derive.outputs) == 1
+
+
+def test_an_input_is_never_returned_itself():
+    graph, _ = capture(Function(lambda m, x: x.clone()), torch.randn(3))
+    assert operators(rewrite(graph).graph) == ["clone"]
+
+
+def test_rewriting_is_idempotent_and_pure():
+    graph, _ = capture(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.randn(1, 3, 5, 5))
+    text = graph.to_json()
+    first = rewrite(graph)
+    assert graph.to_json() == text
+    assert rewrite(first.graph).graph == first.graph
