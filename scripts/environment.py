@@ -76,6 +76,8 @@ def create(venv: Path, inherit: bool) -> None:
     if done.returncode != 0:
         raise SetupError("Can't create a virtual environment. Debian, Ubuntu: apt-get install python3-venv")
     if inherit:
+        # Python 3.11 seeds an old setuptools, which would hide the inherited one.
+        subprocess.run([str(venv / "bin/python"), "-m", "pip", "uninstall", "-qy", "setuptools"], check=False)
         # `--system-site-packages` shows the base Python's packages, not those of a venv that we run in.
         mine = subprocess.run(
             [str(venv / "bin/python"), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
@@ -99,9 +101,8 @@ def install(venv: Path, inherit: bool, extra: str) -> None:
     """Install this package, editable. Without isolation where setuptools is there already: that needs no registry."""
     command = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--constraint", str(constraints(venv, inherit)), "--editable", f"{ROOT}{extra}"]
-    if inherit and "setuptools" in {d.metadata["Name"] for d in metadata.distributions()}:
-        found = numbers(metadata.version("setuptools"))
-        command += ["--no-build-isolation"] if found >= (77,) else []
+    if inherit and any(d.metadata["Name"] == "setuptools" for d in metadata.distributions()):
+        command += ["--no-build-isolation"] if numbers(metadata.version("setuptools")) >= (77,) else []
     if subprocess.run(command, check=False).returncode != 0:
         raise SetupError(
             "pip could not install the package. Check the network or the registry; "

@@ -1,0 +1,40 @@
+"""One cache for the whole session, so that the precompiled header is made once; GPU tests skip themselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.stack import query_gpus
+
+_own_cache = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist's workers inherit the variable, so they share the first process's folder; set it yourself to keep one.
+    if "CUDA_AGENT_CACHE" not in os.environ:
+        config.stash[_own_cache] = os.environ["CUDA_AGENT_CACHE"] = tempfile.mkdtemp(prefix="cuda-agent-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    directory = config.stash.get(_own_cache, None)
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        os.environ.pop("CUDA_AGENT_CACHE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not query_gpus()[0]:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """The folder of example tasks."""
+    return Path(__file__).parent.parent / "examples"
