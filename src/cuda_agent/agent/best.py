@@ -37,7 +37,7 @@ class Best:
         return self.evaluation is not None and self.evaluation.verdict is Verdict.PASSED
 
     def offer(self, candidate: Candidate, evaluation: Evaluation) -> bool:
-        """Keep the candidate if it is better than what is held; says whether it was kept. Among failures the latest is."""
+        """Keep the candidate if it is better than what is held (among failures: the latest); whether it was kept."""
         passed = evaluation.verdict is Verdict.PASSED and evaluation.profile is not None
         self.passes += passed
         if self.passed:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.workspace.layout import KERNEL_SUFFIXES, MAX_BYTES, is_writable
 
-WRITABLE_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
-MAX_BYTES = 2 << 20
 _HIDDEN = (".cuda-agent", "__pycache__", ".git")
 
 
@@ -110,9 +109,8 @@ class WorkspaceFiles:
                     yield full.relative_to(self.root).as_posix()
 
     def _check_writable(self, relative: str) -> None:
-        in_kernels = relative.startswith("kernels/") and relative.endswith(WRITABLE_SUFFIXES)
-        if relative != "model_new.py" and not in_kernels:
-            suffixes = ", ".join(WRITABLE_SUFFIXES)
+        if not is_writable(relative):
+            suffixes = ", ".join(KERNEL_SUFFIXES)
             raise Refusal(f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours.")
 
 
@@ -142,10 +140,8 @@ def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tupl
 
 
 def _make_folder(name: str, parent: int) -> None:
-    try:
+    with suppress(FileExistsError):
         os.mkdir(name, dir_fd=parent)
-    except FileExistsError:
-        pass
 
 
 def _read_text(folder: int, name: str, shown: str) -> str:
@@ -155,15 +151,18 @@ def _read_text(folder: int, name: str, shown: str) -> str:
         raise MissingFile(shown) from None
     except OSError as error:
         raise Refusal(f"Can't read {shown}: {error.strerror} (links are not followed).") from None
-    with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
+    try:
+        facts = os.fstat(handle)
         if stat.S_ISDIR(facts.st_mode):
             raise Refusal(f"{shown} is a folder. Use Glob to list it.")
         if not stat.S_ISREG(facts.st_mode):
             raise Refusal(f"{shown} is not a regular file.")
         if facts.st_size > MAX_BYTES:
             raise Refusal(f"{shown} is larger than {MAX_BYTES >> 20} MiB. Use Grep or Bash to see parts of it.")
-        raw = stream.read(MAX_BYTES + 1)
+        with os.fdopen(handle, "rb", closefd=False) as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    finally:
+        os.close(handle)
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -10,7 +10,7 @@ from cuda_agent.agent.context import Progress
 from cuda_agent.agent.policy import Policy
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.agent.transcript import Transcript
-from cuda_agent.core.errors import PolicyError
+from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 
 
@@ -49,7 +49,7 @@ def run(policy: Policy, tools: Toolbox, transcript: Transcript, turns_limit: int
             turn = Turn(
                 index=len(transcript.turns),
                 results=results,
-                candidate_digest=tools.context.workspace.snapshot().digest,
+                candidate_digest=_digest(tools),
                 duration_s=time.monotonic() - started,
                 **move.model_dump(),
             )
@@ -63,6 +63,14 @@ def run(policy: Policy, tools: Toolbox, transcript: Transcript, turns_limit: int
     except PolicyError as error:
         return Ending(Outcome.POLICY_ERROR, str(error))
     return Ending(Outcome.BUDGET, f"all {turns_limit} turns are spent")
+
+
+def _digest(tools: Toolbox) -> str | None:
+    """Of the candidate as it stands; None where what stands there can't be one (a link, too large)."""
+    try:
+        return tools.context.workspace.snapshot().digest
+    except UsageError:
+        return None
 
 
 def _call(tools: Toolbox, call: ToolCall, progress: Progress) -> ToolResult:

@@ -9,17 +9,19 @@ from pathlib import Path
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Context, Progress, Session
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.files import WorkspaceFiles
+from cuda_agent.agent.files import Refusal, WorkspaceFiles
 from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policy import POLICIES, Brief, make_policy
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.taskfile import load_task
+from cuda_agent.agent.tools.judged import snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.agent.transcript import Transcript
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
+from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, UsageError
-from cuda_agent.core.records import Budget, RunManifest, Task, Trajectory
+from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
@@ -58,6 +60,14 @@ def _options(*, device: str, policy: str, precision: str, turns: int, judge: dic
     return OptimizeOptions.parse({"judge": judged, "policy": policy, "turns": turns})
 
 
+def _standing(context: Context) -> Candidate | None:
+    """What the workspace holds now, where that is a candidate."""
+    try:
+        return snapshot(context)
+    except Refusal:
+        return None
+
+
 class _Run:
     """The parts of one run, put together and taken apart."""
 
@@ -94,7 +104,7 @@ class _Run:
             workspace = layout.create(self.task, self.directory.workspace, options=judge)
             session = stack.enter_context(JudgeSession(self.task, judge, progress=self.progress))
             session.admit()
-            shell = stack.enter_context(open_shell(workspace, session, judge))
+            shell = stack.enter_context(open_shell(workspace, hidden=(self.directory.path,)))
             files = WorkspaceFiles(workspace.directory, self.directory.logs)
             context = Context(workspace, session, files, shell, self.best, self.directory.logs)
             tools = Toolbox(context)
@@ -122,11 +132,12 @@ class _Run:
             if best.passes > 1:
                 self.progress("final", "measuring the best candidate again")
                 again = session.evaluate(best.candidate)
-                best.replace(best.candidate, again)
+                if again.verdict is not Verdict.TIMING_VOID:
+                    best.replace(best.candidate, again)
         else:
-            candidate = context.workspace.snapshot()
+            candidate = _standing(context)
             held = best.candidate.digest if best.candidate is not None else None
-            if "model_new.py" in candidate.files and candidate.digest != held:
+            if candidate is not None and candidate.digest != held:
                 self.progress("final", "judging the workspace as it stands")
                 best.offer(candidate, session.evaluate(candidate))
         context.judge_s += time.monotonic() - started

@@ -63,7 +63,7 @@ class RunDirectory:
         return manifest
 
     def write_end(self, manifest: RunManifest, trajectory: Trajectory) -> None:
-        """The trajectory, the evaluation of its best candidate, and the manifest with their digests. Raises StoreError."""
+        """The trajectory, the evaluation of its best candidate, the manifest with their digests. Raises StoreError."""
         trajectory.write(self.path)
         digests = dict(manifest.digests)
         if trajectory.best is not None:

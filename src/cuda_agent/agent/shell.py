@@ -5,19 +5,22 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.agent.files import Refusal
 from cuda_agent.core.files import cache_dir
+from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, resolve_level, spawn
 
 MAX_BACKGROUND = 8
 #: what one look at a command's output may bring; the rest stays in the sandbox's log.
 MAX_OUTPUT_BYTES = 1 << 20
+#: our own records inside a workspace; readable, never changed by the agent.
+PRIVATE = ".cuda-agent"
 LIMITS = Limits(memory_mib=8192, processes=256, file_mib=1024)
 
 
@@ -48,6 +51,7 @@ class Shell:
         self._spec = spec
         self._logs = logs
         self._commands: dict[str, _Command] = {}
+        self.level = spec.level
 
     def start(self, command: str, *, timeout_s: float | None) -> str:
         """Start `bash -c command`; without a timeout in the background. Raises Refusal when too many run."""
@@ -113,25 +117,29 @@ class Shell:
 
 @contextmanager
 def open_shell(
-    workspace: Path, *, fixed: tuple[Path, ...], hidden: tuple[Path, ...], sandbox: str, environment: dict[str, str],
-    sockets: tuple[Path, ...] = (),
-) -> Iterator[Shell]:  # fmt: skip
-    """A shell for one run. `fixed` files can't be changed, `hidden` folders not seen, `sockets` are folders that can be
-    connected into. Raises SandboxError."""
+    workspace: Workspace,
+    *,
+    hidden: tuple[Path, ...],
+    reachable: tuple[Path, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Shell]:
+    """A shell for one run. It can't change the workspace's fixed files or see the `hidden` folders; it can write in the
+    `reachable` ones (such as a socket's). Raises SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
         scratch, logs = Path(temporary) / "scratch", Path(temporary) / "logs"
         scratch.mkdir()
         logs.mkdir()
+        root = workspace.directory
         spec = SandboxSpec(
             scratch=scratch,
-            level=resolve_level(sandbox),
-            writable=(workspace, *sockets),
-            readable=fixed,
+            level=resolve_level(workspace.options.sandbox),
+            writable=(root, *reachable),
+            readable=(*workspace.fixed_paths, root / PRIVATE),
             hidden=(*hidden, cache_dir()),
-            environment=environment,
+            environment=dict(environment or {}),
             limits=LIMITS,
         )
-        shell = Shell(workspace, spec, logs)
+        shell = Shell(root, spec, logs)
         try:
             yield shell
         finally:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.cli.output import ProgressView, emit, show
 from cuda_agent.cli.probes import Probe, as_data, probe_all
 from cuda_agent.core.errors import EXIT_OK, DeviceError
 
@@ -19,7 +19,7 @@ def command(as_json: JsonArg = False, debug: DebugArg = False) -> int:
         progress("doctor", "importing torch, compiling, starting a sandbox")
         probes, devices = probe_all()
     if as_json:
-        print(json.dumps({"schema_version": 1, "devices": devices, "probes": as_data(probes)}, indent=1))
+        emit(json.dumps({"schema_version": 1, "devices": devices, "probes": as_data(probes)}, indent=1))
     else:
         show(_table(probes), *(_device_line(name, works) for name, works in devices.items()))
     return EXIT_OK if any(devices.values()) else DeviceError.exit_code

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 
 import typer
 
+from cuda_agent.cli.output import emit, say
 from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, UsageError
 
 #: The base of the argument parser's errors; typer has brought its own copy of click since 0.20.
@@ -30,10 +30,10 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
     if debug:
         traceback.print_exception(error)
         if known is not None and known.detail:
-            print(known.detail, file=sys.stderr)
-    print(f"error: {line.rstrip('.')}. {remedy}".rstrip(" ") if remedy else f"error: {line}", file=sys.stderr)
+            say(known.detail)
+    say(f"error: {line.rstrip('.')}. {remedy}".rstrip(" ") if remedy else f"error: {line}")
     if as_json:
-        print(json.dumps({"error": {"cause": line, "remedy": remedy, "exit_code": code}}))
+        emit(json.dumps({"error": {"cause": line, "remedy": remedy, "exit_code": code}}))
     return code
 
 

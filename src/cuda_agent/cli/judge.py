@@ -9,7 +9,7 @@ import typer
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.options import DebugArg, JsonArg, TimingArg
-from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.cli.output import ProgressView, emit, show
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
@@ -38,7 +38,7 @@ def command(
     with ProgressView(workspace.task.name) as progress:
         evaluation = judge.evaluate(workspace.task, candidate, options, progress)
     if as_json:
-        print(evaluation.to_json())
+        emit(evaluation.to_json())
     else:
         show(evaluation_view(evaluation, reward(evaluation, options.reward_baseline), str(folder)))
     return EXIT_OK if evaluation.verdict is Verdict.PASSED else EXIT_NOT_PASSED

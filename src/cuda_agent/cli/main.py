@@ -12,6 +12,7 @@ import typer
 
 from cuda_agent.cli import doctor, init, judge, optimize
 from cuda_agent.cli.errors import report
+from cuda_agent.cli.output import emit
 from cuda_agent.core.errors import EXIT_OK
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata
 
-        print(f"cuda-agent {metadata.version('cuda-agent')}")
+        emit(f"cuda-agent {metadata.version('cuda-agent')}")
         raise typer.Exit
 
 

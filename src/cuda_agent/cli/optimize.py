@@ -21,7 +21,7 @@ from cuda_agent.cli.options import (
     SandboxOption,
     TimingArg,
 )
-from cuda_agent.cli.output import ProgressView, show
+from cuda_agent.cli.output import ProgressView, emit, show
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import (
     EXIT_INTERRUPTED,
@@ -81,7 +81,7 @@ def _files(tasks: list[Path]) -> list[Path]:
 def _one(path: Path, out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
     trajectory = _run(path, out, settings)
     if as_json:
-        print(trajectory.to_json())
+        emit(trajectory.to_json())
     else:
         show(*_view(trajectory))
     return exit_code(trajectory)
@@ -141,7 +141,7 @@ def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, a
         if codes[-1] == EXIT_INTERRUPTED:
             break
     if as_json:
-        print(json.dumps(_document(rows)))
+        emit(json.dumps(_document(rows)))
     else:
         show(suite_view(rows))
     return _together(codes)

@@ -26,6 +26,18 @@ def show(*parts: RenderableType) -> None:
         out.print(part)
 
 
+def emit(text: str) -> None:
+    """A line on standard output, as it is."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line on standard error, as it is."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
 class ProgressView:
     """progress(phase, text): on a terminal a moving line with the last lines above it, else plain lines."""
 

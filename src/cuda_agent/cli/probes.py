@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -58,10 +59,12 @@ class Probe:
 
 
 def probe_python() -> Probe:
-    version = platform.python_version()
-    if sys.version_info < (3, 11):
-        return Probe("python", "missing", version, "install Python 3.11 or newer and run make again")
-    return Probe("python", "ok", f"{version} ({sys.executable})")
+    """This process runs, so the version is one that the package accepts; the standard library may still lack parts."""
+    named = f"{platform.python_version()} ({sys.executable})"
+    missing = [name for name in ("venv", "ssl", "lzma") if importlib.util.find_spec(name) is None]
+    if missing:
+        return Probe("python", "limited", f"{named}, without {', '.join(missing)}", "apt-get install python3-full")
+    return Probe("python", "ok", named)
 
 
 def probe_torch() -> tuple[Probe, dict[str, Any]]:

@@ -8,12 +8,16 @@ from contextlib import contextmanager
 
 from cuda_agent.agent.context import Context
 from cuda_agent.agent.files import Refusal
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Candidate
 
 
 def snapshot(context: Context) -> Candidate:
     """The candidate as it stands. Raises Refusal when there is nothing to judge yet."""
-    candidate = context.workspace.snapshot()
+    try:
+        candidate = context.workspace.snapshot()
+    except UsageError as error:
+        raise Refusal(str(error)) from None
     if "model_new.py" not in candidate.files:
         raise Refusal("There is no model_new.py yet. Write it, and the kernels under kernels/, first.")
     return candidate

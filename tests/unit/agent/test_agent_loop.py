@@ -1,0 +1,107 @@
+"""The loop with a scripted policy, on a real workspace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from unit.agent.agent_workspace import Calls
+
+from cuda_agent.agent.loop import Outcome, run
+from cuda_agent.agent.policy import PolicyMove
+from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.core.errors import PolicyError, StoreError
+from cuda_agent.core.records import ToolCall, Turn
+
+
+class Scripted:
+    """Plays moves; an exception in the list is raised in its turn."""
+
+    name = "scripted"
+
+    def __init__(self, moves: list[PolicyMove | BaseException], transcript_path: Path | None = None) -> None:
+        self.moves = moves
+        self.path = transcript_path
+        self.seen_on_disk: list[int] = []
+
+    def next(self, history: Sequence[Turn]) -> PolicyMove:
+        if self.path is not None:
+            self.seen_on_disk.append(len(self.path.read_text().splitlines()) if self.path.exists() else 0)
+        move = self.moves[len(history)]
+        if isinstance(move, BaseException):
+            raise move
+        return move
+
+
+def move(tool: str, **arguments: object) -> PolicyMove:
+    return PolicyMove(message=f"calls {tool}", calls=(ToolCall(id="1", tool=tool, arguments=arguments),))
+
+
+def silent(phase: str, text: str) -> None:
+    pass
+
+
+def test_turns_are_on_disk_before_the_next_begins(calls: Calls, run_directory: Path) -> None:
+    transcript = Transcript(run_directory)
+    moves: list[PolicyMove | BaseException] = [
+        move("Read", path="model.py"),
+        move("Write", path="kernels/a.cu", content="int a;"),
+        move("Finish", message="done"),
+    ]
+    policy = Scripted(moves, run_directory / FILE_NAME)
+    ending = run(policy, calls.box, transcript, 10, silent)
+    assert (ending.outcome, ending.message) == (Outcome.FINISHED, "done")
+    assert policy.seen_on_disk == [0, 1, 2]
+    turns = read_transcript(run_directory)
+    assert turns == tuple(transcript.turns)
+    assert [turn.index for turn in turns] == [0, 1, 2]
+    assert turns[1].results[0].ok
+    assert turns[0].candidate_digest != turns[1].candidate_digest
+
+
+def test_a_wrong_call_does_not_end_the_run(calls: Calls, run_directory: Path) -> None:
+    moves: list[PolicyMove | BaseException] = [move("Nothing"), move("Finish", message="x", outcome="gave_up")]
+    ending = run(Scripted(moves), calls.box, Transcript(run_directory), 10, silent)
+    assert ending.outcome is Outcome.GAVE_UP
+
+
+def test_the_limit_of_turns(calls: Calls, run_directory: Path) -> None:
+    transcript = Transcript(run_directory)
+    moves: list[PolicyMove | BaseException] = [move("Glob")] * 5
+    assert run(Scripted(moves), calls.box, transcript, 3, silent).outcome is Outcome.BUDGET
+    assert len(transcript.turns) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(KeyboardInterrupt(), Outcome.INTERRUPTED), (PolicyError("no answer"), Outcome.POLICY_ERROR)],
+)
+def test_interrupt_and_policy_error(calls: Calls, run_directory: Path, error: BaseException, outcome: Outcome) -> None:
+    transcript = Transcript(run_directory)
+    assert run(Scripted([move("Glob"), error]), calls.box, transcript, 9, silent).outcome is outcome
+    assert len(read_transcript(run_directory)) == 1
+
+
+def test_a_link_as_candidate_is_refused_not_fatal(calls: Calls, run_directory: Path) -> None:
+    moves: list[PolicyMove | BaseException] = [
+        move("Bash", command="ln -s /etc/passwd model_new.py"),
+        move("Compile"),
+        move("Finish", message="x"),
+    ]
+    transcript = Transcript(run_directory)
+    run(Scripted(moves), calls.box, transcript, 9, silent)
+    assert not transcript.turns[1].results[0].ok
+    assert "not a plain" in transcript.turns[1].results[0].text
+
+
+def test_half_a_line_is_dropped_and_a_broken_line_is_named(run_directory: Path) -> None:
+    transcript = Transcript(run_directory)
+    transcript.append(Turn(index=0, message="a"))
+    with (run_directory / FILE_NAME).open("a") as stream:
+        stream.write('{"index": 1, "mess')
+    assert len(read_transcript(run_directory)) == 1
+    (run_directory / FILE_NAME).write_text(json.dumps({"no": "turn"}) + "\n")
+    with pytest.raises(StoreError, match="line 1 is not a turn"):
+        read_transcript(run_directory)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from unit.agent.agent_workspace import Calls
+
+from cuda_agent.agent.tools.glob import glob_matcher
+from cuda_agent.agent.tools.registry import ALL
+
+
+def test_every_tool_has_a_schema_from_its_model() -> None:
+    names = {tool.name for tool in ALL}
+    assert names == {
+        "Bash", "BashOutput", "KillBash", "Read", "Write", "Edit", "MultiEdit", "Glob", "Grep", "Compile", "Verify",
+        "Profile", "Finish",
+    }  # fmt: skip
+    for tool in ALL:
+        function = tool.schema()["function"]
+        assert function["description"]
+        assert function["parameters"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "says"),
+    [
+        ("Raed", {"path": "model.py"}, "Did you mean Read?"),
+        ("Read", {}, "Call it as Read(path: string"),
+        ("Read", {"path": "model.py", "lines": 3}, "lines: Extra inputs are not permitted"),
+        ("Edit", {"path": "model.py", "old": "", "new": ""}, "Call it as Edit("),
+        ("Profile", {"configs": []}, "Call it as Profile(configs: array (optional)"),
+        ("Finish", {"message": "x", "outcome": "won"}, '"not_covered"'),
+        ("KillBash", {"shell_id": "shell-9"}, "Start one with Bash(background=true)"),
+        ("Compile", {}, "There is no model_new.py yet"),
+        ("Profile", {}, "There is no model_new.py yet"),
+    ],
+)
+def test_a_wrong_call_says_how_to_call_it(calls: Calls, tool: str, arguments: dict[str, object], says: str) -> None:
+    result = calls(tool, **arguments)
+    assert not result.ok
+    assert says in result.text
+
+
+def test_read_write_edit(calls: Calls) -> None:
+    assert calls("Read", path="model.py", offset=5, limit=1).text.startswith("     5\tclass Model(nn.Module):")
+    assert not calls("Write", path="model.py", content="x").ok
+    assert calls("Write", path="kernels/a.cu", content="int a = 1;\nint b = 1;\n").ok
+    assert not calls("Edit", path="kernels/a.cu", old="= 1", new="= 2").ok
+    assert calls("Edit", path="kernels/a.cu", old="= 1", new="= 2", replace_all=True).data == {"replaced": 2}
+    edits = [{"old": "int a", "new": "int c"}, {"old": "missing", "new": "x"}]
+    assert "edit 2" in calls("MultiEdit", path="kernels/a.cu", edits=edits).text
+    text = calls.context.files.read("kernels/a.cu")
+    assert text == "int a = 2;\nint b = 2;\n", "all edits or none"
+    assert calls("MultiEdit", path="kernels/a.cu", edits=edits[:1]).ok
+
+
+def test_glob_and_grep(calls: Calls) -> None:
+    calls("Write", path="kernels/a.cu", content="__global__ void k();\n")
+    assert calls("Glob", pattern="kernels/*.cu").data["paths"] == ["kernels/a.cu"]
+    assert "model.py" in calls("Glob").data["paths"]
+    assert not calls("Glob", pattern="../*").ok
+    assert calls("Grep", pattern="__global__ +void", glob="**/*.cu").text == "kernels/a.cu:1:__global__ void k();"
+    assert calls("Grep", pattern="nowhere to be found").text == "No match."
+    assert "extended regular expression" in calls("Grep", pattern="(").text
+
+
+def test_glob_patterns() -> None:
+    assert glob_matcher("**/*.cu").fullmatch("a.cu")
+    assert glob_matcher("**/*.cu").fullmatch("x/y/a.cu")
+    assert not glob_matcher("*.cu").fullmatch("x/a.cu")
+    assert glob_matcher("kernels/**").fullmatch("kernels/a/b.h")
+    assert glob_matcher("a?.h").fullmatch("ab.h")
+
+
+def test_a_long_output_keeps_both_ends_and_names_its_file(calls: Calls) -> None:
+    result = calls("Bash", command="echo first; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last")
+    assert result.ok
+    assert result.text.startswith("first")
+    assert result.text.rstrip().endswith("last")
+    assert len(result.text) < 17_000
+    pointer = result.text.split("Read ")[1].split(" ")[0]
+    assert "last" in calls.context.files.read(pointer)
+
+
+def test_bash_sees_the_workspace_and_nothing_else(calls: Calls, run_directory: Path) -> None:
+    (run_directory / "secret.txt").write_text("secret")
+    assert calls("Bash", command="cat model.py").text.startswith("import torch")
+    assert calls("Bash", command="echo 'int a;' > kernels/b.cu && cat kernels/b.cu").text == "int a;\n"
+    assert "secret" not in calls("Bash", command=f"cat {run_directory}/secret.txt").text.replace("secret.txt", "")
+    assert "best.json" not in calls("Bash", command=f"ls {run_directory}").text
+    failed = calls("Bash", command="exit 3")
+    assert not failed.ok
+    assert failed.data == {"exit_code": 3}
+
+
+def test_bash_cannot_change_fixed_files(calls: Calls) -> None:
+    before = (calls.context.workspace.directory / "model.py").read_text()
+    calls("Bash", command="chmod u+w model.py utils/*; echo x > model.py; rm -f model.py; mv utils other")
+    if calls.context.shell.level == "full":
+        assert (calls.context.workspace.directory / "model.py").read_text() == before
+
+
+def test_bash_has_no_network(calls: Calls) -> None:
+    code = "import socket; s = socket.socket(); s.settimeout(3); s.connect(('1.1.1.1', 53))"
+    assert not calls("Bash", command=f'python3 -c "{code}"').ok
+
+
+def test_bash_time_is_bounded(calls: Calls) -> None:
+    started = time.monotonic()
+    result = calls("Bash", command="sleep 60 & sleep 60", timeout_s=1)
+    assert time.monotonic() - started < 20
+    assert "ended after 1 s" in result.text
+
+
+def test_background_commands(calls: Calls) -> None:
+    name = calls("Bash", command="echo started; sleep 60", background=True).data["shell_id"]
+    deadline = time.monotonic() + 20
+    text = ""
+    while "started" not in text and time.monotonic() < deadline:
+        text += calls("BashOutput", shell_id=name).text
+        time.sleep(0.05)
+    assert "started" in text
+    assert "running" in calls("BashOutput", shell_id=name).text
+    assert calls("KillBash", shell_id=name).ok
+    assert calls("BashOutput", shell_id=name).data["exit_code"] is not None
+
+
+def test_finish_ends_and_later_calls_do_not_run(calls: Calls) -> None:
+    assert calls("Finish", message="done").ok
+    assert calls.box.finished == ("finished", "done")
+    assert not calls("Write", path="kernels/late.cu", content="x").ok
