@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from cuda_agent.core.stack import query_gpus
+
+# Folders of tests have helper modules beside them; the `importlib` mode, which allows equal names of tests, finds none.
+_HERE = Path(__file__).parent
+sys.path[:0] = [str(_HERE), *(str(path) for path in sorted(_HERE.rglob("*")) if path.is_dir() and path.name[0] != "_")]
 
 _own_cache = pytest.StashKey[str]()
 
