@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta
-from cuda_agent.judge.worker.operators import PRODUCTS, base_name
+from cuda_agent.judge.worker.operators import PRODUCTS, base_name, words
 
 _ATTENTION_OR_RECURRENT = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 _NORMALISED = frozenset({"layer_norm", "rms_norm"})
 _ALONG_A_DIMENSION = frozenset({"softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp"})
-_TO_FEWER = frozenset(
-    "sum mean prod var std var_mean std_mean logsumexp linalg_vector_norm avg_pool1d avg_pool2d avg_pool3d"
-    " adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d cross_entropy_loss nll_loss nll_loss_nd".split()  # noqa: SIM905
+_TO_FEWER = words(
+    """
+    sum mean prod var std var_mean std_mean logsumexp linalg_vector_norm avg_pool1d avg_pool2d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d cross_entropy_loss nll_loss nll_loss_nd
+    """
 )
 
 

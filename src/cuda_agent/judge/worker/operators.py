@@ -7,25 +7,26 @@ Names are without overload. Kept is what a kernel is written for as a whole, or 
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
     return frozenset(text.split())
 
 
-PRODUCTS = _words(
+PRODUCTS = words(
     """
     linear addmm mm bmm matmul baddbmm mv dot einsum conv1d conv2d conv3d convolution conv_transpose1d
     conv_transpose2d conv_transpose3d
     """
 )
 
-NORMS = _words(
+NORMS = words(
     """
     batch_norm _native_batch_norm_legit_no_training layer_norm rms_norm group_norm instance_norm
     local_response_norm linalg_vector_norm
     """
 )
 
-REDUCTIONS = _words(
+REDUCTIONS = words(
     """
     sum mean amax amin max min prod var std var_mean std_mean logsumexp argmax argmin any all count_nonzero
     softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd cumsum cumprod cummax cummin logcumsumexp topk
@@ -35,7 +36,7 @@ REDUCTIONS = _words(
     """
 )
 
-POINTWISE = _words(
+POINTWISE = words(
     """
     add sub mul div rsub neg abs sign sgn square pow sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p
     sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid log_sigmoid
@@ -47,7 +48,7 @@ POINTWISE = _words(
     """
 )
 
-SHAPES = _words(
+SHAPES = words(
     """
     view permute transpose t expand slice select cat split split_with_sizes stack unsqueeze squeeze flip roll
     repeat constant_pad_nd select_scatter slice_scatter diagonal unfold gather index_select index index_put
@@ -55,13 +56,13 @@ SHAPES = _words(
     """
 )
 
-WHOLES = _words(
+WHOLES = words(
     """
     scaled_dot_product_attention lstm gru rnn_tanh rnn_relu grid_sampler upsample_nearest2d
     """
 )
 
-SOURCES = _words(
+SOURCES = words(
     """
     full full_like zeros ones zeros_like ones_like arange eye linspace scalar_tensor
     """
