@@ -31,7 +31,8 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
         traceback.print_exception(error)
         if known is not None and known.detail:
             say(known.detail)
-    say(f"error: {line.rstrip('.')}. {remedy}".rstrip(" ") if remedy else f"error: {line}")
+    stop = "" if line.endswith(("?", "!")) else "."
+    say(f"error: {line.rstrip('.')}{stop} {remedy}" if remedy else f"error: {line}")
     if as_json:
         emit(json.dumps({"error": {"cause": line, "remedy": remedy, "exit_code": code}}))
     return code
@@ -41,7 +42,7 @@ def _as_ours(error: BaseException) -> CudaAgentError | None:
     if isinstance(error, CudaAgentError):
         return error
     if isinstance(error, _PARSER_ERROR):
-        message = str(getattr(error, "format_message", lambda: str(error))())
+        message = str(getattr(error, "format_message", lambda: str(error))()).replace("Value error, ", "")
         return UsageError(message, "See cuda-agent --help")
     if isinstance(error, OSError) and error.strerror:
         return _machine_error(error)

@@ -15,9 +15,16 @@ from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
 from cuda_agent.core.errors import EXIT_OK
 
+_EXIT_CODES = (
+    "Exit codes: 0 passed; 2 wrong option or missing file; 3 the task can't be judged; 4 device or compiler missing; "
+    "5 no such sandbox; 6 a file can't be read or written; 7 the policy failed; 8 a worker of the judge died; "
+    "9 the candidate didn't pass; 10 not covered by the playbook; 130 interrupted."
+)
+
 app = typer.Typer(
     name="cuda-agent",
     help="Turns a slow PyTorch module into a verified, faster CUDA extension.",
+    epilog=_EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

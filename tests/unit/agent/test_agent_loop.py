@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from unit.agent.agent_workspace import Calls
 
 from cuda_agent.agent.loop import Outcome, run
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.core.errors import PolicyError, StoreError
 from cuda_agent.core.records import ToolCall, Turn
+from unit.agent.agent_workspace import Calls
 
 
 class Scripted:

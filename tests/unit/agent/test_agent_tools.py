@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
-from unit.agent.agent_workspace import Calls
 
 from cuda_agent.agent.tools.glob import glob_matcher
 from cuda_agent.agent.tools.registry import ALL
+from unit.agent.agent_workspace import Calls
 
 
 def test_every_tool_has_a_schema_from_its_model() -> None:
