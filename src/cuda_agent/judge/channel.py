@@ -60,9 +60,7 @@ def decode(raw: bytes) -> Any:
         level = [
             child
             for parent in level
-            for child in (
-                parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ()
-            )
+            for child in (parent.values() if isinstance(parent, dict) else parent if isinstance(parent, list) else ())
             if isinstance(child, dict | list)
         ]
         if not level:

@@ -1,0 +1,22 @@
+"""The only place that decides how good a candidate is: `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.records import Candidate, Evaluation, Task
+
+
+def evaluate(
+    task: Task, candidate: Candidate, options: JudgeOptions, progress: Callable[[str, str], None] | None = None
+) -> Evaluation:
+    """The verdict on one candidate; starts a judge for it and ends it. `progress` is called with (phase, text).
+
+    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
+    """
+    from cuda_agent.judge.session import JudgeSession
+
+    with JudgeSession(task, options, progress=progress) as session:
+        session.admit()
+        return session.evaluate(candidate)

@@ -1,0 +1,229 @@
+"""A candidate's output against the reference's. Two bounds, both must hold.
+
+*Published*: |c - e| <= atol + rtol·|e| in every element, e = eager at PyTorch's flags. An element beyond it still passes when
+|c - o| <= 4·max|p - o|, o = oracle, p = eager at the precision policy: no element may lie further from the truth than four
+times the furthest that PyTorch itself lands. (In low precision eager's own rounding exceeds 1e-2, and under TF32 sums that cancel do.)
+
+*Oracle*: the relative L2 error ||c - o|| / ||o||, over the whole output and over its worst block of 4,096 consecutive elements, each
+<= max(4 × the same of p, floor).
+
+Integers and booleans must be equal. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be finite.
+Everything is computed in pieces of at most 2^22 elements (2^24 on a GPU), so that memory stays bounded. Errors are dimensionless.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device, Precision
+
+BLOCK = 4096
+#: how much worse than PyTorch's own error a candidate may be.
+SLACK = 4.0
+#: fast-math intrinsics (`__expf`, `rsqrtf`) are this good.
+FLOOR = 2e-6
+FLOOR_TF32 = 5e-4
+EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
+_SMALLEST_NORMAL = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.1e-5}
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative L2 errors of one program on one output: over all of it, and over its worst block."""
+
+    whole: float
+    block: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One output, measured. `failure` is what no tolerance excuses (another integer, a NaN)."""
+
+    elements: int
+    max_abs_error: float
+    max_rel_error: float
+    candidate: Errors
+    eager: Errors
+    #: largest |c - o| among elements beyond the published bound, and the excuse 4·max|p - o|.
+    beyond: float
+    excuse: float
+    dtype: str
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """Whether one output passes; `error` and `budget` are those of the scale (whole or block) that is nearer its budget."""
+
+    passed: bool
+    error: float
+    eager_error: float
+    budget: float
+    reason: str = ""
+
+
+def error_floor(precision: Precision, device: Device, length: int, products: bool) -> float:
+    """What a budget never falls below: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and 5e-4 where
+    the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
+    floor = max(FLOOR, EPSILON["float32"] * math.sqrt(length))
+    if precision is not Precision.FP32 and device is Device.CUDA and products:
+        floor = max(floor, FLOOR_TF32)
+    return floor
+
+
+def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float, rtol: float) -> Measured:
+    """One output tensor. All four have the same shape and lie on the same device in row-major order."""
+    dtype = str(eager.dtype).removeprefix("torch.")
+    if not eager.dtype.is_floating_point:
+        return _exact(candidate, eager, dtype)
+    sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR)
+    flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
+    step = (1 << 24) if eager.is_cuda else (1 << 22)
+    for start in range(0, eager.numel(), step):
+        failure = sums.add(*(tensor[start : start + step].double() for tensor in flat), atol, rtol)
+        if failure:
+            return sums.result(eager.numel(), dtype, failure)
+    return sums.result(eager.numel(), dtype)
+
+
+def _exact(candidate: Any, eager: Any, dtype: str) -> Measured:
+    different = int((candidate != eager).sum()) if eager.numel() else 0
+    failure = f"{different} of {eager.numel()} values of type {dtype} differ" if different else ""
+    none = Errors(0.0, 0.0)
+    error = float(different > 0)
+    return Measured(eager.numel(), error, error, none, none, 0.0, 0.0, dtype, failure)
+
+
+class _Sums:
+    """Running sums over pieces; a piece is a multiple of BLOCK elements but for the last."""
+
+    def __init__(self, tiny: float) -> None:
+        #: root mean square below which a block counts as this large: flushed denormals are no error.
+        self._tiny = tiny
+        self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
+        self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
+        self._worst = {"candidate": 0.0, "policy": 0.0}
+
+    def add(self, c: Any, e: Any, p: Any, o: Any, atol: float, rtol: float) -> str:
+        """Takes one piece in; says what no tolerance excuses."""
+        import torch
+
+        finite = torch.isfinite(e)
+        if not bool(finite.all()):
+            same = (c == e) | (torch.isnan(c) & torch.isnan(e))
+            if not bool((same | finite).all()):
+                return "where the reference is infinite or NaN, the output is something else"
+        if not bool((torch.isfinite(c) | ~finite).all()):
+            count = int((~torch.isfinite(c) & finite).sum())
+            return f"{count} values are infinite or NaN where the reference is finite"
+        zero = torch.zeros((), dtype=torch.float64, device=e.device)
+        apart = torch.where(finite, (c - e).abs(), zero)
+        self.max_abs = max(self.max_abs, float(apart.max()))
+        self.max_rel = max(
+            self.max_rel, float((apart / torch.where(finite, e.abs(), zero).clamp_min(atol or 1e-30)).max())
+        )
+        known = finite & torch.isfinite(o) & torch.isfinite(p)
+        from_truth = torch.where(known, (c - o).abs(), zero)
+        eager_off = torch.where(known, (p - o).abs(), zero)
+        outside = apart > atol + rtol * torch.where(finite, e.abs(), zero)
+        if bool(outside.any()):
+            excused = torch.where(known, from_truth, torch.full_like(apart, math.inf))
+            self.beyond = max(self.beyond, float(excused[outside].max()))
+        self.excuse = max(self.excuse, SLACK * float(eager_off.max()))
+        self._blocks(from_truth, eager_off, torch.where(known, o, zero))
+        return ""
+
+    def _blocks(self, candidate: Any, policy: Any, oracle: Any) -> None:
+        norm, counts = _block_squares(oracle)
+        denominator = norm + counts * self._tiny**2
+        self._squares["norm"] += float(norm.sum())
+        for name, difference in (("candidate", candidate), ("policy", policy)):
+            squares, _ = _block_squares(difference)
+            self._squares[name] += float(squares.sum())
+            self._worst[name] = max(self._worst[name], float((squares / denominator).max().sqrt()))
+
+    def result(self, elements: int, dtype: str, failure: str = "") -> Measured:
+        norm = self._squares["norm"] + elements * self._tiny**2
+
+        def errors(name: str) -> Errors:
+            return Errors(math.sqrt(self._squares[name] / norm) if elements else 0.0, self._worst[name])
+
+        return Measured(
+            elements=elements,
+            max_abs_error=self.max_abs,
+            max_rel_error=self.max_rel,
+            candidate=errors("candidate"),
+            eager=errors("policy"),
+            beyond=self.beyond,
+            excuse=self.excuse,
+            dtype=dtype,
+            failure=failure,
+        )
+
+
+def _block_squares(values: Any) -> tuple[Any, Any]:
+    """Sum of squares of each block of BLOCK elements, and how many elements each holds (the last may be shorter)."""
+    import torch
+
+    count = values.numel()
+    blocks = -(-count // BLOCK)
+    padded = torch.nn.functional.pad(values, (0, blocks * BLOCK - count)).view(blocks, BLOCK)
+    sizes = torch.full((blocks,), float(BLOCK), dtype=values.dtype, device=values.device)
+    sizes[-1] = count - (blocks - 1) * BLOCK
+    return padded.square().sum(dim=1), sizes
+
+
+def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
+    """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than one block
+    a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest counts."""
+    eager = measured.eager
+    if pooled is not None and measured.elements < BLOCK:
+        eager = Errors(max(eager.whole, pooled.whole), max(eager.block, pooled.block))
+    if measured.dtype in ("bfloat16", "float16"):
+        floor = max(floor, EPSILON[measured.dtype] / 2)
+    scales = [
+        (measured.candidate.whole, eager.whole, max(SLACK * eager.whole, floor), "whole output"),
+        (measured.candidate.block, eager.block, max(SLACK * eager.block, floor), f"worst block of {BLOCK}"),
+    ]
+    error, own, budget, where = max(scales, key=lambda scale: scale[0] / scale[2])
+    reason = measured.failure
+    if not reason and measured.beyond > measured.excuse:
+        reason = f"max |error| {measured.max_abs_error:.3g} is beyond atol + rtol·|reference|"
+    if not reason and error > budget:
+        reason = f"relative error {error:.3g} ({where}) exceeds its budget {budget:.3g}; eager's own is {own:.3g}"
+    return Ruling(not reason, error, own, budget, reason)
+
+
+def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bool:
+    """Whether two output specs nest alike and hold the same plain values; list and tuple count as the same, numbers may
+    differ by the published bound."""
+    if not isinstance(mine, dict) or not isinstance(reference, dict):
+        return False
+    for kind in ("list", "tuple"):
+        if kind in reference:
+            ours, theirs = mine.get("list", mine.get("tuple")), reference[kind]
+            return (
+                isinstance(ours, list)
+                and len(ours) == len(theirs)
+                and all(same_structure(a, b, atol=atol, rtol=rtol) for a, b in zip(ours, theirs, strict=True))
+            )
+    if "dict" in reference:
+        ours, theirs = mine.get("dict"), reference["dict"]
+        return (
+            isinstance(ours, dict)
+            and list(ours) == list(theirs)
+            and all(same_structure(ours[key], theirs[key], atol=atol, rtol=rtol) for key in theirs)
+        )
+    value, wanted = mine.get("v"), reference.get("v")
+    if isinstance(wanted, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(value - wanted) <= atol + rtol * abs(wanted)
+    mine, reference = ({k: v for k, v in spec.items() if k != "note"} for spec in (mine, reference))
+    return bool(mine == reference)
+
+
+def pool(measured: Sequence[Measured]) -> Errors:
+    """Eager's largest errors over several trials of one output."""
+    return Errors(max(m.eager.whole for m in measured), max(m.eager.block for m in measured))

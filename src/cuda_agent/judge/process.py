@@ -1,0 +1,235 @@
+"""A worker as the judge sees it: started in its sandbox with torch imported in advance, asked one thing at a time, ended as a whole
+group; whatever goes wrong has a name (`Fault`) with the tail of the worker's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device, SandboxLevel, Verdict
+from cuda_agent.core.records import Violation
+from cuda_agent.judge.buffers import Arena, synchronize
+from cuda_agent.judge.channel import ChannelClosed, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
+from cuda_agent.workspace.process import SandboxedProcess
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+
+#: from the start of the process to torch imported; a cold disk takes its time.
+START_TIMEOUT_S = 180.0
+LOG_TAIL = 4096
+_DEATH_TIMEOUT_S = 5.0
+
+_VERDICTS = {
+    "load": Verdict.LOAD_FAILED,
+    "structure": Verdict.WRONG_STRUCTURE,
+    "oom": Verdict.OUT_OF_MEMORY,
+    "device": Verdict.CRASHED,
+    "raised": Verdict.RAISED,
+    "task": Verdict.RAISED,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a worker failed. `kind` is the worker's own word (`task`, `load`, …) or `died`, `deadline`, `protocol`."""
+
+    verdict: Verdict
+    reason: str
+    kind: str
+    log_tail: str = ""
+    violations: tuple[Violation, ...] = ()
+
+
+class WorkerFault(Exception):
+    """A request failed. Who asked decides whose fault that is."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.reason)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What all workers of a session have in common. `hidden`: folders that no worker sees."""
+
+    device: Device
+    level: SandboxLevel
+    memory_mib: int
+    hidden: tuple[Path, ...] = ()
+
+
+def memory_limit_mib(wanted_mib: int) -> int:
+    """At most 85 % of what the machine has left now, so that a runaway worker ends before the machine does."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as stream:
+        line = next(line for line in stream if line.startswith("MemAvailable:"))
+        return min(wanted_mib, int(int(line.split()[1]) / 1024 * 0.85))
+    return wanted_mib
+
+
+class Worker:
+    """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start), `scratch`
+    its only writable folder."""
+
+    def __init__(self, role: str, settings: WorkerSettings, directory: Path) -> None:
+        """Starts the process and returns at once. Raises SandboxError when it can't be started."""
+        self.role = role
+        self.settings = settings
+        self.directory = directory
+        self.files = directory / "files"
+        self.scratch = directory / "scratch"
+        self.log = directory / "log"
+        for path in (self.files, self.scratch):
+            path.mkdir(parents=True, exist_ok=True)
+        self._ready = False
+        self._killed = False
+        self._attached: set[str] = set()
+        self._channel, self._process = self._spawn()
+
+    def _spawn(self) -> tuple[JudgeChannel, SandboxedProcess]:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            spec = SandboxSpec(
+                scratch=self.scratch,
+                level=self.settings.level,
+                readable=(self.files,),
+                hidden=self.settings.hidden,
+                gpu=self.settings.device is Device.CUDA,
+                pass_fds=(theirs.fileno(),),
+                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib)),
+            )
+            # -P: the working directory is no place to import from.
+            command = [sys.executable, "-P", "-m", "cuda_agent.judge.worker.main", self.role, str(theirs.fileno())]
+            return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+
+    def ready(self) -> None:
+        """Waits until it has imported torch, then lets it start its device. Raises WorkerFault."""
+        if self._ready:
+            return
+        self._ready = True
+        try:
+            self._channel.hello(timeout_s=START_TIMEOUT_S)
+        except (ChannelClosed, DeadlinePassed, ProtocolViolation) as error:
+            raise WorkerFault(self._fault(error, "start")) from None
+        self.request("start", {"device": self.settings.device.value}, timeout_s=START_TIMEOUT_S)
+
+    def request(
+        self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float, descriptors: Sequence[int] = ()
+    ) -> Any:
+        """The answer. Raises WorkerFault; the worker is then ended, except after an error that it reported itself."""
+        self.ready()
+        try:
+            return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors)
+        except (ChannelClosed, DeadlinePassed, ProtocolViolation, RemoteFailure) as error:
+            raise WorkerFault(self._fault(error, op, timeout_s)) from None
+
+    def attach(self, arena: Arena) -> None:
+        """Maps an arena into the worker, once."""
+        if arena.name in self._attached:
+            return
+        synchronize(arena.device)
+        message, descriptors = arena.export()
+        self.request("attach", message, timeout_s=60.0, descriptors=descriptors)
+        self._attached.add(arena.name)
+
+    def detach(self, arena: Arena) -> None:
+        if arena.name in self._attached:
+            self._attached.discard(arena.name)
+            self.request("detach", {"arena": arena.name}, timeout_s=60.0)
+
+    @property
+    def alive(self) -> bool:
+        return not self._killed and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends it and everything that it started; harmless when already done."""
+        self._killed = True
+        self._channel.close()
+        self._process.kill()
+
+    def tail(self) -> str:
+        return self._process.tail(LOG_TAIL)
+
+    def _fault(self, error: Exception, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
+        if isinstance(error, RemoteFailure):
+            verdict = _VERDICTS.get(error.kind, Verdict.RAISED)
+            return Fault(verdict, error.message, error.kind if error.kind in _VERDICTS else "raised", self.tail())
+        if isinstance(error, DeadlinePassed):
+            self.kill()
+            reason = f"{op} gave no answer within {timeout_s:.0f} s"
+            return Fault(Verdict.TIMED_OUT, reason, "deadline", self.tail())
+        if isinstance(error, ProtocolViolation):
+            self.kill()
+            violation = Violation(rule="protocol", layer="channel", detail=str(error))
+            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", self.tail(), (violation,))
+        return self._death(op)
+
+    def _death(self, op: str) -> Fault:
+        deadline = time.monotonic() + _DEATH_TIMEOUT_S
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        limit = self._process.limit_hit
+        self.kill()
+        if limit == "memory" or (code == -signal.SIGKILL and limit is None):
+            reason = f"{op}: killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
+            return Fault(Verdict.OUT_OF_MEMORY, reason, "died", self.tail())
+        if limit is not None:
+            return Fault(Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", "died", self.tail())
+        return Fault(Verdict.CRASHED, f"{op}: {_how_it_ended(code)}", "died", self.tail())
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "closed its channel without an answer"
+    if code < 0:
+        try:
+            return f"died of {signal.Signals(-code).name}"
+        except ValueError:
+            return f"died of signal {-code}"
+    return f"exited with code {code} without an answer"
+
+
+class Pool:
+    """Where a session's workers come from: one spare candidate worker is started ahead, so that torch is imported when a
+    candidate comes. Each worker serves one candidate."""
+
+    def __init__(self, settings: WorkerSettings, directory: Path) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._count = 0
+        self._spare: Worker | None = None
+        self._all: list[Worker] = []
+
+    def start(self, role: str) -> Worker:
+        """A new worker, still importing."""
+        self._count += 1
+        worker = Worker(role, self._settings, self._directory / f"{role}-{self._count}")
+        self._all.append(worker)
+        return worker
+
+    def prewarm(self) -> None:
+        if self._spare is None or not self._spare.alive:
+            self._spare = self.start("candidate")
+
+    def candidate(self) -> Worker:
+        """The spare (or a new one); the caller kills it. `prewarm` starts the next."""
+        worker = self._spare if self._spare is not None and self._spare.alive else self.start("candidate")
+        self._spare = None
+        return worker
+
+    def close(self) -> None:
+        for worker in self._all:
+            worker.kill()
+        self._all.clear()
+        self._spare = None
