@@ -22,7 +22,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt scripts/environment.py
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed
-	$(BIN)/cuda-agent optimize $(EXAMPLES) --out $(OUT)
+	@out="$(OUT)"; if [ -e "$$out" ]; then out="$$out-$$(date +%Y%m%d-%H%M%S)"; fi; \
+	echo "cuda-agent optimize $(EXAMPLES) --out $$out"; \
+	exec $(BIN)/cuda-agent optimize $(EXAMPLES) --out "$$out"
 
 test: lint unit integration
 
