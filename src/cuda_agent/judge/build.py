@@ -1,0 +1,202 @@
+"""Candidate -> shared library `cuda_extension.so`, compiled in a sandbox without network and without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError, UsageError
+from cuda_agent.core.files import cache_dir
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.records import BuildReport, Candidate
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.compiler import Compiler, ObjectCache, Outcome, deadline_after
+from cuda_agent.judge.toolchain import MODULE, Toolchain, find_toolchain
+from cuda_agent.workspace.layout import check_candidate, fixed_files
+from cuda_agent.workspace.sandbox import resolve_level
+
+Progress = Callable[[str, str], None]
+LIBRARY_NAME = f"{MODULE}.so"
+_LOG_LIMIT = 12000
+_TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
+#: a source that may include other sources (or what only the preprocessor knows) sees all files, others only headers.
+_UNUSUAL_INCLUDE = re.compile(r'#\s*include(?:_next)?\s*(?:[<"][^>"\n]*\.(?:cu|cpp)[>"]|[^\s<"])')
+_UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
+
+
+@dataclass(frozen=True)
+class Built:
+    """`library` is a `cuda_extension.so` alone in a folder that is named by its content; None when the build failed."""
+
+    report: BuildReport
+    library: Path | None
+
+
+def default_arch() -> str:
+    """Compute capability of this machine's first GPU, such as `9.0`. Raises DeviceError when there is none."""
+    gpus = read_stack().gpus
+    if not gpus:
+        raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
+    return gpus[0].compute_capability
+
+
+def build(
+    candidate: Candidate,
+    *,
+    device: Device,
+    options: JudgeOptions,
+    arch: str | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Built:
+    """Compile what changed, link, keep the library by content. A bad candidate is a failed report, never an error.
+
+    `arch` is a compute capability such as `9.0`, this machine's GPU by default. Raises DeviceError (no compiler, torch
+    without CUDA), StoreError (disk full) or SandboxError.
+    """
+    started = time.monotonic()
+    if device is Device.CUDA and arch is None:
+        arch = default_arch()
+    tools = find_toolchain(device, arch if device is Device.CUDA else None)
+    if device is Device.CUDA and not tools.cuda_torch:
+        raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")
+    objects = ObjectCache(cache or cache_dir() / "build")
+    level = resolve_level(options.sandbox)
+    compiler = Compiler(tools, objects, level, deadline_after(options.build_timeout_s))
+
+    def failed(log: str, outcomes: dict[str, Outcome] | None = None) -> Built:
+        report = BuildReport(
+            succeeded=False,
+            candidate_digest=candidate.digest,
+            duration_s=time.monotonic() - started,
+            log=log[:_LOG_LIMIT],
+            **_counts(outcomes or {}),
+        )
+        return Built(report, None)
+
+    refusal = _refusal(candidate, device)
+    if refusal:
+        return failed(refusal)
+    outcomes = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
+    faults = {name: outcome for name, outcome in outcomes.items() if outcome.fault}
+    if faults:
+        return failed("\n".join(f"{name}: {item.fault}\n{item.log}" for name, item in faults.items()), outcomes)
+    library, fault = _link(compiler, outcomes, progress)
+    if library is None:
+        return failed(fault, outcomes)
+    warnings = "\n".join(outcome.log for outcome in outcomes.values() if outcome.log)
+    report = BuildReport(
+        succeeded=True,
+        candidate_digest=candidate.digest,
+        library_digest=hashlib.sha256(library.read_bytes()).hexdigest(),
+        duration_s=time.monotonic() - started,
+        log=warnings[:_LOG_LIMIT],
+        **_counts(outcomes),
+    )
+    objects.prune()
+    return Built(report, library)
+
+
+def compile_sources(
+    candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress | None = None
+) -> dict[str, Outcome]:
+    """Compile every source of the candidate and the fixed ones, at most `jobs` at a time; path -> outcome."""
+    fixed = {name: text for name, text in fixed_files().items() if name in ("binding.cpp", "binding_registry.h")}
+    files = fixed | {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
+    sources = [name for name in sorted(files) if PurePosixPath(name).suffix in (".cu", ".cpp")]
+    header = compiler.torch_header() if any(_wants_torch(name, files[name]) for name in sources) else None
+
+    def say(source: str) -> None:
+        if progress is not None:
+            progress("build", f"compiling {source}")
+
+    def one(source: str) -> Outcome:
+        visible = _visible(source, files)
+        if source.endswith(".cu"):
+            return compiler.compile(compiler.tools.nvcc_command(), visible, source, started=say)
+        binding = _is_binding(source, files[source])
+        used = header if _wants_torch(source, files[source]) else None
+        return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
+
+    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="compile") as pool:
+        return dict(zip(sources, pool.map(one, sources), strict=True))
+
+
+def _refusal(candidate: Candidate, device: Device) -> str:
+    """Why there is nothing to compile, or ""."""
+    try:
+        check_candidate(candidate)
+    except UsageError as error:
+        return str(error)
+    kernels = [name for name in candidate.files if PurePosixPath(name).suffix in (".cu", ".cpp")]
+    if not kernels:
+        return "kernels/ holds no .cu or .cpp file: nothing to build"
+    cuda = [name for name in kernels if name.endswith(".cu")]
+    if device is Device.CPU and cuda:
+        return f"{cuda[0]}: this workspace's device is cpu; write C++ (.cpp) with OpenMP"
+    return ""
+
+
+def _is_binding(name: str, text: str) -> bool:
+    return name == "binding.cpp" or name.endswith("_binding.cpp") or _TORCH_INCLUDE.search(text) is not None
+
+
+def _wants_torch(name: str, text: str) -> bool:
+    return name.endswith(".cpp") and _TORCH_INCLUDE.search(text) is not None
+
+
+def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
+    """The files that a compile sees, which are those that its cache key covers."""
+    texts = [files[source], *(text for name, text in files.items() if not name.endswith((".cu", ".cpp")))]
+    if any(_UNUSUAL_INCLUDE.search(text) for text in texts):
+        return files
+    return {name: text for name, text in files.items() if name == source or not name.endswith((".cu", ".cpp"))}
+
+
+def _link(compiler: Compiler, outcomes: dict[str, Outcome], progress: Progress | None) -> tuple[Path | None, str]:
+    """(library, "") or (None, what is wrong)."""
+    objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
+    command = compiler.tools.link_command()
+    key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in objects))
+    found = compiler.cache.find("libraries", key, LIBRARY_NAME)
+    if found is not None:
+        return found, ""
+    if progress is not None:
+        progress("build", "linking")
+    with compiler.cache.scratch() as scratch:
+        names = []
+        for index, path in enumerate(objects):
+            names.append(f"{index}.o")
+            shutil.copyfile(path, scratch / names[-1])
+        made = scratch / LIBRARY_NAME
+        # Objects before libraries, for --as-needed.
+        outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
+        if outcome.output is None:
+            return None, f"link error\n{outcome.log}"
+        missing = _missing_symbols(outcome.log)
+        if missing:
+            hint = 'Define them, with extern "C" and the same parameters where they are declared and defined.'
+            return None, f"link error: undefined {', '.join(missing)}\n{hint}"
+        return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
+
+
+def _missing_symbols(log: str) -> list[str]:
+    """Symbols that nobody defines. Python's own come from the interpreter that loads the library."""
+    found = dict.fromkeys(_UNDEFINED.findall(log))
+    return [name for name in found if not re.match(r"_?Py", name)]
+
+
+def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
+    cached = sum(outcome.cached for outcome in outcomes.values())
+    return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}
+
+
+__all__ = ["LIBRARY_NAME", "Built", "Toolchain", "build", "compile_sources", "default_arch"]

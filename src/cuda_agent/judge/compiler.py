@@ -1,0 +1,252 @@
+"""One compiler run in a sandbox; the object cache and the precompiled header that runs share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.errors import DeviceError, StoreError
+from cuda_agent.core.hashing import digest_files, digest_text
+from cuda_agent.judge.toolchain import Toolchain
+from cuda_agent.workspace.process import wait_until
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+
+_HEADER = "cuda_agent_torch.h"
+_MEMORY_MIB = 8192
+_OUTPUT_LIMIT_BYTES = 1 << 30
+_CACHE_LIMIT_BYTES = 4 << 30
+_CACHE_FORMAT = "1"
+_TEXT_LIMIT = 6000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`fault` is "" on success, else one line: what ended it. `log` holds the compiler's own words."""
+
+    output: Path | None
+    log: str
+    fault: str = ""
+    cached: bool = False
+
+
+class ObjectCache:
+    """Files by the digest of everything that they were made from. Safe for several processes; the oldest go first."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            for name in ("objects", "libraries", "headers", "scratch"):
+                (root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Can't create the build cache {root}: {error.strerror}", "Set CUDA_AGENT_CACHE") from None
+
+    def find(self, kind: str, key: str, name: str) -> Path | None:
+        """The stored file, marked as used now."""
+        path = self.root / kind / key / name
+        if not path.is_file():
+            return None
+        os.utime(path.parent)
+        return path
+
+    def keep(self, kind: str, key: str, name: str, made: Path) -> Path:
+        """Move a finished file in. Raises StoreError when there is no space."""
+        folder = self.root / kind / key
+        staging = Path(tempfile.mkdtemp(dir=self.root / "scratch"))
+        try:
+            shutil.move(made, staging / name)
+            (staging / name).chmod(0o555)
+            staging.chmod(0o755)
+            if not (folder / name).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                staging.rename(folder)
+        except OSError as error:
+            if not (folder / name).exists():
+                raise _no_space(error, self.root) from None
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return folder / name
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder that is gone afterwards, on the cache's file system."""
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="build-", dir=self.root / "scratch"))
+        except OSError as error:
+            raise _no_space(error, self.root) from None
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        with (self.root / "headers" / f"{key}.lock").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def prune(self, limit_bytes: int = _CACHE_LIMIT_BYTES) -> None:
+        """Drop what was used longest ago until the rest is within the limit."""
+        entries = []
+        for kind in ("objects", "libraries", "headers"):
+            for folder in (self.root / kind).iterdir():
+                if folder.is_dir():
+                    size = sum(path.stat().st_size for path in folder.iterdir())
+                    entries.append((folder.stat().st_mtime, size, folder))
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in sorted(entries):
+            if total <= limit_bytes:
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            total -= size
+
+
+def _no_space(error: OSError, where: Path) -> StoreError:
+    return StoreError(
+        f"Can't write to the build cache {where}: {error.strerror}", "Free some space or set CUDA_AGENT_CACHE"
+    )
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Runs compilers for one build. `deadline` is in `time.monotonic()`'s seconds."""
+
+    tools: Toolchain
+    cache: ObjectCache
+    level: SandboxLevel
+    deadline: float
+
+    def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
+        made_with = header.parent.name if header else ""
+        return digest_text(_CACHE_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
+
+    def compile(
+        self,
+        command: list[str],
+        files: Mapping[str, str],
+        source: str,
+        header: Path | None = None,
+        *,
+        started: Callable[[str], None] = lambda _: None,
+    ) -> Outcome:
+        """Compile `source`, which sees nothing of the workspace but `files`; messages name paths as there.
+
+        `started` is told when a compiler really runs.
+        """
+        key = self.object_key(command, files, source, header)
+        found = self.cache.find("objects", key, "object.o")
+        if found is not None:
+            return Outcome(found, "", cached=True)
+        started(source)
+        with self.cache.scratch() as scratch:
+            root = scratch / "workspace"
+            for name, text in files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            made = scratch / "object.o"
+            extra = ["-Winvalid-pch", "-include", str(header)] if header else []
+            outcome = self.run([*command, *extra, "-c", source, "-o", str(made)], root, scratch, made, header)
+            if outcome.output is None:
+                return outcome
+            return Outcome(self.cache.keep("objects", key, "object.o", made), outcome.log)
+
+    def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
+        """Run one compiler in a sandbox that may write only to `scratch`; `made` is the file that it must leave there.
+
+        Raises StoreError when the disk is full.
+        """
+        log = scratch / "log"
+        spec = SandboxSpec(
+            scratch=scratch,
+            level=self.level,
+            readable=(*self.tools.readable, *((header.parent,) if header else ())),
+            environment={"LC_ALL": "C.UTF-8"},
+            limits=Limits(memory_mib=_MEMORY_MIB, processes=64, file_mib=2048, scratch_mib=2048),
+        )
+        with spawn(command, spec, cwd=cwd, log=log) as process:
+            code = wait_until(process, self.deadline)
+            limit = process.limit_hit
+        text = _clean(log, cwd)
+        if "No space left on device" in text:
+            raise StoreError("The disk is full: the compiler can't write", "Free some space or set CUDA_AGENT_CACHE")
+        fault = _fault(code, limit, text)
+        if not fault and not _is_plain(made):
+            fault = "the compiler left no object file"
+        return Outcome(None if fault else made, text, fault)
+
+    def torch_header(self) -> Path:
+        """The precompiled header of torch's binding headers: made once per compiler, torch, flags and device, ~25 s.
+
+        Raises DeviceError when torch's own headers don't compile here.
+        """
+        source = Path(__file__).with_name("headers") / _HEADER
+        command = self.tools.cxx_command(binding=True)
+        key = digest_text(_CACHE_FORMAT, self.tools.fingerprint, *command, source.read_text())
+        with self.cache.lock(key):
+            found = self.cache.find("headers", key, f"{_HEADER}.gch")
+            if found is not None:
+                return found.with_suffix("")
+            with self.cache.scratch() as scratch:
+                made = scratch / f"{_HEADER}.gch"
+                (scratch / _HEADER).write_text(source.read_text())
+                # "#pragma once in main file" can't be switched off and isn't wanted in the log of every build.
+                outcome = self.run([*command, "-x", "c++-header", _HEADER, "-o", str(made)], scratch, scratch, made)
+                if outcome.output is None:
+                    raise DeviceError(
+                        f"torch's headers don't compile: {outcome.fault}",
+                        "Check the compiler (g++ 11 or newer) and the torch installation",
+                        detail=outcome.log,
+                    )
+                kept = self.cache.keep("headers", key, f"{_HEADER}.gch", made)
+                shutil.copyfile(source, kept.with_suffix(""))
+                return kept.with_suffix("")
+
+
+def _is_plain(path: Path) -> bool:
+    """A regular file of bounded size: the compiler's input is hostile, so is what it leaves."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and 0 < found.st_size <= _OUTPUT_LIMIT_BYTES
+
+
+def _clean(log: Path, root: Path) -> str:
+    """The log's beginning and end, paths as in the workspace."""
+    try:
+        with log.open("rb") as stream:
+            text = stream.read(1 << 20).decode(errors="replace")
+    except OSError:
+        return ""
+    text = text.replace(f"{root}/", "").replace(str(root.parent), "")
+    text = re.sub(r"[^\n]*#pragma once in main file[^\n]*\n(?:[^\n]*\n){2}", "", text)
+    if len(text) > _TEXT_LIMIT:
+        half = _TEXT_LIMIT // 2
+        text = f"{text[:half]}\n[…]\n{text[-half:]}"
+    return text.strip()
+
+
+def _fault(code: int | None, limit: str | None, text: str) -> str:
+    if limit == "memory" or "out of memory" in text or "cannot allocate memory" in text.lower():
+        return f"the compiler needed more than {_MEMORY_MIB} MiB of memory"
+    if limit is not None:
+        return f"the compiler was ended: too many {limit}"
+    if code is None:
+        return "the compiler took too long"
+    if code < 0 or "internal compiler error" in text or "Segmentation fault" in text:
+        return "the compiler crashed"
+    return "" if code == 0 else "compile error"
+
+
+def deadline_after(seconds: float) -> float:
+    return time.monotonic() + seconds
