@@ -18,7 +18,7 @@ from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.compiler import Compiler, ObjectCache, Outcome, deadline_after
+from cuda_agent.judge.compiler import Compiler, ObjectCache, Outcome, deadline_after, shorten
 from cuda_agent.judge.toolchain import MODULE, Toolchain, find_toolchain
 from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
@@ -77,7 +77,7 @@ def build(
             succeeded=False,
             candidate_digest=candidate.digest,
             duration_s=time.monotonic() - started,
-            log=log[:_LOG_LIMIT],
+            log=shorten(log, _LOG_LIMIT),
             **_counts(outcomes or {}),
         )
         return Built(report, None)
@@ -88,7 +88,9 @@ def build(
     outcomes = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
     faults = {name: outcome for name, outcome in outcomes.items() if outcome.fault}
     if faults:
-        return failed("\n".join(f"{name}: {item.fault}\n{item.log}" for name, item in faults.items()), outcomes)
+        return failed(
+            "\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes
+        )
     library, fault = _link(compiler, outcomes, progress)
     if library is None:
         return failed(fault, outcomes)
@@ -98,7 +100,7 @@ def build(
         candidate_digest=candidate.digest,
         library_digest=hashlib.sha256(library.read_bytes()).hexdigest(),
         duration_s=time.monotonic() - started,
-        log=warnings[:_LOG_LIMIT],
+        log=shorten(warnings, _LOG_LIMIT),
         **_counts(outcomes),
     )
     objects.prune()
@@ -180,7 +182,7 @@ def _link(compiler: Compiler, outcomes: dict[str, Outcome], progress: Progress |
         # Objects before libraries, for --as-needed.
         outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
         if outcome.output is None:
-            return None, f"link error\n{outcome.log}"
+            return None, f"link error\n{shorten(outcome.log)}"
         missing = _missing_symbols(outcome.log)
         if missing:
             hint = 'Define them, with extern "C" and the same parameters where they are declared and defined.'

@@ -205,7 +205,7 @@ class Compiler:
                     raise DeviceError(
                         f"torch's headers don't compile: {outcome.fault}",
                         "Check the compiler (g++ 11 or newer) and the torch installation",
-                        detail=outcome.log,
+                        detail=shorten(outcome.log),
                     )
                 kept = self.cache.keep("headers", key, f"{_HEADER}.gch", made)
                 shutil.copyfile(source, kept.with_suffix(""))
@@ -222,7 +222,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _clean(log: Path, root: Path) -> str:
-    """The log's beginning and end, paths as in the workspace."""
+    """The log (at most 1 MiB), paths as in the workspace."""
     try:
         with log.open("rb") as stream:
             text = stream.read(1 << 20).decode(errors="replace")
@@ -230,10 +230,13 @@ def _clean(log: Path, root: Path) -> str:
         return ""
     text = text.replace(f"{root}/", "").replace(str(root.parent), "")
     text = re.sub(r"[^\n]*#pragma once in main file[^\n]*\n(?:[^\n]*\n){2}", "", text)
-    if len(text) > _TEXT_LIMIT:
-        half = _TEXT_LIMIT // 2
-        text = f"{text[:half]}\n[…]\n{text[-half:]}"
     return text.strip()
+
+
+def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """Beginning and end: the first error explains the rest, the last lines say how it ended."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]}\n[…]\n{text[-half:]}"
 
 
 def _fault(code: int | None, limit: str | None, text: str) -> str:
