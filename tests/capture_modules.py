@@ -127,7 +127,8 @@ CASES = {
         "torch.randn(2, 4, 6, 6)",
     ),
     "losses": source(
-        "return F.mse_loss(x, y), F.smooth_l1_loss(x, y), F.kl_div(F.log_softmax(x, -1), y.softmax(-1), reduction='batchmean'), "
+        "return F.mse_loss(x, y), F.smooth_l1_loss(x, y), "
+        "F.kl_div(F.log_softmax(x, -1), y.softmax(-1), reduction='batchmean'), "
         "F.cosine_similarity(x, y), F.binary_cross_entropy_with_logits(x, y.sigmoid()), "
         "(1 - x * y).clamp(min=0).mean()",
         "",
@@ -147,7 +148,8 @@ CASES = {
     ),
     "activations": source(
         "return F.mish(x) + F.hardswish(x) + F.softplus(x) + F.elu(x) + F.selu(x) + F.leaky_relu(x, 0.1) "
-        "+ F.hardtanh(x) + F.relu6(x) + F.softsign(x) + F.logsigmoid(x) + F.hardsigmoid(x) + F.tanhshrink(x) + x.clamp(-1, 1) ** 2",
+        "+ F.hardtanh(x) + F.relu6(x) + F.softsign(x) + F.logsigmoid(x) + F.hardsigmoid(x) + F.tanhshrink(x) "
+        "+ x.clamp(-1, 1) ** 2",
         "",
         "torch.randn(3, 4)",
     ),

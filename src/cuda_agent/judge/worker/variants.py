@@ -64,7 +64,7 @@ def facts(tensor: Any) -> Facts:
         return frozenset(found)
     if tensor.dtype is torch.bool:
         return frozenset(found | {("boolean", "")})
-    if tensor.dim() and bool((tensor.diff(dim=-1) >= 0).all()) and tensor.shape[-1] > 2:
+    if _is_sorted(tensor):
         found.add(("sorted", ""))
     if not tensor.is_floating_point():
         return frozenset(found)
@@ -82,6 +82,14 @@ def facts(tensor: Any) -> Facts:
             found.add(("binary", ""))
     found.update(_matrix_facts(tensor))
     return frozenset(found)
+
+
+def _is_sorted(tensor: Any) -> bool:
+    if not tensor.dim() or tensor.shape[-1] < 3:
+        return False
+    first = tensor.reshape(-1, tensor.shape[-1])[:1]
+    # The first row tells nearly always, without a temporary of the tensor's size.
+    return all(bool((rows[..., 1:] >= rows[..., :-1]).all()) for rows in (first, tensor))
 
 
 def _matrix_facts(tensor: Any) -> set[Fact]:
@@ -118,13 +126,17 @@ def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int)
     reasons: list[str] = []
     changed = False
     for index, (tensor, keep) in enumerate(zip(tensors, kept, strict=True)):
-        device_generator = torch.Generator("cpu").manual_seed((seed + 7919 * index) % 2**63)
-        generator = torch.Generator("cpu").manual_seed(seed % 2**63) if kind == "permuted" else device_generator
+        # One order for all tensors, so that rows that belong together stay together.
+        own_seed = seed if kind == "permuted" else seed + 7919 * index
+        generator = torch.Generator("cpu").manual_seed(own_seed % 2**63)
         new = change(tensor, keep, generator)
         broken = keep - facts(new) if new is not None else frozenset()
         if new is None or broken:
             result.append(tensor)
-            reasons.extend(f"{kind}: input tensor {index} {_SAID[name]}" for name, _ in sorted(broken))
+            if broken:
+                reasons.append(
+                    f"{kind}: input tensor {index} {' and '.join(_SAID[name] for name, _ in sorted(broken))}"
+                )
         else:
             result.append(new)
             changed = True
