@@ -210,9 +210,12 @@ def ratio(rounds: Sequence[Round], baseline: str, candidate: str) -> Ratio:
 
 
 def is_settled(rounds: Sequence[Round], baselines: Iterable[str], candidate: str) -> bool:
-    """Whether every needed ratio's interval is within ±1 %, asked only at checkpoints."""
-    if len(rounds) < MIN_ROUNDS or (len(rounds) not in CHECKPOINTS and len(rounds) < CHECKPOINTS[-1]):
-        return False
+    """Whether to stop: every needed ratio's interval is within ±1 %, asked only at checkpoints."""
+    return len(rounds) in CHECKPOINTS and is_narrow(rounds, baselines, candidate)
+
+
+def is_narrow(rounds: Sequence[Round], baselines: Iterable[str], candidate: str) -> bool:
+    """Whether every needed ratio's interval is within ±1 % of its value."""
     for name in baselines:
         values = paired_ratios(rounds, name, candidate)
         if len(values) < MIN_ROUNDS:

@@ -1,0 +1,162 @@
+"""Times one verified candidate beside the baselines. The judge's side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
+from cuda_agent.judge import timing
+from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.clocks import ClockReading, foreign_load, read_clocks
+from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.judge.process import Fault
+from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.rounds import CANDIDATE, CandidateFault, Rounds, number
+from cuda_agent.judge.timedcheck import Bounds, bounds_from
+from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
+
+#: how long foreign work on the GPU is waited out.
+FOREIGN_PATIENCE_S = 30.0
+QUEUE_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """How a timing ended: a report, or violations, or a fault (the candidate's, or TIMING_VOID, which is nobody's)."""
+
+    report: ProfileReport | None = None
+    violations: tuple[Violation, ...] = ()
+    fault: Fault | None = None
+
+
+def profile(
+    task: Task,
+    options: JudgeOptions,
+    reference: Reference,
+    baselines: Baselines,
+    candidate: CandidateProcess,
+    verified: VerifyReport,
+    secrets: Secrets,
+    *,
+    floor: float,
+    progress: Progress,
+) -> Profiled:
+    """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
+    its timed outputs must stay to eager's.
+
+    Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
+    failure is in the result.
+    """
+    progress("profile", "waiting for the baselines")
+    baselines.wait()
+    uuid = gpu_uuid(options.device)
+
+    def waiting(holder: str) -> None:
+        progress("profile", f"waiting for {holder} to finish its timing")
+
+    with gpu_lock(uuid or "cpu", waiting=waiting):
+        load = wait_for_quiet(options.device, uuid)
+        if load is not None and options.device is Device.CUDA:
+            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+        bounds = _bounds(task, verified, floor)
+        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress)
+        readings = [read_clocks(uuid)]
+        try:
+            rounds.prepare()
+            rounds.run()
+            readings.append(read_clocks(uuid))
+            violations = _violations(rounds, options.device)
+            if violations:
+                return Profiled(violations=violations)
+            return Profiled(report=_report(rounds, baselines, readings, [load] if load else []))
+        except CandidateFault as error:
+            return Profiled(fault=error.fault)
+        finally:
+            rounds.close()
+
+
+def gpu_uuid(device: Device) -> str | None:
+    """UUID of the GPU that torch uses, as NVML spells it; None on the CPU."""
+    if device is not Device.CUDA:
+        return None
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+
+
+def wait_for_quiet(device: Device, uuid: str | None) -> str | None:
+    """None when nobody else computes, else what does, after some patience on a GPU."""
+    end = time.monotonic() + FOREIGN_PATIENCE_S
+    load = foreign_load(device, uuid)
+    while load is not None and device is Device.CUDA and time.monotonic() < end:
+        time.sleep(1.0)
+        load = foreign_load(device, uuid)
+    return load
+
+
+def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
+    trials = verified.trials
+    return bounds_from(
+        atol=task.atol,
+        rtol=task.rtol,
+        candidate_error=max((t.candidate_error or 0.0 for t in trials), default=0.0),
+        eager_error=max((t.eager_error or 0.0 for t in trials), default=0.0),
+        max_abs_error=max((t.max_abs_error or 0.0 for t in trials), default=0.0),
+        floor=floor,
+    )
+
+
+def _violations(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
+    """What timed outputs and clocks convict the candidate of."""
+    found = {
+        "timed_output": rounds.wrong_output or rounds.check.verdict(),
+        "clock": timing.disagreement(rounds.rounds, CANDIDATE, device),
+    }
+    return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
+
+
+def _report(
+    rounds: Rounds, baselines: Baselines, readings: Sequence[ClockReading | None], notes: Sequence[str]
+) -> ProfileReport:
+    mine = _record(rounds, CANDIDATE)
+    records = {name: _record(rounds, name) for name in baselines.forms if rounds.has(name)}
+    # A form may have failed in `queue`, after its rounds.
+    records = {name: record for name, record in records.items() if name in baselines.forms}
+    matched = [name for name in records if baselines.forms[name]]
+    seen = [reading for reading in readings if reading is not None]
+    return ProfileReport(
+        candidate=mine,
+        baselines=records,
+        ratios={name: timing.ratio(rounds.rounds, name, CANDIDATE) for name in records},
+        matched=min(matched, key=lambda name: records[name].latency_us),
+        rounds=len(rounds.rounds),
+        checked_outputs=rounds.check.checked,
+        failed_baselines=dict(baselines.failed),
+        clocks={
+            f"{key}_{when}": value
+            for when, reading in zip(("before", "after"), seen, strict=False)
+            for key, value in reading.values.items()
+        },
+        throttle_reasons=tuple(sorted({reason for reading in seen for reason in reading.throttle_reasons})),
+        notes=(*notes, *rounds.remarks()),
+        duration_s=rounds.elapsed_s,
+    )
+
+
+def _record(rounds: Rounds, name: str) -> Timing:
+    typical_s = timing.median(timing.medians(rounds.rounds, name)) / 1e6
+    calls = int(max(3, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
+    queued = rounds.ask(name, "queue", {"program": name, "calls": calls})
+    extras = rounds.ask(name, "extras", {"program": name})
+    peak = extras.get("peak_memory_bytes") if isinstance(extras, dict) else None
+    return timing.timing(
+        rounds.rounds,
+        name,
+        queued_us=number(queued, "us") or None,
+        busy_us=number(extras, "busy_us") or None,
+        peak_memory_bytes=peak if type(peak) is int and peak >= 0 else None,
+    )

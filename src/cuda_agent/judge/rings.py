@@ -1,0 +1,137 @@
+"""Rings of slots for timing: how many, whether the L2 cache must be flushed besides, and their memory.
+
+Masters are mapped by the judge and the reference worker only. The candidate and the baseline worker have an input and
+an output ring each; the judge copies masters into an input ring when that worker's burst begins, so inputs are
+released inside its time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.judge.buffers import Layout, contiguous, extent_bytes, synchronize
+from cuda_agent.judge.process import Worker
+from cuda_agent.judge.reference import Places, Spec, allocate
+
+MAX_SLOTS = {Device.CUDA: 16, Device.CPU: 4}
+#: between two uses of a slot this many times the L2 cache must have been touched.
+L2_TIMES = 3
+#: shared memory that all rings of a CPU task may take.
+CPU_RING_BYTES = 1 << 30
+#: copies of a slot's inputs (master, two rings) and outputs (two rings, a burst's results, the null's).
+INPUT_COPIES, OUTPUT_COPIES = 3, 4
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """`flush_bytes`: what is written before each call to empty the L2 cache; 0 where the ring alone is large enough."""
+
+    slots: int
+    flush_bytes: int
+
+
+def plan_ring(device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int) -> RingPlan:
+    """Slots for one task. On cuda as many as push the L2 cache out between two uses, else the cache is flushed; half of
+    the free memory at most. On the CPU a few that take turns."""
+    each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
+    limit = free_bytes // 2 if device is Device.CUDA else min(CPU_RING_BYTES, free_bytes // 4)
+    slots = max(1, min(MAX_SLOTS[device], limit // each))
+    if device is Device.CPU:
+        return RingPlan(slots, 0)
+    traffic = max(1, input_bytes + output_bytes)
+    enough = -(-L2_TIMES * l2_bytes // traffic)
+    if enough <= slots:
+        # A few more than needed, so that a round has a median.
+        return RingPlan(min(slots, max(enough, 5)), 0)
+    return RingPlan(slots, L2_TIMES * l2_bytes)
+
+
+def device_facts(device: Device) -> tuple[int, int]:
+    """(bytes of the L2 cache, bytes of free memory); the L2 cache counts only on cuda."""
+    if device is Device.CUDA:
+        import torch
+
+        free, _total = torch.cuda.mem_get_info()
+        return int(torch.cuda.get_device_properties(0).L2_cache_size), int(free)
+    return 0, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_bytes(metas: Sequence[TensorMeta]) -> int:
+    return sum(extent_bytes(meta) for meta in metas)
+
+
+class Masters:
+    """Inputs of a round, one set per slot, that only the judge and the reference worker map."""
+
+    def __init__(self, metas: Sequence[TensorMeta], slots: int, device: Device) -> None:
+        """Raises DeviceError where memory is short."""
+        self.places = allocate("masters", metas, device, slots)
+        self.specs: list[Spec] = []
+        self._each = len(metas)
+
+    def slot(self, index: int) -> Places:
+        """One slot's place."""
+        layout = self.places.layout
+        part = layout.slots[index * self._each : (index + 1) * self._each]
+        return Places(self.places.arena, Layout(part, layout.nbytes))
+
+    def used_bytes(self, slots: int) -> int:
+        """Bytes that the first slots take."""
+        following = self.places.layout.slots[slots * self._each : slots * self._each + 1]
+        return following[0].offset if following else self.places.layout.nbytes
+
+
+class Ring:
+    """A worker's input ring and output ring."""
+
+    def __init__(
+        self, worker: Worker, masters: Masters, spec: Spec, inputs: Sequence[TensorMeta], outputs: Sequence[TensorMeta],
+        slots: int,
+    ) -> None:  # fmt: skip
+        """Raises DeviceError where memory is short, WorkerFault when the worker can't map it."""
+        device = worker.settings.device
+        self.worker, self.device, self._masters = worker, device, masters
+        self._inputs = allocate("ring", inputs, device, slots)
+        self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
+        self._each = len(outputs)
+        self._pairs: dict[int, tuple[Any, Any]] = {}
+        worker.attach(self._inputs.arena)
+        worker.attach(self._outputs.arena)
+        wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire()}
+        worker.request("ring", {"slots": slots, "spec": spec, **wire}, timeout_s=120.0)
+
+    def fill(self, slots: int) -> None:
+        """Masters into the ring; returns when the copy is done."""
+        mine, theirs = self._views(slots)
+        mine.copy_(theirs)
+        synchronize(self.device)
+
+    def prepare_fill(self, slots: int) -> Callable[[], None]:
+        """`fill` with everything done beforehand that can be, for use inside the clock."""
+        self._views(slots)
+        return lambda: self.fill(slots)
+
+    def outputs(self, slot: int) -> list[Any]:
+        """The tensors that the last burst left for a slot."""
+        return self._outputs.arena.tensors(self._outputs.layout.slots[slot * self._each : (slot + 1) * self._each])
+
+    def close(self) -> None:
+        """Frees both rings."""
+        self._pairs.clear()
+        if self.worker.alive:
+            self.worker.request("unring", {}, timeout_s=60.0)
+            self.worker.detach(self._inputs.arena)
+            self.worker.detach(self._outputs.arena)
+        self._inputs.arena.close()
+        self._outputs.arena.close()
+
+    def _views(self, slots: int) -> tuple[Any, Any]:
+        if slots not in self._pairs:
+            count = self._masters.used_bytes(slots)
+            self._pairs[slots] = (self._inputs.arena.raw(0, count), self._masters.places.arena.raw(0, count))
+        return self._pairs[slots]

@@ -1,0 +1,329 @@
+"""Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
+
+One round: the reference worker draws inputs into the masters. For each program in random order the judge starts its
+clock, copies the masters into that worker's input ring, sends `burst`, and stops its clock at the answer; a null
+program (the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then secret positions of the
+candidate's outputs are checked against eager's. Rounds end when every needed ratio is known to ±1 %, or with the time
+budget.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
+from cuda_agent.core.records import Task, Violation
+from cuda_agent.judge import timing
+from cuda_agent.judge.baselines import EAGER, Baselines
+from cuda_agent.judge.process import Fault, Worker, WorkerFault
+from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.rings import Masters, Ring, RingPlan, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.timedcheck import Bounds, OutputCheck
+from cuda_agent.judge.timing import Burst, Round
+from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
+
+CANDIDATE = "candidate"
+COMPILE = "compile"
+NULL = "null"
+#: rounds that are made even when the budget is over, up to twice the budget.
+LEAST_ROUNDS = 5
+#: beyond this many rounds a report only grows.
+MOST_ROUNDS = 400
+#: share of the budget that the least rounds may take; the number of active slots follows from it.
+PLANNED_SHARE = 0.6
+#: a form that isn't needed is timed on only while it is within this factor of the fastest matched one.
+NEAR = 1.15
+WARM_SECONDS = {Device.CUDA: 0.2, Device.CPU: 0.0}
+
+
+class CandidateFault(Exception):
+    """The candidate's worker failed; the others are well."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.reason)
+
+
+@dataclass
+class Rounds:
+    """The rounds of one candidate: rings, warm-up on decoys, bursts, checks of their outputs."""
+
+    task: Task
+    options: JudgeOptions
+    reference: Reference
+    baselines: Baselines
+    candidate: CandidateProcess
+    secrets: Secrets
+    bounds: Bounds
+    progress: Progress
+    rounds: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._begin = time.monotonic()
+        self._rng = random.Random(self.secrets.seed())
+        self.check = OutputCheck(self.bounds, self._rng)
+        self._rings: dict[Worker, Ring] = {}
+        self._masters: Masters | None = None
+        self._plan = RingPlan(1, 0)
+        self._active = 1
+        self._specs: list[Any] | None = None
+        #: what a single round found wrong with the candidate's outputs; ends the rounds.
+        self.wrong_output: str | None = None
+
+    # ------------------------------------------------------------ before the rounds
+
+    def prepare(self) -> None:
+        """Weights, rings, warm-up on decoys, and how many slots a round has."""
+        spec, device = self.reference.spec, self.options.device
+        self.reference.draw_weights(self.secrets.seed())
+        self._for_candidate(self.candidate.load_weights)
+        self._for_candidate(lambda: self.candidate.ask("forget", {}))
+        self._load_baseline_weights()
+        l2_bytes, free = device_facts(device)
+        self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
+        self._masters = Masters(spec.inputs, self._plan.slots, device)
+        self._for_candidate(lambda: self._add_ring(self.candidate.worker))
+        self._add_ring(self._baseline)
+        draw_s = self._draw(self._plan.slots) / self._plan.slots
+        for ring in self._rings.values():
+            ring.fill(self._plan.slots)
+        self.progress("profile", "warming up")
+        calls = {name: self._warm(name) for name in (*self.baselines.forms, CANDIDATE)}
+        calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
+        left = self._left_s() * PLANNED_SHARE
+        self._active = max(1, min(self._plan.slots, int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))))
+
+    @property
+    def _baseline(self) -> Worker:
+        return self.baselines.wait()
+
+    def _load_baseline_weights(self) -> None:
+        state = self.reference.spec.state
+        if not state:
+            return
+        worker, weights = self._baseline, self.reference.weights
+        try:
+            worker.attach(weights.arena)
+            worker.request("set_weights", {"names": list(state), **weights.to_wire()}, timeout_s=self._timeout_s)
+            worker.detach(weights.arena)
+        except WorkerFault as error:
+            raise self._baseline_error(EAGER, error) from None
+
+    def _add_ring(self, worker: Worker) -> None:
+        spec = self.reference.spec
+        assert self._masters is not None
+        self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
+
+    def _warm(self, name: str) -> float | None:
+        """Seconds of one call after warming up, None where the form failed."""
+        params = {"program": name, "calls": 3, "seconds": WARM_SECONDS[self.options.device]}
+        if self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s) is None:
+            return None
+        found = self.ask(name, "queue", {"program": name, "calls": 1})
+        return None if found is None else max(number(found, "us"), 0.0) / 1e6
+
+    # ------------------------------------------------------------ rounds
+
+    def run(self) -> None:
+        """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
+        while self.wrong_output is None and not self._is_done():
+            self._draw(self._active)
+            found = self._one_round()
+            if found is not None:
+                self.rounds.append(found)
+                self.progress("profile", self._said())
+
+    def _is_done(self) -> bool:
+        count, left = len(self.rounds), self._left_s()
+        if count >= MOST_ROUNDS or left < -self.options.timing_budget_s:
+            return count > 0
+        if count < LEAST_ROUNDS:
+            return False
+        return left <= 0 or timing.is_settled(self.rounds, self._needed(), CANDIDATE)
+
+    def _one_round(self) -> Round | None:
+        """None where a baseline failed on the way; the round is then made again without it."""
+        self.check.new_round()
+        names = [*self._taking_part(), NULL]
+        self._rng.shuffle(names)
+        samples: dict[str, list[Any]] = {}
+        found = Round()
+        for name in names:
+            burst = self._burst(name)
+            if burst is None:
+                return None
+            if name == NULL:
+                found.null = burst
+                continue
+            found.bursts[name] = burst
+            if name in (EAGER, CANDIDATE):
+                ring = self._rings[self._worker(name)]
+                samples[name] = [self.check.sample(slot, ring.outputs(slot)) for slot in range(self._active)]
+        self.wrong_output = self.check.compare(samples[CANDIDATE], samples[EAGER])
+        return found
+
+    def _burst(self, name: str) -> Burst | None:
+        """One burst under the judge's clock."""
+        worker = self._worker(name)
+        fill = self._rings[worker].prepare_fill(self._active)
+        specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
+        params = {"program": name, "flush_bytes": self._plan.flush_bytes, "specs": specs}
+        begin = time.perf_counter_ns()
+        fill()
+        reply = self.ask(name, "burst", params)
+        wall_us = (time.perf_counter_ns() - begin) / 1e3
+        if reply is None:
+            return None
+        self.ask(name, "release", {})
+        return Burst(self._event_times(name, reply), wall_us)
+
+    def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
+        """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then
+        the judge's clock pays."""
+        times = reply.get("event_us") if isinstance(reply, dict) else None
+        good = isinstance(times, list) and len(times) == self._active
+        good = good and all(type(t) in (int, float) and math.isfinite(t) for t in times or ())
+        if not good:
+            if name != CANDIDATE:
+                raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
+            violation = Violation(rule="protocol", layer="channel", detail="burst: no list of times")
+            raise CandidateFault(Fault(Verdict.VIOLATION, violation.detail, "protocol", "", (violation,)))
+        return tuple(max(float(t), 1e-3) for t in times or ())
+
+    def _draw(self, slots: int) -> float:
+        """Fresh inputs for the first slots; the seconds that it took. Plain values that change from draw to draw travel
+        with the burst."""
+        assert self._masters is not None
+        begin = time.monotonic()
+        specs = [self.reference.draw_inputs(self.secrets.seed(), into=self._masters.slot(i)) for i in range(slots)]
+        usual = self.reference.spec.inputs_spec
+        changed = any(spec != usual for spec in specs)
+        self._specs = specs if changed or slots < self._plan.slots else None
+        return time.monotonic() - begin
+
+    # ------------------------------------------------------------ who takes part
+
+    def _matched(self) -> str:
+        """The fastest form at the precision policy so far."""
+        forms = [name for name, matched in self.baselines.forms.items() if matched and self.has(name)]
+        return min(forms or [EAGER], key=lambda name: timing.median(timing.medians(self.rounds, name)))
+
+    def has(self, name: str) -> bool:
+        """Whether the program was timed."""
+        return any(name in found.bursts for found in self.rounds)
+
+    def _needed(self) -> list[str]:
+        wanted = {EAGER, COMPILE, self._matched()}
+        return [name for name in self.baselines.forms if name in wanted]
+
+    def _taking_part(self) -> list[str]:
+        forms = list(self.baselines.forms)
+        if len(self.rounds) >= timing.MIN_ROUNDS:
+            needed = self._needed()
+            best = timing.median(timing.medians(self.rounds, self._matched()))
+            forms = [
+                name
+                for name in forms
+                if name in needed or timing.median(timing.medians(self.rounds, name)) <= NEAR * best
+            ]
+        return [CANDIDATE, *forms]
+
+    def _worker(self, name: str) -> Worker:
+        return self.candidate.worker if name == CANDIDATE else self._baseline
+
+    # ------------------------------------------------------------ asking
+
+    def ask(self, name: str, op: str, params: dict[str, Any], timeout_s: float | None = None) -> Any:
+        """The worker's answer; None where a baseline form failed and is now left out. Raises CandidateFault,
+        TaskError."""
+        worker = self._worker(name)
+        try:
+            return worker.request(op, params, timeout_s=timeout_s or self._timeout_s)
+        except WorkerFault as error:
+            if name == CANDIDATE:
+                raise CandidateFault(error.fault) from None
+            if name in (EAGER, NULL):
+                raise self._baseline_error(name, error) from None
+            self._lose(name, error)
+            return None
+
+    def _lose(self, name: str, error: WorkerFault) -> None:
+        """A form failed when it ran: it is left out, and where it took its worker down, that is replaced."""
+        self.baselines.fail(name, error.fault.reason)
+        for found in self.rounds:
+            found.bursts.pop(name, None)
+        old = next(worker for worker in self._rings if worker is not self.candidate.worker)
+        if error.fault.kind == "device":
+            old.kill()
+        if not old.alive:
+            self._rings.pop(old).close()
+            self._load_baseline_weights()
+            self._add_ring(self._baseline)
+
+    def _for_candidate(self, work: Callable[[], Any]) -> None:
+        try:
+            work()
+        except WorkerFault as error:
+            raise CandidateFault(error.fault) from None
+
+    def _baseline_error(self, name: str, error: WorkerFault) -> CudaAgentError:
+        cause, _, remedy = error.fault.reason.partition("\n")
+        cause = f"{self.task.name}: timing {name} failed: {cause}"
+        return TaskError(cause, remedy or "Correct or shrink the task", detail=error.fault.log_tail)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.options.call_timeout_s
+
+    def _left_s(self) -> float:
+        return self._begin + self.options.timing_budget_s - time.monotonic()
+
+    # ------------------------------------------------------------ what is to be said
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._begin
+
+    def remarks(self) -> list[str]:
+        """Notes for the report."""
+        flush = self._plan.flush_bytes
+        said = [f"{self._active} calls per round" + (f", L2 flushed ({flush >> 20} MiB written)" if flush else "")]
+        if len(self.rounds) < timing.MIN_ROUNDS:
+            said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")
+        elif not timing.is_narrow(self.rounds, self._needed(), CANDIDATE):
+            said.append("the time budget ended before every ratio was known to ±1 %")
+        return said
+
+    def _said(self) -> str:
+        said = [f"round {len(self.rounds)}"]
+        for name in self._needed():
+            values = timing.paired_ratios(self.rounds, name, CANDIDATE)
+            if values:
+                said.append(f"{timing.median(values):.2f}x over {name}")
+        return ", ".join(said)
+
+    def close(self) -> None:
+        """Frees rings and masters; workers that are gone need nothing."""
+        for ring in self._rings.values():
+            try:
+                ring.close()
+            except WorkerFault:
+                ring.worker.kill()
+        self._rings.clear()
+        if self._masters is not None:
+            self.reference.detach(self._masters.places)
+            self._masters.places.arena.close()
+            self._masters = None
+
+
+def number(reply: Any, key: str) -> float:
+    """A finite number that a worker claims, 0 where it doesn't."""
+    value: Any = reply.get(key) if isinstance(reply, dict) else None
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else 0.0
