@@ -11,7 +11,7 @@ from cuda_agent.agent.context import Context, Progress, Session
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.files import Refusal, WorkspaceFiles
 from cuda_agent.agent.loop import Ending, Outcome, run
-from cuda_agent.agent.policy import POLICIES, Brief, make_policy
+from cuda_agent.agent.policy import Brief, PolicyMaker, make_policy, policy_name
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.taskfile import load_task
@@ -20,7 +20,7 @@ from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.agent.transcript import Transcript
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
@@ -31,7 +31,7 @@ def optimize(
     *,
     out: str | Path | None = None,
     device: str = "auto",
-    policy: str = "playbook",
+    policy: str | PolicyMaker = "playbook",
     precision: str = "tf32",
     turns: int = 60,
     progress: Progress | None = None,
@@ -40,24 +40,20 @@ def optimize(
 ) -> Trajectory:
     """Make a task faster; returns what is also in the run directory (`trajectory.directory`).
 
-    `task` is a record or the path of a task file. Further keywords are settings of the judge (`JudgeOptions`, such as
-    `timing_budget_s=10`). An interrupt ends the run and is an outcome, not an exception.
+    `task` is a record or the path of a task file; `policy` a name, or a function that makes one from its `Brief`.
+    Further keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run
+    and is an outcome, not an exception.
 
     Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. A run directory that was begun is
     whole all the same.
     """
     record = task if isinstance(task, Task) else load_task(task)
-    options = _options(device=device, policy=policy, precision=precision, turns=turns, judge=judge)
+    name = policy_name(policy)
+    judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
+    options = OptimizeOptions.parse({"judge": judged, "policy": name, "turns": turns})
     directory = RunDirectory.create(out, record.name)
     manifest = directory.write_start(record, options, command)
-    return _Run(record, options, directory, manifest, progress or (lambda phase, text: None)).play()
-
-
-def _options(*, device: str, policy: str, precision: str, turns: int, judge: dict[str, object]) -> OptimizeOptions:
-    if policy not in POLICIES:
-        raise UsageError(f"No policy {policy!r}", f"Choose one of: {', '.join(POLICIES)}")
-    judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
-    return OptimizeOptions.parse({"judge": judged, "policy": policy, "turns": turns})
+    return _Run(record, options, policy, directory, manifest, progress or (lambda phase, text: None)).play()
 
 
 def _standing(context: Context) -> Candidate | None:
@@ -72,8 +68,15 @@ class _Run:
     """The parts of one run, put together and taken apart."""
 
     def __init__(
-        self, task: Task, options: OptimizeOptions, directory: RunDirectory, manifest: RunManifest, progress: Progress
+        self,
+        task: Task,
+        options: OptimizeOptions,
+        policy: str | PolicyMaker,
+        directory: RunDirectory,
+        manifest: RunManifest,
+        progress: Progress,
     ) -> None:
+        self.policy = policy
         self.task, self.options, self.directory, self.manifest = task, options, directory, manifest
         self.progress = progress
         self.transcript = Transcript(directory.path)
@@ -102,7 +105,9 @@ class _Run:
         judge = self.options.judge
         with ExitStack() as stack:
             workspace = layout.create(self.task, self.directory.workspace, options=judge)
-            session = stack.enter_context(JudgeSession(self.task, judge, progress=self.progress))
+            session = stack.enter_context(
+                JudgeSession(self.task, judge, progress=self.progress, hidden=(self.directory.path,))
+            )
             session.admit()
             shell = stack.enter_context(open_shell(workspace, hidden=(self.directory.path,)))
             files = WorkspaceFiles(workspace.directory, self.directory.logs)
@@ -110,7 +115,7 @@ class _Run:
             tools = Toolbox(context)
             brief = Brief(self.task, judge.device, judge.precision, self.options.turns, tools.schemas(), session.graph)
             try:
-                policy = make_policy(self.options.policy, brief)
+                policy = make_policy(self.policy, brief)
                 ending = run(policy, tools, self.transcript, self.options.turns, self.progress)
                 if ending.outcome is not Outcome.INTERRUPTED:
                     self._settle(context, session)

@@ -51,11 +51,24 @@ class Brief:
 
 POLICIES = ("playbook",)
 
+#: what `optimize` also takes in place of a name.
+PolicyMaker = Callable[[Brief], Policy]
 
-def make_policy(name: str, brief: Brief) -> Policy:
-    """The policy of that name. Raises UsageError when there is none."""
-    if name == "playbook":
-        from cuda_agent.agent.policies.playbook import PlaybookPolicy
 
-        return PlaybookPolicy(brief)
-    raise UsageError(f"No policy {name!r}", f"Choose one of: {', '.join(POLICIES)}")
+def policy_name(policy: str | PolicyMaker) -> str:
+    """The name that records hold. Raises UsageError for the name of no policy."""
+    if not isinstance(policy, str):
+        return str(getattr(policy, "name", None) or getattr(policy, "__name__", "custom"))
+    if policy not in POLICIES:
+        raise UsageError(f"No policy {policy!r}", f"Choose one of: {', '.join(POLICIES)}")
+    return policy
+
+
+def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
+    """The policy of that name, or what the given function makes. Raises UsageError when there is none of that name."""
+    if not isinstance(policy, str):
+        return policy(brief)
+    policy_name(policy)
+    from cuda_agent.agent.policies.playbook import PlaybookPolicy
+
+    return PlaybookPolicy(brief)

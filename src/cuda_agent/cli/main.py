@@ -68,6 +68,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script. A terminate signal ends a run as cleanly as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Entry point of the console script. A signal to terminate ends a run as cleanly as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))

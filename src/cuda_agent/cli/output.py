@@ -62,5 +62,8 @@ class ProgressView:
     def __call__(self, phase: str, text: str) -> None:
         line = f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}"
         if self._status is not None:
+            # A phase without words is only where it stands now, not a line to keep.
             self._status.update(Text(f"{self._title}: {phase} {text}", overflow="ellipsis", no_wrap=True))
+            if not text:
+                return
         self._console.print(Text(line, style="dim" if self._status else ""), soft_wrap=True)

@@ -63,7 +63,7 @@ def say_evaluation(evaluation: Evaluation) -> str:
     if evaluation.profile is not None:
         lines.append(say_profile(evaluation.profile))
     elif evaluation.phase is Phase.PROFILE and evaluation.reason:
-        lines.append(f"No profile: {evaluation.reason}")
+        lines.append(f"No profile: {evaluation.verdict.value}: {evaluation.reason}")
     if evaluation.log_tail and evaluation.verdict is not Verdict.PASSED:
         lines.append(tail(evaluation.log_tail, _LOG))
     return "\n".join(dict.fromkeys(lines))
