@@ -42,7 +42,7 @@ class NonFinite(Record):
     nonfinite: Literal["inf", "-inf", "nan"]
 
 
-Arg = TypeAliasType("Arg", "bool | int | float | str | Ref | DtypeArg | NonFinite | list[Arg] | None")  # type: ignore[misc]
+Arg = TypeAliasType("Arg", "bool | int | float | str | Ref | DtypeArg | NonFinite | list[Arg] | None")
 
 
 class ValueKind(StrEnum):

@@ -15,7 +15,7 @@ from cuda_agent.core.stack import Stack
 
 
 class Task(StoredRecord):
-    """A PyTorch module to make faster: a file in the KernelBench convention (`Model`, `get_inputs`, `get_init_inputs`)."""
+    """A PyTorch module to make faster, in the KernelBench convention: `Model`, `get_inputs`, `get_init_inputs`."""
 
     file_name = "task.json"
     name: str
@@ -274,9 +274,9 @@ class Trajectory(StoredRecord):
 
     @model_validator(mode="after")
     def _best_was_judged(self) -> Trajectory:
-        if self.evaluation is not None:
-            if self.best is None or self.best.digest != self.evaluation.candidate_digest:
-                raise ValueError("the evaluation is that of the best candidate")
+        judged = None if self.evaluation is None else self.evaluation.candidate_digest
+        if judged is not None and (self.best is None or self.best.digest != judged):
+            raise ValueError("the evaluation is that of the best candidate")
         return self
 
 
