@@ -132,6 +132,16 @@ def compile_sources(
         return dict(zip(sources, pool.map(one, sources), strict=True))
 
 
+def compile_only(
+    candidate: Candidate, *, device: Device, options: JudgeOptions, arch: str | None = None, cache: Path | None = None
+) -> dict[str, Outcome]:
+    """Compile without linking: what can be checked of CUDA sources on a machine with nvcc but no GPU. Path -> outcome."""
+    tools = find_toolchain(device, arch if device is Device.CUDA else None)
+    objects = ObjectCache(cache or cache_dir() / "build")
+    compiler = Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))
+    return compile_sources(candidate, compiler, jobs=options.compiler_jobs)
+
+
 def _refusal(candidate: Candidate, device: Device) -> str:
     """Why there is nothing to compile, or ""."""
     try:
@@ -201,4 +211,4 @@ def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
     return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}
 
 
-__all__ = ["LIBRARY_NAME", "Built", "Toolchain", "build", "compile_sources", "default_arch"]
+__all__ = ["LIBRARY_NAME", "Built", "Toolchain", "build", "compile_only", "compile_sources", "default_arch"]

@@ -33,6 +33,8 @@ _NVCC = (
     "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-lineinfo",
     "-Xcompiler=-fPIC,-fvisibility=hidden,-fopenmp", f"-DTORCH_EXTENSION_NAME={MODULE}",
 )  # fmt: skip
+#: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there (never link).
+_CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
 _CUDA_LIBRARIES = ("cudart", "cublas", "cublasLt", "cudnn")
 
 
@@ -90,7 +92,9 @@ class Toolchain:
         for program in (self.cxx, self.nvcc):
             if program:
                 roots |= {Path(program).parent, Path(program).resolve().parents[1]}
-        return tuple(sorted(path for path in roots if path.exists() and len(path.parts) > 2))
+        home = Path.home().resolve()
+        private = {home, *home.parents}
+        return tuple(sorted(path for path in roots if path.exists() and path.resolve() not in private))
 
     def _include_options(self, option: str) -> list[str]:
         return [part for path in self.includes for part in (option, str(path))]
@@ -185,6 +189,9 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         raise DeviceError("Python.h is missing", f"apt install python{platform.python_version()[:4]}-dev")
     includes = [torch_dir / "include", torch_dir / "include/torch/csrc/api/include", python]
     libraries: list[Path] = []
+    cuda_torch = (torch_dir / "lib/libtorch_cuda.so").exists()
+    if device is Device.CUDA and not cuda_torch:
+        includes.append(_CPU_TORCH_HEADERS)
     if device is Device.CUDA:
         cuda_includes, folders = _cuda_folders(nvcc, torch_dir.parent)
         includes = cuda_includes + includes
@@ -198,7 +205,7 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         arch=arch,
         torch_version=metadata.version("torch"),
         torch_dir=torch_dir,
-        cuda_torch=(torch_dir / "lib/libtorch_cuda.so").exists(),
+        cuda_torch=cuda_torch,
         includes=tuple(dict.fromkeys(includes)),
         libraries=tuple(libraries),
         cpu_flags=_cpu_flags(),

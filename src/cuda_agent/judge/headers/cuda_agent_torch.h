@@ -3,9 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 #if defined(CUDA_AGENT_DEVICE_CUDA)
 #include <cuda_runtime.h>
-#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#endif
 #endif
