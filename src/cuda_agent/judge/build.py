@@ -135,7 +135,7 @@ def compile_sources(
 def compile_only(
     candidate: Candidate, *, device: Device, options: JudgeOptions, arch: str | None = None, cache: Path | None = None
 ) -> dict[str, Outcome]:
-    """Compile without linking: what can be checked of CUDA sources on a machine with nvcc but no GPU. Path -> outcome."""
+    """Compile without linking: what can be checked of CUDA sources with nvcc but no GPU. Path -> outcome."""
     tools = find_toolchain(device, arch if device is Device.CUDA else None)
     objects = ObjectCache(cache or cache_dir() / "build")
     compiler = Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))

@@ -33,7 +33,7 @@ _NVCC = (
     "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-lineinfo",
     "-Xcompiler=-fPIC,-fvisibility=hidden,-fopenmp", f"-DTORCH_EXTENSION_NAME={MODULE}",
 )  # fmt: skip
-#: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there (never link).
+#: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there, no more.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
 _CUDA_LIBRARIES = ("cudart", "cublas", "cublasLt", "cudnn")
 
