@@ -8,6 +8,7 @@ import contextlib
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
+from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.buffers import Arena, synchronize
 from cuda_agent.judge.channel import ChannelClosed, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
@@ -77,7 +79,9 @@ class Worker:
     """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start), `scratch`
     its only writable folder."""
 
-    def __init__(self, role: str, settings: WorkerSettings, directory: Path) -> None:
+    def __init__(
+        self, role: str, settings: WorkerSettings, directory: Path, writable: tuple[Path, ...] = ()
+    ) -> None:
         """Starts the process and returns at once. Raises SandboxError when it can't be started."""
         self.role = role
         self.settings = settings
@@ -87,6 +91,7 @@ class Worker:
         self.log = directory / "log"
         for path in (self.files, self.scratch):
             path.mkdir(parents=True, exist_ok=True)
+        self._writable = writable
         self._ready = False
         self._killed = False
         self._attached: set[str] = set()
@@ -99,6 +104,7 @@ class Worker:
                 scratch=self.scratch,
                 level=self.settings.level,
                 readable=(self.files,),
+                writable=self._writable,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
@@ -210,12 +216,17 @@ class Pool:
         self._count = 0
         self._spare: Worker | None = None
         self._all: list[Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
-    def start(self, role: str) -> Worker:
-        """A new worker, still importing."""
-        self._count += 1
-        worker = Worker(role, self._settings, self._directory / f"{role}-{self._count}")
-        self._all.append(worker)
+    def start(self, role: str, writable: tuple[Path, ...] = ()) -> Worker:
+        """A new worker, still importing. May be called from any thread."""
+        with self._lock:
+            if self._closed:
+                raise WorkerError("The judge is closing", "Run again")
+            self._count += 1
+            worker = Worker(role, self._settings, self._directory / f"{role}-{self._count}", writable)
+            self._all.append(worker)
         return worker
 
     def prewarm(self) -> None:
@@ -229,7 +240,10 @@ class Pool:
         return worker
 
     def close(self) -> None:
-        for worker in self._all:
-            worker.kill()
-        self._all.clear()
+        """Ends every worker that it started; no more can be started."""
+        with self._lock:
+            self._closed = True
+            for worker in self._all:
+                worker.kill()
+            self._all.clear()
         self._spare = None

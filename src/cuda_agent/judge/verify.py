@@ -113,6 +113,15 @@ class CandidateProcess:
         reply = self.worker.request(op, params, timeout_s=self._timeout_s)
         return reply if isinstance(reply, dict) else {}
 
+    def release(self) -> None:
+        """Frees the inputs and outputs of verification; timing has its own."""
+        self.ask("forget", {})
+        for places in self._places:
+            if places is not self.weights:
+                self.worker.detach(places.arena)
+                places.arena.close()
+        self._places = [self.weights]
+
     def close(self) -> None:
         """Ends the worker, then frees its buffers."""
         self.worker.kill()

@@ -1,0 +1,147 @@
+"""One candidate on its way through the phases: guard, build, verify, profile; and the record of how it went."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cuda_agent.core.enums import Phase, Verdict
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ProfileReport, VerifyReport, Violation
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge import guard, profile
+from cuda_agent.judge.process import Fault, WorkerFault
+from cuda_agent.judge.verify import CandidateProcess, Verification, failing
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.session import JudgeSession
+
+
+class _Decided(Exception):
+    """The case has its verdict; nothing further is done."""
+
+
+class Case:
+    """One candidate on its way through the phases; collects what its `Evaluation` holds."""
+
+    def __init__(self, session: JudgeSession, candidate: Candidate) -> None:
+        self._session = session
+        self._candidate = candidate
+        self._phase = Phase.SNAPSHOT
+        self._verdict = Verdict.TIMING_VOID
+        self._reason = self._log_tail = ""
+        self._build: BuildReport | None = None
+        self._library: Path | None = None
+        self._verify: VerifyReport | None = None
+        self._profile: ProfileReport | None = None
+        self._violations: list[Violation] = []
+        self._durations: dict[str, float] = {}
+
+    def run(self, *, with_profile: bool) -> None:
+        """As far as the candidate comes. Raises what isn't the candidate's fault."""
+        with contextlib.suppress(_Decided):
+            self._guard_sources()
+            self._compile()
+            self._verify_and_profile(with_profile=with_profile)
+
+    def _guard_sources(self) -> None:
+        with self._enter(Phase.GUARD):
+            self._convict(guard.check_sources(self._candidate, self._session.options.device))
+
+    def _compile(self) -> None:
+        with self._enter(Phase.BUILD):
+            built = self._session.built(self._candidate)
+            self._build, self._library = built.report, built.library
+            if built.library is None:
+                self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
+            self._convict(guard.check_symbols(built.library))
+
+    def _verify_and_profile(self, *, with_profile: bool) -> None:
+        session = self._session
+        floor = session.floor()
+        self._phase = Phase.VERIFY
+        try:
+            with session.process(self._candidate, self._library) as process:
+                with self._enter(Phase.VERIFY):
+                    verified = self._verify_in(process, floor)
+                if not with_profile:
+                    self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
+                with self._enter(Phase.PROFILE):
+                    self._profile = profile.run(session, process, self._candidate, verified)
+                self._verdict, self._log_tail = Verdict.PASSED, process.worker.tail()
+        except WorkerFault as error:
+            self._blame(error.fault)
+
+    def _verify_in(self, process: CandidateProcess, floor: float) -> VerifyReport:
+        session = self._session
+        verification = Verification(
+            task=session.task,
+            reference=session.reference,
+            candidate=process,
+            secrets=session.secrets,
+            floor=floor,
+            trials=session.options.trials,
+            progress=session.progress,
+        )
+        self._verify = verification.run()
+        if not self._verify.passed:
+            verdict, reason = failing(self._verify)
+            self._decide(verdict, reason, process.worker.tail())
+        # Timing gets the memory that verification held.
+        process.release()
+        session.reference.release()
+        return self._verify
+
+    @contextlib.contextmanager
+    def _enter(self, phase: Phase) -> Iterator[None]:
+        self._phase = phase
+        self._session.progress(phase.value, "")
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._durations[phase.value] = time.monotonic() - begin
+
+    def _convict(self, violations: Sequence[Violation]) -> None:
+        if violations:
+            self._violations += violations
+            first = violations[0]
+            self._decide(Verdict.VIOLATION, f"{first.rule}: {first.detail}")
+
+    def _blame(self, fault: Fault) -> None:
+        self._violations += fault.violations
+        self._verdict, self._reason, self._log_tail = fault.verdict, fault.reason, fault.log_tail
+
+    def _decide(self, verdict: Verdict, reason: str, log_tail: str = "") -> None:
+        self._verdict, self._reason, self._log_tail = verdict, reason, log_tail
+        raise _Decided
+
+    def evaluation(self) -> Evaluation:
+        session = self._session
+        return Evaluation(
+            task_key=session.task.key,
+            candidate_digest=self._candidate.digest,
+            device=session.options.device,
+            precision=session.options.precision,
+            verdict=self._verdict,
+            phase=self._phase,
+            reason=self._reason[:4096],
+            log_tail=self._log_tail,
+            build=self._build,
+            verify=self._verify,
+            profile=self._profile,
+            violations=tuple(self._violations),
+            sandbox=session.level,
+            stack=read_stack(),
+            durations_s=self._durations,
+        )
+
+
+def _first_error(log: str) -> str:
+    """The first line of a compiler's log that names an error."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")[:500]
+
+
