@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-BATCH, TOKENS, HIDDEN = (16, 4096, 3072) if ON_GPU else (4, 1024, 1024)
+BATCH, TOKENS, HIDDEN = (8, 4096, 3072) if ON_GPU else (4, 1024, 1024)
 
 
 class Model(nn.Module):
