@@ -1,0 +1,57 @@
+"""The Makefile's environment: what it reads from pyproject.toml and constraints.txt, and what it says is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def environment() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("environment", ROOT / "scripts" / "environment.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_torch_bounds_hold_the_pinned_version(environment: ModuleType) -> None:
+    low, high = environment.torch_bounds()
+    pinned = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    assert low <= (2, 11) < (2, 13) < high
+    assert low <= environment.numbers(pinned) < high
+    assert environment.numbers("2.11.0+cu130") == (2, 11, 0)
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {entry.split(">")[0].split("=")[0].strip() for entry in wanted}
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert names <= pinned
+
+
+def test_inherited_packages_are_not_pinned(environment: ModuleType, tmp_path: Path) -> None:
+    assert "pytest==" in environment.constraints(tmp_path, False).read_text()
+    assert "pytest==" not in environment.constraints(tmp_path, True).read_text()
+
+
+def test_missing_compiler_is_one_line_with_the_remedy(environment: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(environment.SetupError, match="Install g\\+\\+"):
+        environment.check_machine()
+
+
+def test_missing_sandbox_is_only_a_notice(
+    environment: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert any("bubblewrap" in notice for notice in environment.check_machine())
