@@ -146,6 +146,46 @@ CASES = {
         "",
         "torch.randn(3, 4).bfloat16()",
     ),
+    "recurrent": source(
+        "return self.cell(x)", "self.cell = nn.LSTM(8, 8, 2, batch_first=True)", "torch.randn(2, 5, 8)"
+    ),
+    "encoder_layer": source(
+        "return self.layer(x)",
+        "self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)",
+        "torch.randn(2, 5, 16)",
+    ),
+    "bare_norms": source(
+        "return self.plain(x) + self.batch(x)",
+        "self.plain = nn.BatchNorm2d(3, affine=False)\nself.batch = nn.BatchNorm2d(3, track_running_stats=False)",
+        "torch.randn(2, 3, 4, 4)",
+    ),
+    "input_changed": source("x.mul_(2)\nreturn x + 1, x", "", "torch.randn(4, 4)"),
+    "layouts": source(
+        "return self.conv(x.to(memory_format=torch.channels_last)).relu(), "
+        "F.pixel_shuffle(self.conv(x), 2), F.pad(x, (1, 1))",
+        "self.conv = nn.Conv2d(3, 4, 3)",
+        "torch.randn(2, 3, 6, 6)",
+    ),
+    "indexing": source(
+        "return x[:, i], x[..., None, ::2], x.gather(1, i[None].expand(4, -1)), x.tril(), x.repeat_interleave(2, 0), "
+        "torch.where(x > 0, x, -1e9), x.roll(1, 0), x.sort(-1)[0]",
+        "",
+        "torch.randn(4, 4), torch.tensor([0, 2, 1])",
+        "x, i",
+    ),
+    "experts": source(
+        "out = torch.zeros_like(x)\nweight, index = self.gate(x).softmax(-1).topk(2)\n"
+        "for e, expert in enumerate(self.experts):\n"
+        "    out = out + ((index == e) * weight).sum(-1, keepdim=True) * expert(x)\nreturn out",
+        "self.gate = nn.Linear(4, 3)\nself.experts = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])",
+        "torch.randn(5, 4)",
+    ),
+    "weight_norm": source(
+        "return self.fc(x)", "self.fc = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))", "torch.randn(2, 4)"
+    ),
+    "list_of_inputs": source(
+        "return torch.cat(xs, 1) * s", "", "[torch.randn(2, 3), torch.randn(2, 4)], torch.randn(1)", "xs, s"
+    ),
     "activations": source(
         "return F.mish(x) + F.hardswish(x) + F.softplus(x) + F.elu(x) + F.selu(x) + F.leaky_relu(x, 0.1) "
         "+ F.hardtanh(x) + F.relu6(x) + F.softsign(x) + F.logsigmoid(x) + F.hardsigmoid(x) + F.tanhshrink(x) "

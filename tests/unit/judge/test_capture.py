@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from capture_modules import CASES, source
-from graph_interpreter import interpret
+from torch.utils._pytree import tree_leaves
 
+from capture_modules import CASES, source
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, ValueKind
 from cuda_agent.judge.worker import capture as capture_module
 from cuda_agent.judge.worker.capture import capture, describe, operators
 from cuda_agent.judge.worker.oracle import has_matmul_or_conv, largest_reduction
-from cuda_agent.judge.worker.pytree import flatten
+from cuda_agent.judge.worker.pytree import flatten, tensor_meta
 from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model, run_forward
 from cuda_agent.judge.worker.weights import redraw
+from graph_interpreter import interpret
 
 
 def load(text, name="case"):
@@ -27,16 +28,24 @@ def graph_of(name):
     return capture(model, inputs, task)
 
 
+def layout(meta):
+    """Type, shape and strides; a dimension of one element has no stride to speak of."""
+    return meta.dtype, [(size, stride) for size, stride in zip(meta.shape, meta.strides, strict=True) if size > 1]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_graph_computes_forward(name):
     task, model, inputs = load(CASES[name], name)
     graph = capture(model, inputs, task)
     assert Graph.from_json(graph.to_json()) == graph
+    leaves = tree_leaves(make_inputs(task, "cpu", 2))
     expected = run_forward(task, model, inputs)
     with torch.no_grad():
-        found = interpret(graph, inputs, {**model.state_dict(), **dict(model.named_buffers())})
+        found = interpret(graph, leaves, {**model.state_dict(), **dict(model.named_buffers())})
     (spec, tensors), (found_spec, found_tensors) = flatten(expected), flatten(found)
     assert spec == found_spec
+    metas = {item.name: item.meta for item in graph.inputs} | {node.name: node.outputs[0] for node in graph.nodes}
+    assert [layout(tensor_meta(tensor)) for tensor in tensors] == [layout(metas[name]) for name in graph.outputs]
     for one, other in zip(tensors, found_tensors, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)

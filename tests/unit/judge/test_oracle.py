@@ -28,13 +28,13 @@ def test_every_family_is_float64(name):
     before = [t.clone() for t in (*model.state_dict().values(), *tree_leaves(inputs)) if isinstance(t, torch.Tensor)]
     oracle = run_float64(model, inputs)
     assert oracle.complete, oracle.reason
+    after = [t for t in (*model.state_dict().values(), *tree_leaves(inputs)) if isinstance(t, torch.Tensor)]
+    assert all(one.dtype is two.dtype and torch.equal(one, two) for one, two in zip(before, after, strict=True))
     eager = eager_at_precision(model, inputs, Precision.FP32)
     for exact, native in zip(floats(oracle.value), floats(eager), strict=True):
         assert exact.dtype is torch.float64
         tolerance = 2e-2 if native.dtype is torch.bfloat16 else 1e-4
         torch.testing.assert_close(native.double(), exact, rtol=tolerance, atol=tolerance)
-    after = [t for t in (*model.state_dict().values(), *tree_leaves(inputs)) if isinstance(t, torch.Tensor)]
-    assert all(one.dtype is two.dtype and torch.equal(one, two) for one, two in zip(before, after, strict=True))
     assert torch.get_default_dtype() is torch.float32
 
 

@@ -82,7 +82,7 @@ class GraphBuilder:
             value = self.program.constants.get(spec.target)
             if value is None:
                 value = self.program.state_dict[spec.target]
-            if value.numel() <= MAX_CONSTANT:
+            if _fits(value):
                 self.constant_targets[node.name] = spec.target
                 self._constant(node, value.detach().cpu())
             else:
@@ -170,10 +170,10 @@ class GraphBuilder:
 
     def _normal(self, node: Any, base: str) -> tuple[str, list[Arg], dict[str, Arg]]:
         """(operator, arguments) in the few forms that the module's docstring promises."""
-        if base in _CASTS:
+        if base in _CASTS and node.args[0].meta["val"].dtype is not node.meta["val"].dtype:
             dtype = DtypeArg(dtype=dtype_name(node.meta["val"].dtype))
             return "aten._to_copy.default", [self._arg(node.args[0])], {"dtype": dtype}
-        if base in _SAME_VALUE and base != "dropout":
+        if base in _CASTS or (base in _SAME_VALUE and base != "dropout"):
             return "aten.clone.default", [self._arg(node.args[0])], {}
         if base in _VIEWS:
             return "aten.view.default", [self._arg(node.args[0]), list(node.meta["val"].shape)], {}
@@ -231,11 +231,14 @@ class GraphBuilder:
         args = torch.fx.map_arg(node.args, lambda n: self.constants[self.names[n]])
         kwargs = torch.fx.map_arg(node.kwargs, lambda n: self.constants[self.names[n]])
         kwargs = {key: torch.device("cpu") if key == "device" else item for key, item in kwargs.items()}
-        result = node.target(*args, **kwargs)
-        if result.dtype is torch.int64 and result.numel() and int(result.abs().max()) > 2**53:
+        try:
+            result = node.target(*args, **kwargs)
+        except (RuntimeError, TypeError):
+            # An operator of another device or of fake tensors only: it stays in the graph.
             return False
-        self._constant(node, result)
-        return True
+        if _fits(result):
+            self._constant(node, result)
+        return _fits(result)
 
     def _finish(self, output: Any) -> None:
         leaves: list[Any] = []
@@ -256,6 +259,13 @@ class GraphBuilder:
         self.outputs = [by_identity[id(tensor)] for tensor in tensors]
         if not self.outputs:
             raise refused("forward returns no tensor")
+
+
+def _fits(value: Any) -> bool:
+    """Whether a constant is small and its values are exact as Python floats."""
+    if value.numel() > MAX_CONSTANT or value.is_complex():
+        return False
+    return value.dtype is not torch.int64 or not value.numel() or int(value.abs().max()) <= 2**53
 
 
 def _tensor_positions(spec: Spec) -> Any:
