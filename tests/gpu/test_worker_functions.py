@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from capture_modules import CASES, source
 from torch.utils._pytree import tree_leaves
 
+from capture_modules import CASES, source
 from cuda_agent.core.enums import Precision
 from cuda_agent.judge.worker.capture import capture
 from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64

@@ -144,3 +144,10 @@ def test_pytree_refuses(value):
 def test_malformed_spec(spec):
     with pytest.raises(TaskError):
         pytree.unflatten(spec, [])
+
+
+def test_own_seeds_dont_fix_the_draws():
+    task = load(GOOD.replace("    return [torch.rand", "    torch.manual_seed(0)\n    return [torch.rand"))
+    first, second = (taskmodule.make_inputs(task, "cpu", seed)[0] for seed in (1, 2))
+    assert not torch.equal(first, second) and torch.manual_seed(0) is torch.default_generator
+    assert torch.initial_seed() == 0

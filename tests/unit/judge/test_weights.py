@@ -68,3 +68,12 @@ def test_stranger_is_refused():
 
 def test_state_metas(model):
     assert state_metas(model)["scale"].dtype == "bfloat16" and "hidden" not in state_metas(model)
+
+
+def test_constructor_that_seeds_itself():
+    text = SOURCE.replace("        super().__init__()", "        super().__init__()\n        torch.manual_seed(0)")
+    task = load_task_module(text, "seeded")
+    one, other = (make_model(task, make_init_inputs(task), "cpu", seed) for seed in (1, 2))
+    assert torch.equal(one.embed.weight, other.embed.weight)
+    redraw(other, 3)
+    assert not torch.equal(one.embed.weight, other.embed.weight)

@@ -14,7 +14,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,22 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
+@contextmanager
+def ignoring_seeds() -> Iterator[None]:
+    """Task code that seeds the global generators itself would draw the same values each time; here its seeding does
+    nothing. A generator object of its own is its own affair."""
+    places = ((torch, "manual_seed"), (torch.random, "manual_seed"), (torch.cuda, "manual_seed"),
+              (torch.cuda, "manual_seed_all"), (random, "seed"), (np.random, "seed"))  # fmt: skip
+    originals = [getattr(module, name) for module, name in places]
+    try:
+        for module, name in places:
+            setattr(module, name, lambda *args, **kwargs: torch.default_generator)
+        yield
+    finally:
+        for (module, name), original in zip(places, originals, strict=True):
+            setattr(module, name, original)
+
+
 def make_init_inputs(task: TaskModule, seed: int = 0) -> InitInputs:
     """Call `get_init_inputs`. A list or tuple gives positional arguments, a dict keyword arguments, and `[list, dict]`
     both where `Model` wouldn't take those two as they are. Raises TaskError when it raises or returns anything else."""
@@ -174,11 +190,12 @@ def _takes(model_class: Any, args: Any) -> bool:
     return True
 
 
-def make_model(task: TaskModule, init_inputs: InitInputs, device: str, seed: int) -> Any:
+def make_model(task: TaskModule, init_inputs: InitInputs, device: str, seed: int, *, own_seeds: bool = True) -> Any:
     """`Model` in eval mode on `device`, constructed on the CPU under `seed`, so that its weights don't depend on the
-    device. Raises TaskError when the constructor raises."""
+    device. Without `own_seeds` a constructor that seeds the generators itself is not obeyed. Raises TaskError when the
+    constructor raises."""
     seed_everything(seed)
-    with task_code(task, "Model(...)"):
+    with task_code(task, "Model(...)"), nullcontext() if own_seeds else ignoring_seeds():
         model = task.Model(*init_inputs.args, **init_inputs.kwargs)
         model = model.eval().to(device)
     _recipes[model] = Recipe(task, init_inputs)
@@ -194,7 +211,7 @@ def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:
     """`forward`'s positional arguments, drawn under `seed` with `device` as torch's default device.
 
     Where `get_inputs` can't draw on the device (a CPU generator, NumPy), it draws on the CPU. Every tensor ends on
-    `device`, detached. Raises TaskError when `get_inputs` raises or returns no tensor.
+    `device`, detached. Seeds that `get_inputs` sets itself are ignored. Raises TaskError when `get_inputs` raises or returns no tensor.
     """
     try:
         value = _call_get_inputs(task, device, seed)
@@ -218,7 +235,7 @@ def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:
 
 def _call_get_inputs(task: TaskModule, device: str, seed: int) -> Any:
     seed_everything(seed)
-    with task_code(task, "get_inputs()"), torch.device(device):
+    with task_code(task, "get_inputs()"), ignoring_seeds(), torch.device(device):
         return task.get_inputs()
 
 

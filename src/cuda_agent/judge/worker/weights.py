@@ -23,7 +23,7 @@ def redraw(model: Any, seed: int) -> None:
     if recipe is None:
         raise TaskError("weights can be redrawn only for a model that make_model made")
     device = next((str(t.device) for t in model.state_dict().values() if isinstance(t, torch.Tensor)), "cpu")
-    twin = make_model(recipe.module, recipe.init, "cpu", seed)
+    twin = make_model(recipe.module, recipe.init, "cpu", seed, own_seeds=False)
     generator = torch.Generator("cpu").manual_seed(seed ^ 0x5EED)
     targets = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
