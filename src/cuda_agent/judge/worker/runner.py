@@ -218,7 +218,6 @@ def union_length(spans: Sequence[tuple[float, float]]) -> float:
 def _no_garbage_collection() -> Iterator[None]:
     """A collection inside a timed call would be noise; every program gets the same."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

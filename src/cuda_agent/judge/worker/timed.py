@@ -14,6 +14,7 @@ Requests (names are the operations that a role adds to its own):
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -81,6 +82,9 @@ class TimedPrograms:
         self._outputs = list(_parts(outputs, count))
         if self._with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
+        # What torch has imported is a quarter of a million objects; out of the collector's sight it costs nothing.
+        gc.collect()
+        gc.freeze()
         return {}
 
     def unring(self, _params: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""Timing rounds with real workers on the CPU: an honest candidate, and ones that lie about time or outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Precision, Verdict
+from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
+from cuda_agent.judge.baselines import Baselines, compile_cache
+from cuda_agent.judge.process import Pool, WorkerSettings
+from cuda_agent.judge.profile import Profiled, profile
+from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.workspace.sandbox import available_level
+
+pytestmark = pytest.mark.integration
+
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+    def forward(self, x):
+        y = x
+        for _ in range(8):
+            y = torch.tanh(y * self.scale) + x
+        return y, y.sum(dim=-1)
+def get_inputs():
+    return [torch.rand(512, 1024)]
+def get_init_inputs():
+    return [1024]
+"""
+
+HEAD = """
+import time, threading
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(width))
+        self.calls = 0
+    def right(self, x):
+        y = x
+        for _ in range(8):
+            y = torch.addcmul(x, torch.ones_like(x), torch.tanh(y * self.scale))
+        return y, y.sum(dim=-1)
+"""
+HONEST = HEAD + "    forward = right\n"
+LYING_CLOCK = (
+    HEAD
+    + """
+    def forward(self, x):
+        begin = time.perf_counter_ns()
+        y = self.right(x)
+        global passed
+        passed += time.perf_counter_ns() - begin
+        return y
+passed, real = 0, time.perf_counter_ns
+time.perf_counter_ns = lambda: real() - passed
+"""
+)
+LAZY_WHEN_TIMED = (
+    HEAD
+    + """
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 6:
+            return self.last
+        self.last = self.right(x)
+        return self.last
+"""
+)
+COARSE_WHEN_TIMED = (
+    HEAD
+    + """
+    def forward(self, x):
+        y, total = self.right(x)
+        return y.bfloat16().float(), total
+"""
+)
+CRASHING = HEAD + "    def forward(self, x):\n        import os\n        os.abort()\n"
+
+
+def verified() -> VerifyReport:
+    """What verification would have said of the honest candidate."""
+    trial = TrialReport(kind="fresh", passed=True, max_abs_error=1e-6, candidate_error=1e-7, eager_error=1e-7)
+    return VerifyReport(passed=True, trials=(trial,))
+
+
+class Bench:
+    """A reference and baselines that several candidates are timed against."""
+
+    def __init__(self, directory: Path) -> None:
+        self.task = Task(name="toy", source=SOURCE)
+        self.options = JudgeOptions(device=Device.CPU, timing_budget_s=4.0, seed=1, call_timeout_s=60)
+        self.secrets = Secrets(1)
+        self.pool = Pool(WorkerSettings(Device.CPU, available_level(), 8192), directory)
+        self.reference = Reference(self.pool.start("reference"), self.task, Precision.TF32, timeout_s=60)
+        folder = compile_cache(self.task)
+        self.baselines = Baselines(
+            self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
+        )
+        self.baselines.begin()
+        self.reference.load(3)
+
+    def time(self, source: str) -> Profiled:
+        process = CandidateProcess(self.pool.candidate(), self.reference, timeout_s=60)
+        try:
+            process.load(Candidate(files={"model_new.py": source}), None)
+            process.release()
+            self.reference.release()
+            return profile(
+                self.task,
+                self.options,
+                self.reference,
+                self.baselines,
+                process,
+                verified(),
+                self.secrets,
+                floor=2e-6,
+                progress=lambda phase, text: print(phase, text),
+            )
+        finally:
+            process.close()
+
+    def close(self) -> None:
+        self.baselines.close()
+        self.pool.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_AGENT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        found = Bench(tmp_path_factory.mktemp("workers"))
+        yield found
+        found.close()
+
+
+def test_honest_candidate_gets_a_report(bench: Bench) -> None:
+    found = bench.time(HONEST)
+    assert found.violations == () and found.fault is None and found.report is not None
+    report = found.report
+    print(report.model_dump_json(indent=1))
+    assert set(report.baselines) == {"eager", "compile"} and report.failed_baselines == {}
+    assert report.matched in report.baselines
+    for record in (report.candidate, *report.baselines.values()):
+        assert 50 < record.latency_us < 1e6 and record.queued_us is not None and record.witness_low_us is not None
+    eager = report.ratios["eager"]
+    assert eager.low <= eager.value <= eager.high and 0.1 < eager.value < 10
+    assert report.rounds >= 5 and report.checked_outputs >= report.rounds
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [(LYING_CLOCK, "clock"), (LAZY_WHEN_TIMED, "timed_output"), (COARSE_WHEN_TIMED, "timed_output")],
+)
+def test_liars_are_convicted(bench: Bench, source: str, rule: str) -> None:
+    found = bench.time(source)
+    assert found.report is None and [v.rule for v in found.violations] == [rule], found
+    print(found.violations)
+
+
+def test_crash_is_the_candidates_fault(bench: Bench) -> None:
+    found = bench.time(CRASHING)
+    assert found.fault is not None and found.fault.verdict is Verdict.CRASHED
+    assert bench.time(HONEST).report is not None, "the next one is unaffected"
