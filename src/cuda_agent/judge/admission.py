@@ -1,4 +1,5 @@
-"""Whether a task can be judged at all: it repeats itself, its state dict says everything, and null answers fail on it."""
+"""Whether a task can be judged at all: it repeats itself, its state dict says everything, and null answers fail on
+it."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from cuda_agent.judge.verify import Secrets
 
 #: Operators whose answer depends on a generator's state.
 _RANDOM = (
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial", "normal",
-    "normal_functional", "uniform", "native_dropout", "dropout", "feature_dropout", "alpha_dropout", "rrelu_with_noise",
-    "exponential", "geometric", "cauchy", "log_normal", "poisson", "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
-    "rrelu_with_noise_functional",
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial",
+    "normal", "normal_functional", "uniform", "native_dropout", "dropout", "feature_dropout", "alpha_dropout",
+    "rrelu_with_noise", "rrelu_with_noise_functional", "exponential", "geometric", "cauchy", "log_normal", "poisson",
+    "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
         mean = tensor[tensor.isfinite()].double().mean() if tensor.numel() else 0.0
         return torch.full_like(tensor, float(mean))
 
-    nulls = {
+    nulls: dict[str, Callable[[], list[Any]]] = {
         "all zeros": lambda: [torch.zeros_like(t) for t in answer.eager],
         "a constant": lambda: [constant(t) for t in answer.eager],
         "the answer to other inputs": lambda: other,

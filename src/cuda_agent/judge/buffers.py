@@ -1,9 +1,9 @@
 """Memory that the judge allocates and workers map: tensors cross between processes here and nowhere else.
 
-On `cpu` an arena is a sealed memfd, passed as a descriptor. On `cuda` it is a `cudaMalloc` allocation of its own, a multiple of
-2 MiB, passed as a CUDA IPC handle: a handle exports a whole allocation, so torch's segments never take part, and what
-one worker may see never shares an allocation with what it may not. Several tensors of one purpose are packed into an arena.
-Each becomes a plain torch tensor with a storage of its own that starts at its first element.
+On `cpu` an arena is a sealed memfd, passed as a descriptor. On `cuda` it is a `cudaMalloc` allocation of its own, a
+multiple of 2 MiB, passed as a CUDA IPC handle: a handle exports a whole allocation, so torch's segments never take
+part, and what one worker may see never shares an allocation with what it may not. Several tensors of one purpose are
+packed into an arena. Each becomes a plain torch tensor with a storage of its own that starts at its first element.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cuda_agent.core.enums import Phase, Verdict
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ProfileReport, VerifyReport, Violation
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge import guard, profile
+from cuda_agent.judge import guard
 from cuda_agent.judge.process import Fault, WorkerFault
+from cuda_agent.judge.profile import profile
 from cuda_agent.judge.verify import CandidateProcess, Verification, failing
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Case:
             self._build, self._library = built.report, built.library
             if built.library is None:
                 self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
-            self._convict(guard.check_symbols(built.library))
+            self._convict(guard.check_symbols(built.library, self._session.options.device))
 
     def _verify_and_profile(self, *, with_profile: bool) -> None:
         session = self._session
@@ -69,8 +70,7 @@ class Case:
                 if not with_profile:
                     self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
                 with self._enter(Phase.PROFILE):
-                    self._profile = profile.run(session, process, self._candidate, verified)
-                self._verdict, self._log_tail = Verdict.PASSED, process.worker.tail()
+                    self._profile_in(process, floor, verified)
         except WorkerFault as error:
             self._blame(error.fault)
 
@@ -94,6 +94,25 @@ class Case:
         session.reference.release()
         return self._verify
 
+    def _profile_in(self, process: CandidateProcess, floor: float, verified: VerifyReport) -> None:
+        session = self._session
+        found = profile(
+            session.task,
+            session.options,
+            session.reference,
+            session.baselines,
+            process,
+            verified,
+            session.secrets,
+            floor=floor,
+            progress=session.progress,
+        )
+        if found.fault is not None:
+            raise WorkerFault(found.fault)
+        self._convict(found.violations)
+        self._profile = found.report
+        self._verdict, self._log_tail = Verdict.PASSED, process.worker.tail()
+
     @contextlib.contextmanager
     def _enter(self, phase: Phase) -> Iterator[None]:
         self._phase = phase
@@ -114,7 +133,7 @@ class Case:
         self._violations += fault.violations
         self._verdict, self._reason, self._log_tail = fault.verdict, fault.reason, fault.log_tail
 
-    def _decide(self, verdict: Verdict, reason: str, log_tail: str = "") -> None:
+    def _decide(self, verdict: Verdict, reason: str, log_tail: str = "") -> NoReturn:
         self._verdict, self._reason, self._log_tail = verdict, reason, log_tail
         raise _Decided
 
@@ -143,5 +162,3 @@ def _first_error(log: str) -> str:
     """The first line of a compiler's log that names an error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")[:500]
-
-

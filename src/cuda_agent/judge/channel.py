@@ -1,9 +1,9 @@
 """Bounded JSON messages between the judge and one worker, over a socket pair that only these two hold.
 
-A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}`; the worker answers
-exactly once with `{id, ok}` or `{id, error: {kind, message}}`. Whatever else the worker sends (another id, two answers,
-a frame that is too long or too deep, something that isn't JSON) is a protocol violation. File descriptors (the memory of
-CPU tensors) travel from the judge to the worker only. Nothing is ever unpickled.
+A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}`; the worker
+answers exactly once with `{id, ok}` or `{id, error: {kind, message}}`. Whatever else the worker sends (another id,
+two answers, a frame that is too long or too deep, something that isn't JSON) is a protocol violation. File
+descriptors (the memory of CPU tensors) travel from the judge to the worker only. Nothing is ever unpickled.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """A candidate's output against the reference's. Two bounds, both must hold.
 
-*Published*: |c - e| <= atol + rtol·|e| in every element, e = eager at PyTorch's flags. An element beyond it still passes when
-|c - o| <= 4·max|p - o|, o = oracle, p = eager at the precision policy: no element may lie further from the truth than four
-times the furthest that PyTorch itself lands. (In low precision eager's own rounding exceeds 1e-2, and under TF32 sums that cancel do.)
+*Published*: |c - e| <= atol + rtol·|e| in every element, e = eager at PyTorch's flags. An element beyond it still
+passes when |c - o| <= 4·max|p - o|, o = oracle, p = eager at the precision policy: no element may lie further from
+the truth than four times the furthest that PyTorch itself lands. (In low precision eager's own rounding exceeds 1e-2,
+and under TF32 sums that cancel do.)
 
-*Oracle*: the relative L2 error ||c - o|| / ||o||, over the whole output and over its worst block of 4,096 consecutive elements, each
-<= max(4 × the same of p, floor).
+*Oracle*: the relative L2 error ||c - o|| / ||o||, over the whole output and over its worst block of 4,096 consecutive
+elements, each <= max(4 × the same of p, floor).
 
-Integers and booleans must be equal. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be finite.
-Everything is computed in pieces of at most 2^22 elements (2^24 on a GPU), so that memory stays bounded. Errors are dimensionless.
+Integers and booleans must be equal. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be
+finite. Everything is computed in pieces of at most 2^22 elements (2^24 on a GPU), so that memory stays bounded.
+Errors are dimensionless.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Ruling:
-    """Whether one output passes; `error` and `budget` are those of the scale (whole or block) that is nearer its budget."""
+    """Whether one output passes; `error` and `budget` are those of the scale (whole or block) that is nearer its
+    budget."""
 
     passed: bool
     error: float
@@ -66,8 +69,8 @@ class Ruling:
 
 
 def error_floor(precision: Precision, device: Device, length: int, products: bool) -> float:
-    """What a budget never falls below: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and 5e-4 where
-    the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
+    """What a budget never falls below: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and 5e-4
+    where the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
     floor = max(FLOOR, EPSILON["float32"] * math.sqrt(length))
     if precision is not Precision.FP32 and device is Device.CUDA and products:
         floor = max(floor, FLOOR_TF32)
@@ -83,7 +86,8 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
     step = (1 << 24) if eager.is_cuda else (1 << 22)
     for start in range(0, eager.numel(), step):
-        failure = sums.add(*(tensor[start : start + step].double() for tensor in flat), atol, rtol)
+        c, e, p, o = (tensor[start : start + step].double() for tensor in flat)
+        failure = sums.add(c, e, p, o, atol, rtol)
         if failure:
             return sums.result(eager.numel(), dtype, failure)
     return sums.result(eager.numel(), dtype)
@@ -177,8 +181,9 @@ def _block_squares(values: Any) -> tuple[Any, Any]:
 
 
 def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
-    """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than one block
-    a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest counts."""
+    """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than
+    one block a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest
+    counts."""
     eager = measured.eager
     if pooled is not None and measured.elements < BLOCK:
         eager = Errors(max(eager.whole, pooled.whole), max(eager.block, pooled.block))

@@ -1,5 +1,5 @@
-"""A worker as the judge sees it: started in its sandbox with torch imported in advance, asked one thing at a time, ended as a whole
-group; whatever goes wrong has a name (`Fault`) with the tail of the worker's log.
+"""A worker as the judge sees it: started in its sandbox with torch imported in advance, asked one thing at a time,
+ended as a whole group; whatever goes wrong has a name (`Fault`) with the tail of the worker's log.
 """
 
 from __future__ import annotations
@@ -76,12 +76,10 @@ def memory_limit_mib(wanted_mib: int) -> int:
 
 
 class Worker:
-    """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start), `scratch`
-    its only writable folder."""
+    """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start),
+    `scratch` its only writable folder."""
 
-    def __init__(
-        self, role: str, settings: WorkerSettings, directory: Path, writable: tuple[Path, ...] = ()
-    ) -> None:
+    def __init__(self, role: str, settings: WorkerSettings, directory: Path, writable: tuple[Path, ...] = ()) -> None:
         """Starts the process and returns at once. Raises SandboxError when it can't be started."""
         self.role = role
         self.settings = settings
@@ -207,8 +205,8 @@ def _how_it_ended(code: int | None) -> str:
 
 
 class Pool:
-    """Where a session's workers come from: one spare candidate worker is started ahead, so that torch is imported when a
-    candidate comes. Each worker serves one candidate."""
+    """Where a session's workers come from: one spare candidate worker is started ahead, so that torch is imported
+    when a candidate comes. Each worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self._settings = settings

@@ -1,4 +1,5 @@
-"""The judge's view of the reference worker: what a task consists of, inputs, weights and answers in buffers of the judge.
+"""The judge's view of the reference worker: what a task consists of, inputs, weights and answers in buffers of the
+judge.
 
 Everything that the worker says is checked here (`TaskSpec`) before it is used; its faults are the task's: TaskError.
 """
@@ -46,7 +47,8 @@ class TaskSpec(Record):
 
 @dataclass(frozen=True)
 class Answer:
-    """The reference's answer to one set of inputs, as tensors in row-major order, valid until the next one is asked for."""
+    """The reference's answer to one set of inputs, as tensors in row-major order, valid until the next one is asked
+    for."""
 
     spec: Spec
     eager: list[Any]
@@ -145,8 +147,9 @@ class Reference:
     def answer(
         self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None
     ) -> Answer:
-        """The task's answers to the inputs (the masters where none are given), under the generator seed `rng`. With `twin`, a
-        second model answers, constructed under that seed, with the same state dict; then `eager` is all that is valid."""
+        """The task's answers to the inputs (the masters where none are given), under the generator seed `rng`. With
+        `twin`, a second model answers, constructed under that seed, with the same state dict; then `eager` is all
+        that is valid."""
         given = inputs or self.inputs
         metas = [contiguous(meta) for meta in self.spec.outputs]
         wanted = {"eager": self._place("eager", metas)}

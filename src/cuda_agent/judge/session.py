@@ -1,11 +1,11 @@
-"""A judge for one task: resident reference and baseline workers, a fresh worker for every candidate, one verdict each."""
+"""A judge for one task: resident reference and baseline workers, a fresh worker for every candidate, one verdict
+each."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,8 @@ from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.process import Pool, WorkerFault, WorkerSettings
-from cuda_agent.judge.profile import screen
 from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.screening import screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
@@ -37,8 +37,8 @@ def _silent(phase: str, text: str) -> None:
 class JudgeSession:
     """A context manager. Everything that it started, on the host and on the GPU, ends with it.
 
-    A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such. What the user must mend is raised: TaskError,
-    DeviceError, SandboxError, StoreError, WorkerError.
+    A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such. What the user must mend is
+    raised: TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class JudgeSession:
         return self.built(candidate).report
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """Guard, build and verification without timing. Where all of that holds, the phase is VERIFY, `verify.passed` is true and
-        the verdict is TIMING_VOID: only `evaluate` can say PASSED."""
+        """Guard, build and verification without timing. Where all of that holds, the phase is VERIFY, `verify.passed`
+        is true and the verdict is TIMING_VOID: only `evaluate` can say PASSED."""
         return self._judge(candidate, with_profile=False)
 
     def evaluate(self, candidate: Candidate) -> Evaluation:
@@ -183,6 +183,7 @@ class JudgeSession:
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
         """Times of several settings in one build, for a search's own information."""
+
         def failed(reason: str) -> ScreenReport:
             failures = dict.fromkeys(range(len(configs)), reason)
             return ScreenReport(configs=tuple(configs), latency_us=(None,) * len(configs), failures=failures)
@@ -192,7 +193,7 @@ class JudgeSession:
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
             with self.process(candidate, built.library) as process:
-                return screen(self, process, configs)
+                return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
         except WorkerFault as error:
             return failed(error.fault.reason)
 

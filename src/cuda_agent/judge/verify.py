@@ -1,8 +1,8 @@
 """Trials of one candidate against the reference: fresh inputs, re-drawn weights, poisoned memory. The judge's side.
 
-Trials, in order: `fresh` (as many as asked for, each with new inputs and new weights in the same storage; the last one in new
-storage and without poison), `in_place` (other inputs in the same storage, same weights, straight after a call), and the
-reference worker's variants of the same shapes (other magnitudes, signs, structure).
+Trials, in order: `fresh` (as many as asked for, each with new inputs and new weights in the same storage; the last
+one in new storage and without poison), `in_place` (other inputs in the same storage, same weights, straight after a
+call), and the reference worker's variants of the same shapes (other magnitudes, signs, structure).
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ class Verification:
     _finite: bool = True
 
     def run(self) -> VerifyReport:
-        """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's fault)
-        and TaskError (the reference's)."""
+        """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
+        fault) and TaskError (the reference's)."""
         begin = time.monotonic()
         for step in self._plan():
             if not step():

@@ -1,5 +1,6 @@
-"""The candidate worker's role: trusted code in an untrusted process. It loads the library and `model_new.py`, takes weights and
-inputs from the judge's buffers and fills the judge's output buffers. What it reports convicts and never acquits.
+"""The candidate worker's role: trusted code in an untrusted process. It loads the library and `model_new.py`, takes
+weights and inputs from the judge's buffers and fills the judge's output buffers. What it reports convicts and never
+acquits.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Candidate:
         self._weights: dict[str, Any] = {}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the device."""
+        """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the
+        device."""
         if params["library"] is not None:
             _import_extension(Path(params["library"]))
         module = self._module = _execute_model(Path(params["model"]))
@@ -102,16 +104,16 @@ class Candidate:
         changed = []
         for name, value in self._weights.items():
             own = mine.get(name)
-            if isinstance(own, torch.Tensor) and own.shape == value.shape and own.dtype == value.dtype:
-                if not bool(torch.equal(own, value) or ((own == value) | (own != own)).all()):
-                    changed.append(name)
+            comparable = isinstance(own, torch.Tensor) and own.shape == value.shape and own.dtype == value.dtype
+            if comparable and not bool(torch.equal(own, value) or ((own == value) | (own != own)).all()):
+                changed.append(name)
         return {"changed": changed}
 
     def call(self, params: dict[str, Any]) -> dict[str, Any]:
         """One `forward` on a slot's inputs, its outputs checked and copied to the judge's buffers.
 
-        The tensors of a slot are the same objects at every call. With `poison`, memory that torch allocates is filled with
-        NaN (or the largest integer) first, so that an unwritten output shows.
+        The tensors of a slot are the same objects at every call. With `poison`, memory that torch allocates is filled
+        with NaN (or the largest integer) first, so that an unwritten output shows.
         """
         inputs = self._slot(params["inputs"])
         arguments = unflatten(params["inputs"]["spec"], inputs)

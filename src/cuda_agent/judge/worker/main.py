@@ -1,8 +1,8 @@
 """A worker's main: `python -m cuda_agent.judge.worker.main ROLE FD`.
 
-Imports torch before anything is asked (CUDA is started only by `start`), says hello, then answers one request after the other
-until the judge's end of the socket closes. A role's module offers `create(context)`, which returns its operations:
-name -> function of the request's parameters, returning what JSON can hold.
+Imports torch before anything is asked (CUDA is started only by `start`), says hello, then answers one request after
+the other until the judge's end of the socket closes. A role's module offers `create(context)`, which returns its
+operations: name -> function of the request's parameters, returning what JSON can hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _DEVICE_BROKEN = ("CUDA error", "CUDA driver error", "device-side assert", "ille
 
 
 class Refusal(Exception):
-    """An operation that ends with a named failure: `kind` is `load`, `structure`, `raised`, `oom`, `device` or `task`."""
+    """An operation that ends with a named failure: `kind` is `load`, `structure`, `raised`, `oom`, `device` or
+    `task`."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind

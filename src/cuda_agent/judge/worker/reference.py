@@ -1,4 +1,5 @@
-"""The reference worker's role: inputs and weights from the judge's seeds, the task's own answers, the oracle's, the graph.
+"""The reference worker's role: inputs and weights from the judge's seeds, the task's own answers, the oracle's, the
+graph.
 
 Runs task code, which isn't trusted either: whatever it raises leaves as a TaskError's cause and remedy.
 """
@@ -93,7 +94,8 @@ class Reference:
         }
 
     def draw_inputs(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Fresh inputs under `seed` into an arena. `dropped` says why a variant doesn't apply; nothing is written then."""
+        """Fresh inputs under `seed` into an arena. `dropped` says why a variant doesn't apply; nothing is written
+        then."""
         spec, tensors = flatten(make_inputs(self._task, self._device, params["seed"]))
         kind = params.get("variant")
         if kind is not None:
@@ -116,7 +118,8 @@ class Reference:
         return {}
 
     def expected(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Answers to the inputs in an arena: `eager` at PyTorch's flags, `policy` at the precision policy's, `oracle`."""
+        """Answers to the inputs in an arena: `eager` at PyTorch's flags, `policy` at the precision policy's,
+        `oracle`."""
         given = params["inputs"]
         tensors = self._context.tensors(given["arena"], given["layout"])
         wanted = params["outputs"]

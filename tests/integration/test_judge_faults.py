@@ -1,0 +1,171 @@
+"""Every way to fail has its own verdict within a bounded time, and the next evaluation is right. Real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Candidate
+from cuda_agent.judge.session import JudgeSession
+from judge_specimens import HONEST, TASK, specimen, verified
+
+pytestmark = pytest.mark.integration
+
+CALL_TIMEOUT_S = 8.0
+
+
+@pytest.fixture(scope="module", params=["auto", "reduced"])
+def session(request: pytest.FixtureRequest) -> Iterator[JudgeSession]:
+    options = JudgeOptions(
+        device=Device.CPU, call_timeout_s=CALL_TIMEOUT_S, host_memory_mib=3072, sandbox=request.param, seed=11
+    )
+    with JudgeSession(TASK, options) as opened:
+        opened.reference  # noqa: B018 - loads the task outside the time limits
+        yield opened
+
+
+SPECIMENS = {
+    "wrong_values": ("return self.right(x, y) + 0.1", "incorrect", "atol"),
+    "slightly_wrong": ("return self.right(x, y).half().float()", "incorrect", "budget"),
+    "nan": ("return self.right(x, y) * float('nan')", "incorrect", "NaN"),
+    "zeros": ("return torch.zeros_like(x)", "incorrect", ""),
+    "ignores_the_weights": ("return torch.relu(x + y)", "incorrect", ""),
+    "wrong_shape": ("return self.right(x, y)[:, :1]", "wrong_structure", "[64, 1]"),
+    "wrong_type": ("return self.right(x, y).double()", "wrong_structure", "float64"),
+    "wrong_nesting": ("return [self.right(x, y)]", "incorrect", "nested"),
+    "two_outputs": ("return self.right(x, y), x * 2", "wrong_structure", "2 output tensors"),
+    "not_a_tensor": ("return 3", "wrong_structure", ""),
+    "expanded": ("return torch.zeros(1, device=x.device).expand(64, 256)", "wrong_structure", "strides"),
+    "subclass": ("return nn.Parameter(self.right(x, y))", "wrong_structure", "plain"),
+    "the_input_itself": ("return x.copy_(self.right(x, y))", "wrong_structure", "an input"),
+    "same_storage_each_time": (
+        "out = self.kept.setdefault('out', torch.empty_like(x))\nreturn out.copy_(self.right(x, y))",
+        "wrong_structure",
+        "earlier output",
+    ),
+    "changed_input": ("out = self.right(x, y)\nx.zero_()\nreturn out", "incorrect", "input 0"),
+    "changed_weight": ("out = self.right(x, y)\nself.scale.zero_()\nreturn out", "incorrect", "scale"),
+    "unwritten": ("out = torch.empty_like(x)\nout[:32] = self.right(x, y)[:32]\nreturn out", "incorrect", "NaN"),
+    "remembered_by_pointer": (
+        "key = x.data_ptr()\nif key not in self.kept:\n    self.kept[key] = self.right(x, y)\n"
+        "return self.kept[key].clone()",
+        "incorrect",
+        "",
+    ),
+    "remembered_by_version": (
+        "key = (x.data_ptr(), x._version)\nif key not in self.kept:\n    self.kept[key] = self.right(x, y)\n"
+        "return self.kept[key].clone()",
+        "incorrect",
+        "",
+    ),
+    "right_at_unit_scale_only": (
+        "out = self.right(x, y)\nreturn torch.where(x.abs() > 6, torch.zeros_like(out), out)",
+        "incorrect",
+        "",
+    ),
+    "raises": ("raise ValueError('it is what it is')", "raised", "it is what it is"),
+    "system_exit": ("sys.exit(0)", "raised", "SystemExit"),
+    "exits_quietly": ("os._exit(0)", "crashed", "code 0"),
+    "segmentation_fault": ("ctypes.string_at(0)", "crashed", "SIGSEGV"),
+    "aborts": ("os.abort()", "crashed", "SIGABRT"),
+    "loops": ("while True: pass", "timed_out", "8 s"),
+    "asks_for_too_much": ("return torch.empty(1 << 46)", "out_of_memory", ""),
+    "grows": ("while True: self.kept[len(self.kept)] = torch.ones(1 << 24)", "out_of_memory", ""),
+    "prints_passed": ("print('PASSED', flush=True)\nreturn torch.zeros_like(x)", "incorrect", ""),
+    "kills_its_group": ("os.kill(0, 9)", None, ""),
+    "forged_answer": (
+        "import stat, struct\n"
+        "for fd in range(3, 64):\n"
+        "    try:\n"
+        "        if stat.S_ISSOCK(os.fstat(fd).st_mode):\n"
+        '            os.write(fd, struct.pack(\'<I\', 24) + b\'{"id": 1, "ok": "PASSED"}\')\n'
+        "    except OSError:\n"
+        "        pass\n"
+        "return torch.zeros_like(x)",
+        "violation",
+        "protocol",
+    ),
+    "forks_and_hangs": ("os.fork() or os.setsid()\nwhile True: pass", "timed_out", ""),
+}
+
+
+@pytest.mark.parametrize("name", SPECIMENS)
+def test_each_failure_has_its_verdict(session: JudgeSession, name: str) -> None:
+    body, expected, words = SPECIMENS[name]
+    begin = time.monotonic()
+    verdict, reason, _ = verified(session, specimen(body))
+    assert time.monotonic() - begin < CALL_TIMEOUT_S + 40
+    assert verdict == expected if expected else verdict in ("crashed", "out_of_memory")
+    assert words in reason
+
+
+@pytest.mark.parametrize("after", ["segmentation_fault", "loops", "grows", "forged_answer", "forks_and_hangs"])
+def test_the_next_evaluation_is_right(session: JudgeSession, after: str) -> None:
+    assert verified(session, specimen(SPECIMENS[after][0]))[0] != "verified"
+    verdict, reason, report = verified(session, HONEST, trials=3)
+    assert verdict == "verified", reason
+    assert report is not None
+    assert [trial.kind for trial in report.trials][:4] == ["fresh", "in_place", "fresh", "new_storage"]
+    assert report.oracle == "float64"
+
+
+def test_loading_failures(session: JudgeSession) -> None:
+    broken = {
+        "import no_such_module": "no_such_module",
+        "class Other: pass": "ModelNew",
+        "def (": "SyntaxError",
+        "import torch.nn as nn\nclass ModelNew(nn.Module):\n    pass": "ModelNew(...)",
+        "import torch.nn as nn\nclass ModelNew(nn.Module):\n    def __init__(self, width):\n        super().__init__()":
+            "state dict",
+    }  # fmt: skip
+    for source, words in broken.items():
+        verdict, reason, _ = verified(session, Candidate(files={"model_new.py": source}))
+        assert verdict == "load_failed", (source, reason)
+        assert words in reason
+
+
+def test_weights_derived_while_loading_are_marked(session: JudgeSession) -> None:
+    source = """
+import torch, torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+    def load_state_dict(self, state, *args, **kwargs):
+        result = super().load_state_dict(state, *args, **kwargs)
+        self.twice = self.scale.detach() * 2
+        return result
+    def forward(self, x, y):
+        return torch.relu(x * (self.twice / 2) + y)
+"""
+    verdict, reason, report = verified(session, Candidate(files={"model_new.py": source}))
+    assert verdict == "verified", reason
+    assert report is not None and report.frozen and report.derive_ms is not None
+
+
+def test_a_candidate_sees_neither_the_reference_nor_other_workers(session: JudgeSession) -> None:
+    body = """
+found = []
+for top in ('/tmp', os.path.expanduser('~'), os.getcwd()):
+    for folder, _, names in os.walk(top):
+        found += [os.path.join(folder, name) for name in names]
+with open('/proc/self/environ') as stream:
+    found.append(stream.read())
+raise RuntimeError('SEEN ' + ' '.join(found))
+"""
+    verdict, reason, _ = verified(session, specimen(body))
+    assert verdict == "raised"
+    assert "SEEN" in reason
+    assert "reference" not in reason
+    assert "model.py" not in reason
+
+
+def test_the_reference_is_loaded_again_after_it_died(session: JudgeSession) -> None:
+    session.reference  # noqa: B018
+    session._reference_worker.kill()
+    verdict, reason, _ = verified(session, HONEST)
+    assert verdict == "verified", reason

@@ -1,0 +1,86 @@
+"""A task, honest answers to it, and what a test needs to judge them without a compiler: `ModelNew` in Python.
+
+The guard refuses torch compute in `model_new.py`; here the verification behind it is what is tested, so it is asked
+directly.
+"""
+
+from __future__ import annotations
+
+from cuda_agent.core.records import Candidate, Task, VerifyReport
+from cuda_agent.judge.process import WorkerFault
+from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.verify import Verification, failing
+
+TASK = Task(
+    name="scaled_relu",
+    source="""
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x, y):
+        return torch.relu(x * self.scale + y)
+
+
+def get_inputs():
+    return [torch.randn(64, 256), torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return [256]
+""",
+)
+
+_HEAD = """
+import ctypes, os, sys
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.kept = {}
+
+    def right(self, x, y):
+        return torch.relu(x * self.scale + y)
+
+    def forward(self, x, y):
+"""
+
+
+def specimen(body: str) -> Candidate:
+    """A candidate whose `forward(self, x, y)` is `body`; `self.right(x, y)` gives the right answer."""
+    lines = "".join(f"        {line}\n" for line in body.strip().splitlines())
+    return Candidate(files={"model_new.py": _HEAD + lines})
+
+
+HONEST = specimen("return self.right(x, y)")
+
+
+def verified(session: JudgeSession, candidate: Candidate, trials: int = 2) -> tuple[str, str, VerifyReport | None]:
+    """(verdict or "verified", reason, report) of a candidate without a library."""
+    report: VerifyReport | None = None
+    try:
+        with session.process(candidate, None) as process:
+            report = Verification(
+                task=session.task,
+                reference=session.reference,
+                candidate=process,
+                secrets=session.secrets,
+                floor=session.floor(),
+                trials=trials,
+                progress=session.progress,
+            ).run()
+    except WorkerFault as error:
+        return error.fault.verdict.value, error.fault.reason + "\n" + error.fault.log_tail, None
+    if report.passed:
+        return "verified", "", report
+    verdict, reason = failing(report)
+    return verdict.value, reason, report
