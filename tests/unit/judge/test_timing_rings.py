@@ -1,0 +1,103 @@
+"""How rings are sized, and what the check of timed outputs sees."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from cuda_agent.core.enums import Device
+from cuda_agent.judge.rings import MAX_SLOTS, plan_ring
+from cuda_agent.judge.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
+
+MIB = 1 << 20
+H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30}
+
+
+def test_small_tasks_flush() -> None:
+    plan = plan_ring(Device.CUDA, 4096, 4096, **H200)
+    assert plan.slots == MAX_SLOTS[Device.CUDA] and plan.flush_bytes == 180 * MIB
+
+
+def test_middling_tasks_rotate() -> None:
+    plan = plan_ring(Device.CUDA, 20 * MIB, 20 * MIB, **H200)
+    assert plan.flush_bytes == 0 and plan.slots >= 5 and plan.slots * 40 * MIB > 180 * MIB
+
+
+def test_huge_tasks_fit() -> None:
+    plan = plan_ring(Device.CUDA, 6400 * MIB, 6400 * MIB, **H200)
+    assert plan.slots == 1 and plan.flush_bytes == 0
+    assert plan_ring(Device.CUDA, 60 << 30, 60 << 30, **H200).slots == 1, "the allocation will say that it doesn't fit"
+
+
+def test_cpu_takes_few() -> None:
+    assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30).slots == MAX_SLOTS[Device.CPU]
+    big = plan_ring(Device.CPU, 64 * MIB, 64 * MIB, 0, 16 << 30)
+    assert big.slots * 7 * 64 * MIB <= 1 << 30 and big.flush_bytes == 0
+
+
+def check(error: float = 1e-5, absolute: float = 0.0) -> OutputCheck:
+    return OutputCheck(Bounds(atol=1e-2, rtol=1e-2, error=error, absolute=absolute), random.Random(1))
+
+
+def one_round(found: OutputCheck, mine: list[torch.Tensor], eager: list[torch.Tensor]) -> str | None:
+    found.new_round()
+    theirs = [found.sample(slot, [t]) for slot, t in enumerate(eager)]
+    ours = [found.sample(slot, [t]) for slot, t in enumerate(mine)]
+    return found.compare(ours, theirs)
+
+
+def test_right_outputs_pass() -> None:
+    found = check()
+    for _ in range(3):
+        eager = [torch.rand(300, 100), torch.rand(300, 100)]
+        eager[0][0, 0] = float("inf")
+        assert one_round(found, [t * (1 + 1e-6) for t in eager], eager) is None
+    assert found.verdict() is None and found.checked == 6
+
+
+def test_large_outputs_are_sampled_at_the_same_places() -> None:
+    found = check()
+    eager = torch.rand(WHOLE * 4)
+    assert one_round(found, [eager.clone()], [eager]) is None
+    assert one_round(found, [eager.roll(1)], [eager]) is not None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda t: torch.zeros_like(t),
+        lambda t: torch.full_like(t, float("nan")),
+        lambda t: t + 0.5,
+        lambda t: t.bfloat16().float(),
+    ],
+)
+def test_wrong_outputs_fail(spoil: object) -> None:
+    found, eager = check(), torch.rand(1000) + 0.5
+    assert one_round(found, [spoil(eager)], [eager]) is not None  # type: ignore[operator]
+
+
+def test_small_steady_errors_fail_in_the_end() -> None:
+    found = check(error=1e-5)
+    for _ in range(5):
+        eager = torch.rand(1000) + 0.5
+        assert one_round(found, [eager * (1 + 5e-5)], [eager]) is None
+    assert "allow" in (found.verdict() or "")
+
+
+def test_verified_errors_excuse() -> None:
+    bounds = bounds_from(atol=1e-2, rtol=1e-2, candidate_error=1e-3, eager_error=1e-3, max_abs_error=0.5, floor=2e-6)
+    assert bounds.error == pytest.approx(8e-3) and bounds.absolute == 2.0
+    found = OutputCheck(bounds, random.Random(2))
+    eager = torch.randn(10000) * 100
+    assert one_round(found, [eager + 0.1], [eager]) is None and found.verdict() is None
+
+
+def test_integers() -> None:
+    eager = torch.arange(4000)
+    tie = eager.clone()
+    tie[5] += 1
+    assert one_round(check(), [tie], [eager]) is None
+    assert one_round(check(), [eager + 1], [eager]) is not None
+    assert one_round(check(), [torch.tensor([1])], [torch.tensor([2])]) is not None
