@@ -211,7 +211,8 @@ def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:
     """`forward`'s positional arguments, drawn under `seed` with `device` as torch's default device.
 
     Where `get_inputs` can't draw on the device (a CPU generator, NumPy), it draws on the CPU. Every tensor ends on
-    `device`, detached. Seeds that `get_inputs` sets itself are ignored. Raises TaskError when `get_inputs` raises or returns no tensor.
+    `device`, detached. Seeds that `get_inputs` sets itself are ignored. Raises TaskError when `get_inputs` raises or
+    returns no tensor.
     """
     try:
         value = _call_get_inputs(task, device, seed)
