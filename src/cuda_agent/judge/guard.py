@@ -1,0 +1,142 @@
+"""What can be read off a candidate without running it: its Python's syntax tree, its C++, its library's imports.
+
+These layers convict and never acquit: what they can't see, the dispatcher, output and timing layers must.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.records import Candidate, Violation
+from cuda_agent.judge.guard_names import words
+from cuda_agent.judge.guard_python import check_module
+from cuda_agent.judge.guard_source import check_source
+
+_ALLOCATE = words(
+    """
+    empty empty_memory_format empty_names empty_like empty_strided new_empty new_empty_strided zeros zeros_like
+    new_zeros
+    """
+)
+_VIEW = words(
+    """
+    view view_as view_dtype reshape reshape_as _reshape_alias as_strided transpose_int t permute expand
+    expand_as squeeze squeeze_dim squeeze_dims unsqueeze narrow select_int slice_Tensor flatten_using_ints
+    unflatten_int contiguous alias detach movedim_int numpy_T mT unbind_int split_Tensor split_sizes
+    split_with_sizes chunk size_int stride_int sym_size_int sym_stride_int sym_numel item _local_scalar_dense
+    is_same_size
+    """
+)
+_CPU_VENDOR = words(
+    """
+    mm mm_out addmm addmm_ addmm_out bmm bmm_out baddbmm baddbmm_ baddbmm_out convolution convolution_out
+    """
+)
+
+_OPERATOR = re.compile(r"^at::_ops::(\w+)::")
+#: names may follow a return type or `vtable for`.
+_TORCH_FORBIDDEN = re.compile(
+    r"""^(?:.*\s)?(?: at::(?:native|cpu|meta|redispatch|functorch|internal::invoke_parallel|globalContext|Context::)
+      | at::cuda::(?:blas|solver|sparse) | c10::(?:Dispatcher|OperatorHandle|impl::OperatorEntry)
+      | c10::cuda::(?:getStreamFromPool|setCurrentCUDAStream)
+      | torch::(?:jit|nn|inductor|aot_inductor|dynamo|Library|CppFunction|profiler|autograd::(?!AutogradMeta)) )""",
+    re.VERBOSE,
+)
+_PROCESS = words(
+    """
+    system popen fork vfork clone clone3 execl execle execlp execv execve execvp execvpe posix_spawn
+    posix_spawnp ptrace kill tgkill syscall prctl process_vm_readv process_vm_writev pthread_create thrd_create
+    exit _exit _Exit quick_exit signal sigaction setitimer std::thread::_M_start_thread
+    """
+)
+_LOADER = words(
+    """
+    dlopen dlmopen dlsym dlvsym dladdr dl_iterate_phdr mprotect mmap mmap64 mremap munmap
+    """
+)
+_OUTSIDE = words(
+    """
+    open open64 openat creat fopen fopen64 freopen fdopen opendir readlink socket connect bind shm_open
+    memfd_create getenv secure_getenv setenv putenv unsetenv environ __environ
+    """
+)
+_CLOCK = words(
+    """
+    clock time gettimeofday clock_gettime timespec_get nanosleep usleep sleep omp_get_wtime
+    """
+)
+_CUDA_FORBIDDEN = re.compile(
+    r"^(?:cudaStreamCreate|cudaLaunchHostFunc|cudaStreamAddCallback|cudaIpc|cudaDeviceReset|cudaProfiler|cudaDeviceSetLimit"
+    r"|cudaEventElapsedTime|cudaSetDeviceFlags|cupti|nvml|cuStreamCreate|cuLaunchHostFunc|cuMem\w*Export|cuIpc)"
+)
+#: pybind11 itself walks frames for its error messages, so those can't be told apart here.
+_PYTHON_FORBIDDEN = re.compile(r"^_?Py(?:Run_|Import_|Eval_Eval|Eval_GetFrame|Code_|GC_|Sys_)")
+_CXX_FORBIDDEN = re.compile(
+    r"^std::(?:thread|async|__basic_future|basic_[io]?fstream|basic_filebuf|filesystem|chrono::)"
+)
+
+
+def check_sources(candidate: Candidate, device: Device) -> tuple[Violation, ...]:
+    """Every broken rule that the texts show, with file and line. Empty does not mean honest."""
+    found: list[Violation] = []
+    for path in sorted(candidate.files):
+        text = candidate.files[path]
+        if path == "model_new.py":
+            found += check_module(text, path)
+        else:
+            found += check_source(text, path, device)
+    return tuple(found)
+
+
+def check_symbols(library: Path, device: Device) -> tuple[Violation, ...]:
+    """Every forbidden thing that the built library asks the loader for. Raises DeviceError when `nm` is missing."""
+    try:
+        done = subprocess.run(
+            ["nm", "-D", "--undefined-only", "-C", str(library)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise DeviceError("The symbol lister nm is missing", "apt install binutils") from None
+    if done.returncode != 0:
+        return (Violation(rule="unreadable_library", layer="symbols", detail=done.stderr.strip()[:200]),)
+    found = []
+    for line in done.stdout.splitlines():
+        symbol = line.split(None, 1)[1].strip() if len(line.split(None, 1)) == 2 else ""
+        rule = forbidden_symbol(symbol, device)
+        if rule:
+            detail = f"{library.name} uses {symbol.split('(')[0][:160]}"
+            found.append(Violation(rule=rule, layer="symbols", detail=detail))
+    return tuple(found)
+
+
+def forbidden_symbol(symbol: str, device: Device) -> str:
+    """Name of the rule that importing this (demangled) symbol breaks, or ""."""
+    operator = _OPERATOR.match(symbol)
+    if operator:
+        allowed = _ALLOCATE | _VIEW | (_CPU_VENDOR if device is Device.CPU else set())
+        return "" if operator.group(1) in allowed else "torch_compute"
+    name = symbol.split("@", 1)[0]
+    if _TORCH_FORBIDDEN.match(name):
+        return "torch_compute"
+    if name in _PROCESS:
+        return "process"
+    if name in _LOADER:
+        return "loader"
+    if name in _OUTSIDE:
+        return "outside_world"
+    if name in _CLOCK:
+        return "clock"
+    if _CUDA_FORBIDDEN.match(name):
+        return "cuda_side_channel"
+    if _PYTHON_FORBIDDEN.match(name):
+        return "python_from_c"
+    if _CXX_FORBIDDEN.match(name):
+        return "outside_world"
+    return ""

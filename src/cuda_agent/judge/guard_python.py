@@ -1,0 +1,390 @@
+"""The syntax tree of `model_new.py`: it holds weights, allocates, looks at shapes, calls `cuda_extension`; no more."""
+
+from __future__ import annotations
+
+import ast
+
+from cuda_agent.core.records import Violation
+from cuda_agent.judge.guard_names import words
+
+_MODULES = {"torch", "torch.nn", "math", "typing", "cuda_extension", "__future__", "collections.abc", "dataclasses"}
+_FROM_TORCH = {"nn", "Tensor", "device", "dtype", "Size"}
+_FROM_DATACLASSES = {"dataclass", "field"}
+#: what `torch.` may stand before, wherever it is.
+_TORCH_NAMES = words(
+    """
+    nn Tensor Size device dtype empty empty_like empty_strided zeros zeros_like no_grad inference_mode is_tensor
+    float32 float64 float16 bfloat16 float double half int8 int16 int32 int64 int long short uint8 bool
+    float8_e4m3fn float8_e5m2 contiguous_format channels_last channels_last_3d preserve_format strided finfo
+    iinfo
+    """
+)
+#: while the module is constructed: values that the weights' real ones replace, and constants of the task.
+_TORCH_AT_CONSTRUCTION = words(
+    """
+    ones ones_like full full_like rand randn randint arange linspace eye tensor tril triu randn_like rand_like
+    stack cat outer pow exp log sqrt cos sin meshgrid
+    """
+)
+_NN_NAMES = {"Module", "Parameter", "ParameterList", "ParameterDict", "ModuleList", "ModuleDict", "Buffer"}
+_BUILTINS = words(
+    """
+    abs all any bool dict divmod enumerate float int isinstance len list max min print range reversed round set
+    str sum super tuple zip frozenset property staticmethod slice AssertionError ValueError TypeError
+    RuntimeError NotImplementedError hasattr
+    """
+)
+#: methods that compute nothing: views, shapes, containers, module bookkeeping.
+_METHODS = words(
+    """
+    view reshape transpose permute t contiguous flatten unflatten squeeze unsqueeze narrow select expand
+    expand_as view_as movedim swapaxes unbind split chunk as_strided detach size stride dim numel nelement
+    element_size is_contiguous data_ptr get_device ndimension is_floating_point new_empty new_empty_strided
+    new_zeros storage_offset append extend items keys values get index count join format startswith endswith
+    copy update setdefault pop insert __init__ load_state_dict register_buffer register_parameter add_module
+    parameters buffers named_parameters named_buffers children modules eval train requires_grad_ state_dict
+    """
+)
+_METHODS_AT_CONSTRUCTION = words(
+    """
+    to float half bfloat16 double clone type fill_ zero_ normal_ uniform_ mul_ add_ repeat repeat_interleave
+    cumsum pow reciprocal exp cos sin sqrt log masked_fill masked_fill_
+    """
+)
+#: while weights are loaded: conversions of what is derived from them. The arithmetic is the extension's.
+_METHODS_AT_LOADING = {"to", "float", "half", "bfloat16", "double", "clone", "copy_"}
+_READ_ONLY = words(
+    """
+    shape dtype device ndim T mT H is_cuda layout requires_grad itemsize nbytes training weight bias
+    running_mean running_var eps data is_sparse num_features in_features out_features
+    """
+)
+_DUNDERS_DEFINED = {"__init__"}
+_TENSOR_COMPUTE = words(
+    """
+    matmul mm bmm addmm add sub mul div sum mean max min softmax log_softmax relu gelu sigmoid tanh exp log sqrt
+    rsqrt pow norm var std dot mv einsum copy_ clone to half float double bfloat16 cpu cuda numpy tolist item
+    apply_ map_ where gather scatter index_select masked_fill clamp abs neg cumsum cumprod sort topk argmax
+    argmin prod repeat conv1d conv2d forward __call__
+    """
+)
+_NAMES_FORBIDDEN = words(
+    """
+    eval exec compile open globals locals vars getattr setattr delattr breakpoint input memoryview dir id type
+    object map filter
+    """
+)
+_SCALARS = {"int", "float", "bool", "str"}
+_CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
+
+
+def check_module(text: str, path: str) -> list[Violation]:
+    """Broken rules in `model_new.py`, with their lines. A text that doesn't parse is one violation-free syntax error
+    for the loader to report, so it gives an empty list."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    checker = _Checker(path)
+    checker.collect(tree)
+    checker.visit(tree)
+    return checker.found
+
+
+class _Checker(ast.NodeVisitor):
+    """One pass that collects what the file defines, one that checks. `_phase` is when the code at hand runs."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: list[Violation] = []
+        self._phase = _CONSTRUCTION
+        self._torch, self._nn, self._math = {"torch"}, {"nn"}, {"math"}
+        self._extension = {"cuda_extension"}
+        self._imported: set[str] = set()
+        self._defined: set[str] = set()
+        self._methods: set[str] = set()
+        self._local_modules: set[str] = set()
+        self._tensors: set[str] = set()
+        self._callable: set[str] = set()
+
+    # ------------------------------------------------------------ what the file defines
+
+    def collect(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._name_module(alias.name, alias.asname or alias.name.split(".")[0])
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._name_module(f"{node.module}.{alias.name}", alias.asname or alias.name)
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                self._defined.add(node.name)
+                if isinstance(node, ast.ClassDef):
+                    self._methods |= {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and self._builds_own_module(node.value):
+                self._local_modules |= {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+
+    def _name_module(self, name: str, alias: str) -> None:
+        self._imported.add(alias)
+        for module, names in (
+            ("torch", self._torch),
+            ("torch.nn", self._nn),
+            ("math", self._math),
+            ("cuda_extension", self._extension),
+        ):
+            if name == module:
+                names.add(alias)
+
+    def _builds_own_module(self, value: ast.expr) -> bool:
+        """A call of a class of this file, or a ModuleList of such calls."""
+        if not isinstance(value, ast.Call):
+            return False
+        if isinstance(value.func, ast.Name):
+            return value.func.id in self._defined
+        if isinstance(value.func, ast.Attribute) and value.func.attr in ("ModuleList", "ModuleDict"):
+            calls = [node for argument in value.args for node in ast.walk(argument) if isinstance(node, ast.Call)]
+            names = [call.func.id for call in calls if isinstance(call.func, ast.Name) and call.func.id != "range"]
+            return bool(names) and all(name in self._defined for name in names)
+        return False
+
+    # ------------------------------------------------------------ checks
+
+    def _add(self, rule: str, node: ast.AST, what: str) -> None:
+        line = getattr(node, "lineno", 0)
+        self.found.append(Violation(rule=rule, layer="syntax", detail=f"{self.path}:{line}: {what}"))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.name not in _MODULES:
+                self._add("forbidden_import", node, f"import {alias.name}")
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            allowed = (
+                (node.module == "torch" and alias.name in _FROM_TORCH)
+                or (node.module == "torch.nn" and (alias.name in _NN_NAMES or alias.name == "init"))
+                or (node.module == "dataclasses" and alias.name in _FROM_DATACLASSES)
+                or node.module in ("math", "typing", "__future__", "collections.abc", "cuda_extension")
+            )
+            if not allowed or node.level:
+                self._add("forbidden_import", node, f"from {node.module} import {alias.name}")
+            elif node.module in ("math", "cuda_extension"):
+                self._callable.add(alias.asname or alias.name)
+            if alias.name == "*":
+                self._add("forbidden_import", node, f"from {node.module} import *")
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for base in node.bases:
+            if not (
+                self._is_nn(base, "Module") or (isinstance(base, ast.Name) and base.id in (*self._defined, "Module"))
+            ):
+                self._add("forbidden_base", base, f"class {node.name}({ast.unparse(base)}): only nn.Module")
+        if node.keywords:
+            self._add("forbidden_base", node, f"class {node.name} has a metaclass")
+        self._check_decorators(node)
+        for item in node.body:
+            self.visit(item)
+
+    def _check_decorators(self, node: ast.ClassDef | ast.FunctionDef) -> None:
+        for decorator in node.decorator_list:
+            text = ast.unparse(decorator)
+            allowed = ("staticmethod", "property", "torch.no_grad()", "torch.inference_mode()", "dataclass")
+            if text not in allowed and not text.startswith("dataclass("):
+                self._add("forbidden_decorator", decorator, f"@{text}")
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._check_decorators(node)
+        if node.name.startswith("__") and node.name not in _DUNDERS_DEFINED:
+            self._add("forbidden_method", node, f"def {node.name}")
+        outer = (self._phase, self._tensors, self._callable)
+        self._phase = {"__init__": _CONSTRUCTION, "load_state_dict": _LOADING}.get(node.name, _RUNNING)
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        self._tensors = {item.arg for item in arguments if item.arg != "self" and not _is_scalar(item.annotation)}
+        self._callable = set(self._callable)
+        self._spread_tensors(node)
+        for part in [*node.args.defaults, *(item for item in node.args.kw_defaults if item), *node.body]:
+            self.visit(part)
+        self._phase, self._tensors, self._callable = outer
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._add("forbidden_method", node, f"async def {node.name}")
+
+    def _spread_tensors(self, function: ast.FunctionDef) -> None:
+        """Names that hold tensors: assigned from a tensor, a view of one, or a call of the extension."""
+        for _ in range(3):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and self._is_tensor(node.value):
+                    for target in node.targets:
+                        self._tensors |= {item.id for item in ast.walk(target) if isinstance(item, ast.Name)}
+                if isinstance(node, ast.For) and _root_attribute(node.iter) in self._local_modules:
+                    self._callable |= {item.id for item in ast.walk(node.target) if isinstance(item, ast.Name)}
+
+    def _is_tensor(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._tensors
+        if isinstance(node, ast.Call):
+            function = node.func
+            if not isinstance(function, ast.Attribute):
+                return isinstance(function, ast.Name) and function.id in self._callable
+            if _root(function) in self._extension | self._torch:
+                return True
+            shape = {
+                "size",
+                "stride",
+                "dim",
+                "numel",
+                "element_size",
+                "is_contiguous",
+                "data_ptr",
+                "get_device",
+                "nelement",
+            }
+            return function.attr not in shape and self._is_tensor(function.value)
+        if isinstance(node, ast.Subscript):
+            return self._is_tensor(node.value)
+        if isinstance(node, ast.Attribute):
+            return node.attr in ("T", "mT", "H", "data", "weight", "running_mean", "running_var") or (
+                node.attr not in _READ_ONLY and self._is_tensor(node.value)
+            )
+        if isinstance(node, ast.BinOp):
+            return self._is_tensor(node.left) or self._is_tensor(node.right)
+        if isinstance(node, ast.IfExp):
+            return self._is_tensor(node.body) or self._is_tensor(node.orelse)
+        return False
+
+    def _is_nn(self, node: ast.expr, name: str) -> bool:
+        text = ast.unparse(node)
+        return text in {f"{alias}.{name}" for alias in self._nn} | {f"{alias}.nn.{name}" for alias in self._torch}
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        self._check_operator(node, [node.left, node.right], isinstance(node.op, ast.MatMult))
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._check_operator(node, [node.target, node.value], isinstance(node.op, ast.MatMult))
+        self._check_target(node.target)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if not isinstance(node.op, ast.Not):
+            self._check_operator(node, [node.operand], False)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if not any(isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn) for operator in node.ops):
+            self._check_operator(node, [node.left, *node.comparators], False)
+        self.generic_visit(node)
+
+    def _check_operator(self, node: ast.AST, operands: list[ast.expr], matmul: bool) -> None:
+        if self._phase == _CONSTRUCTION:
+            return
+        if matmul or any(self._is_tensor(operand) for operand in operands):
+            hint = "" if matmul else " (a parameter that is a number needs its annotation: int or float)"
+            self._add("torch_compute", node, f"tensor arithmetic: {ast.unparse(node)[:80]}{hint}")
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._check_target(target)
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            self._check_target(target)
+        self.generic_visit(node)
+
+    def _check_target(self, target: ast.expr) -> None:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Attribute | ast.Subscript):
+                root = _root(part)
+                if root in self._imported:
+                    self._add("patched_module", part, f"changes {ast.unparse(part)}")
+                elif isinstance(part, ast.Subscript) and self._phase != _CONSTRUCTION and self._is_tensor(part.value):
+                    self._add("torch_compute", part, f"writes into a tensor: {ast.unparse(part)}")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        forbidden = node.id.startswith("__") and node.id != "__name__"
+        if forbidden or node.id in _NAMES_FORBIDDEN:
+            self._add("forbidden_name", node, node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        root = _root(node)
+        if node.attr.startswith("__") and node.attr != "__init__":
+            self._add("forbidden_name", node, ast.unparse(node))
+        elif root in self._torch or root in self._nn:
+            self._check_torch(node)
+            return
+        elif self._phase == _RUNNING and node.attr in _TENSOR_COMPUTE and root not in self._extension | self._math:
+            self._add("torch_compute", node, ast.unparse(node))
+        self.generic_visit(node)
+
+    def _check_torch(self, node: ast.Attribute) -> None:
+        """A dotted name that begins at torch or nn."""
+        parts = ast.unparse(node).split(".")
+        names = parts[1:] if parts[0] in self._torch else ["nn", *parts[1:]]
+        first = names[0]
+        if first == "nn":
+            second = names[1] if len(names) > 1 else ""
+            container = second[:1].isupper() and self._phase == _CONSTRUCTION
+            allowed = second in _NN_NAMES or container or (second == "init" and self._phase == _CONSTRUCTION)
+        else:
+            allowed = first in _TORCH_NAMES or (self._phase == _CONSTRUCTION and first in _TORCH_AT_CONSTRUCTION)
+            allowed = allowed and (len(names) == 1 or first in ("finfo", "iinfo"))
+        if not allowed:
+            self._add("torch_compute", node, f"{'.'.join(parts)} may not be used {_WHEN[self._phase]}")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        if isinstance(function, ast.Name):
+            self._check_name_call(node, function.id)
+        elif isinstance(function, ast.Attribute):
+            self._check_method_call(node, function)
+        elif not (isinstance(function, ast.Subscript) and _root_attribute(function) in self._local_modules):
+            self._add("hidden_call", node, f"{ast.unparse(function)[:60]}(…): call things by their names")
+        self.generic_visit(node)
+
+    def _check_name_call(self, node: ast.Call, name: str) -> None:
+        if name not in _BUILTINS | self._defined | self._callable | {"Parameter", "Buffer", "field", "dataclass"}:
+            self._add("hidden_call", node, f"{name}(…) is neither defined here nor allowed")
+        computes = name in ("sum", "max", "min", "abs", "round", "divmod") and self._phase != _CONSTRUCTION
+        if computes and any(self._is_tensor(argument) for argument in node.args):
+            self._add("torch_compute", node, f"{name}(…) of a tensor")
+
+    def _check_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
+        root = _root(function)
+        if root in self._extension | self._math | self._torch | self._nn:
+            return
+        own = isinstance(function.value, ast.Name) and function.value.id == "self"
+        if own and function.attr in self._methods | self._local_modules:
+            return
+        allowed = set(_METHODS)
+        if self._phase == _CONSTRUCTION:
+            allowed |= _METHODS_AT_CONSTRUCTION
+        elif self._phase == _LOADING:
+            allowed |= _METHODS_AT_LOADING
+        if function.attr not in allowed:
+            self._add("torch_compute", node, f"{ast.unparse(function)[:60]}(…) may not be used {_WHEN[self._phase]}")
+
+
+_WHEN = {_CONSTRUCTION: "here", _LOADING: "while weights are loaded", _RUNNING: "in forward"}
+
+
+def _root(node: ast.expr) -> str:
+    """`torch` of `torch.nn.Linear`, "" where it doesn't begin with a name."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _root_attribute(node: ast.expr) -> str:
+    """`blocks` of `self.blocks`, `self.blocks[0]`, `self.blocks.values()`, `enumerate(self.blocks)`."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+            return part.attr
+    return ""
+
+
+def _is_scalar(annotation: ast.expr | None) -> bool:
+    return annotation is not None and any(
+        isinstance(part, ast.Name) and part.id in _SCALARS for part in ast.walk(annotation)
+    )
