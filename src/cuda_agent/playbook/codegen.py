@@ -1,0 +1,276 @@
+"""Expressions and addresses as C++ text, the same for CUDA and the CPU: only storage types and headers differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.frame import Bound, Coord, Expr
+from cuda_agent.playbook.kernel import Kernel, children
+from cuda_agent.playbook.plan import cpp_name
+
+C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
+_STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",
+            "int8": "signed char", "uint8": "unsigned char", "bool": "bool"}  # fmt: skip
+_HALVES = {
+    Device.CUDA: {"bfloat16": "__nv_bfloat16", "float16": "__half"},
+    Device.CPU: {"bfloat16": "bf16", "float16": "_Float16"},
+}
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
+#: rough cost in simple instructions; from 8 on, a value is kept rather than computed again.
+COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
+         "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
+         "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4}  # fmt: skip
+
+
+def storage_type(dtype: str, device: Device) -> str:
+    return _STORAGE.get(dtype) or _HALVES[device][dtype]
+
+
+def literal(value: ir.Scalar, type_: str) -> str:
+    """A constant of a compute type."""
+    if type_ == "b":
+        return "true" if value else "false"
+    if type_ in ("i32", "i64"):
+        return f"{int(value)}LL" if type_ == "i64" else str(int(value))
+    number = float(value)
+    suffix = "f" if type_ == "f32" else ""
+    if math.isnan(number):
+        return f"static_cast<{C_TYPES[type_]}>(NAN)"
+    if math.isinf(number) or (type_ == "f32" and abs(number) > 3.4028235677973366e38):
+        return f"{'-' if number < 0 else ''}static_cast<{C_TYPES[type_]}>(INFINITY)"
+    text = repr(number)
+    return (text if "." in text or "e" in text else f"{text}.0") + suffix
+
+
+def operation(expr: Expr, args: list[str], types: list[str]) -> str:
+    """One operator applied to operand texts, fully parenthesised."""
+    op = expr.op
+    if op in _INFIX:
+        return f"({args[0]} {_INFIX[op]} {args[1]})"
+    if op == "xor":
+        return f"({args[0]} != {args[1]})"
+    if op == "where":
+        return f"({args[0]} ? {args[1]} : {args[2]})"
+    if op == "neg":
+        return f"(-{args[0]})"
+    if op == "not":
+        return f"(!{args[0]})" if types[0] == "b" else f"({args[0]} == 0)"
+    if op == "bitnot":
+        return f"(~{args[0]})"
+    if op == "div" and expr.type in ("i32", "i64"):
+        return f"({args[0]} / {args[1]})"
+    if op == "cast":
+        if expr.type == "b":
+            return f"({args[0]} != 0)"
+        return f"static_cast<{C_TYPES[expr.type]}>({args[0]})"
+    return f"f_{op}({', '.join(args)})"
+
+
+@dataclass
+class Printer:
+    """Prints the nodes of one kernel. `axis` gives the text of axis k's index, `known` the text of nodes that exist as
+    variables already, `load` the text of a load at an address."""
+
+    kernel: Kernel
+    axis: Callable[[int], str]
+    load: Callable[[int, Expr], str]
+    known: dict[int, str] = field(default_factory=dict)
+
+    def address(self, coord: Coord, *, without: int | None = None) -> str:
+        """The affine text of an address; axis `without` left out."""
+        parts = []
+        for (axis, _), coef in coord.terms:
+            if axis == without:
+                continue
+            parts.append((coef, self.axis(axis)))
+        for node, coef in coord.dynamic:
+            parts.append((coef, self.known[node]))
+        text = ""
+        for coef, name in parts:
+            term = name if abs(coef) == 1 else f"{name} * {abs(coef)}"
+            text += (f" {'-' if coef < 0 else '+'} " if text else ("-" if coef < 0 else "")) + term
+        if coord.const or not text:
+            text = f"{text} {'-' if coord.const < 0 else '+'} {abs(coord.const)}" if text else str(coord.const)
+        return text
+
+    def test(self, guards: Iterable[Bound]) -> str:
+        parts = []
+        for bound in guards:
+            text = self.address(bound.coord)
+            if bound.low is not None:
+                parts.append(f"{text} >= {bound.low}")
+            if bound.high is not None:
+                parts.append(f"{text} < {bound.high}")
+        return " && ".join(parts) or "true"
+
+    def needed(self, roots: Iterable[int]) -> list[int]:
+        """Nodes to compute for the roots, in order, without those that are known."""
+        seen: set[int] = set()
+        stack = [root for root in roots if root not in self.known]
+        while stack:
+            at = stack.pop()
+            if at in seen or at in self.known:
+                continue
+            seen.add(at)
+            stack += [child for child in children(self.kernel.nodes[at]) if child not in self.known]
+        return sorted(seen)
+
+    def statements(self, roots: Iterable[int]) -> list[str]:
+        """Declarations that compute the roots; afterwards `known` has their texts."""
+        roots = list(roots)
+        order = self.needed(roots)
+        uses: dict[int, int] = {}
+        for at in order:
+            for child in children(self.kernel.nodes[at]):
+                uses[child] = uses.get(child, 0) + 1
+        for root in roots:
+            uses[root] = uses.get(root, 0) + 1
+        lines = []
+        dynamic = {n for at in order for c in _coords(self.kernel.nodes[at]) for n, _ in c.dynamic}
+        for at in order:
+            text = self._text(at)
+            expr = self.kernel.nodes[at]
+            if expr.op == "const" or (
+                uses.get(at, 0) <= 1 and len(text) <= 56 and at not in dynamic and expr.op != "load"
+            ):
+                self.known[at] = text
+            else:
+                self.known[at] = f"v{at}"
+                lines.append(f"const {C_TYPES[expr.type]} v{at} = {_bare(text)};")
+        return lines
+
+    def _text(self, at: int) -> str:
+        expr = self.kernel.nodes[at]
+        if expr.op == "const":
+            assert expr.value is not None
+            return literal(expr.value, expr.type)
+        if expr.op == "index":
+            return f"static_cast<{C_TYPES[expr.type]}>({self.address(expr.coord)})"
+        if expr.op == "inside":
+            return f"({self.test(expr.guards)})"
+        if expr.op == "load":
+            return self.load(at, expr)
+        if expr.op == "reduce":
+            raise AssertionError(f"reduction {at} is used before its pass")
+        return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])
+
+
+def _coords(expr: Expr) -> list[Coord]:
+    return [expr.coord, *(bound.coord for bound in expr.guards)]
+
+
+def _bare(text: str) -> str:
+    """Without the outer parentheses, where they are one pair."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def decode(sizes: tuple[int, ...], names: list[str], source: str, type_: str, *, scale: int = 1) -> list[str]:
+    """Statements that take a row-major position apart; the last axis' name counts in steps of `scale`."""
+    lines = []
+    rest = source
+    for position in range(len(sizes) - 1, -1, -1):
+        size = sizes[position] // (scale if position == len(sizes) - 1 else 1)
+        last = position == 0
+        value = rest if last else f"{rest} % {size}"
+        factor = f"({value}) * {scale}" if position == len(sizes) - 1 and scale != 1 else value
+        lines.append(f"const {type_} {names[position]} = {factor};")
+        if not last:
+            lines.append(f"const {type_} {names[position]}_up = {rest} / {size};")
+            rest = f"{names[position]}_up"
+    return lines
+
+
+def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
+    """(type, name) of the kernel's pointers: what it reads, then what it writes."""
+    result = []
+    for buffer in work.reads:
+        result.append((f"const {storage_type(work.dtype(buffer), device)}*", cpp_name(buffer)))
+    for store in work.stores:
+        result.append((f"{storage_type(store.dtype, device)}*", cpp_name(store.name)))
+    return result
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Templates of the whole playbook, by paths relative to it."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(template: str, values: Mapping[str, object]) -> str:
+    return environment().get_template(template).render(**values)
+
+
+def indent(lines: Iterable[str], by: int) -> str:
+    """Lines joined, each but the first indented (the template indents that one)."""
+    return ("\n" + " " * by).join(lines)
+
+
+def vector_width(work: Kernel, cap: int = 8) -> int:
+    """Elements that 16-byte accesses along the last axis may take together: 1 where nothing is contiguous."""
+    if not work.cols:
+        return 1
+    axis = len(work.axes()) - 1
+    coords = [(e.coord, e.dtype) for e in work.nodes if e.op == "load"] + [
+        (s.coord, s.dtype) for s in work.stores if s.full
+    ]
+    contiguous = [(c, d) for c, d in coords if c.coef((axis, 0)) == 1]
+    if not contiguous:
+        return 1
+    width = min(cap, 16 // min(ir.ITEM_BYTES[d] for _, d in contiguous))
+    while width > 1 and not _divides(width, work.cols[-1], contiguous, axis):
+        width //= 2
+    return width
+
+
+def _divides(width: int, size: int, coords: list[tuple[Coord, str]], axis: int) -> bool:
+    if size % width:
+        return False
+    for coord, _ in coords:
+        steps = [coef for (k, _), coef in coord.terms if k != axis] + [coef for _, coef in coord.dynamic]
+        if coord.const % width or any(step % width for step in steps):
+            return False
+    return True
+
+
+def header(device: Device) -> dict[str, str]:
+    """The scalar and vector helpers that every kernel includes."""
+    name = "elementwise.cuh" if device is Device.CUDA else "elementwise.h"
+    return {f"kernels/{name}": environment().get_template(f"skills/shared/{name}").render()}
+
+
+def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
+    """The launcher's declaration and the statement that calls it; all sizes are constants of the kernel."""
+    pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
+    stream = ", cudaStream_t stream" if device is Device.CUDA else ""
+    # 16-bit floats cross as void*: torch and CUDA have a type of their own each.
+    types = {"const __nv_bfloat16*", "__nv_bfloat16*", "const __half*", "__half*", "const bf16*", "bf16*", "const _Float16*",
+             "_Float16*"}  # fmt: skip
+    plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
+    declared = ", ".join(f"{t} {n}" for t, n in plain)
+    passed = ", ".join(f"static_cast<{t}>({n}.data_ptr())" for t, n in plain)
+    declaration = f'extern "C" void launch_{name}({declared}, int config{stream});'
+    call = f"launch_{name}({passed}, config_{name}{', stream' if stream else ''});"
+    return declaration, call

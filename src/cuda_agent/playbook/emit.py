@@ -1,0 +1,244 @@
+"""Plan -> the files of a candidate: kernels, one binding for the whole forward (and derive), `model_new.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import render
+from cuda_agent.playbook.plan import Step, cpp_name
+
+_SCALAR_TYPES = {
+    "float32": "torch::kFloat32", "float64": "torch::kFloat64", "bfloat16": "torch::kBFloat16", "float16": "torch::kFloat16",
+    "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16", "int8": "torch::kInt8",
+    "uint8": "torch::kUInt8", "bool": "torch::kBool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One binding function: `forward` or `derive`. `given` are the buffers that Python passes, in order; `returned`
+    those that go back."""
+
+    name: str
+    steps: tuple[Step, ...]
+    given: tuple[tuple[str, TensorMeta], ...]
+    returned: tuple[str, ...]
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        return {name: count for step in self.steps for name, count in step.tunables.items()}
+
+
+def _braces(numbers: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, numbers)) + "}"
+
+
+def _allocation(name: str, meta: TensorMeta, device: str) -> str:
+    options = f"torch::dtype({_SCALAR_TYPES[meta.dtype]}).device({device})"
+    if meta.strides == ir.contiguous(meta.shape) or 0 in meta.shape:
+        return f"torch::Tensor {name} = torch::empty({_braces(meta.shape)}, {options});"
+    return f"torch::Tensor {name} = torch::empty_strided({_braces(meta.shape)}, {_braces(meta.strides)}, {options});"
+
+
+def _body(stage: Stage, device: Device) -> list[str]:
+    """Statements of one binding function. A buffer is released after the last step that reads it."""
+    lines = []
+    for name, meta in stage.given:
+        lines.append(
+            f'check({cpp_name(name)}, "{name}", {_SCALAR_TYPES[meta.dtype]}, {_braces(meta.shape)}, {_braces(meta.strides)});'
+        )
+    place = "torch::kCPU"
+    if device is Device.CUDA:
+        place = f"{cpp_name(stage.given[0][0])}.device()" if stage.given else "torch::kCUDA"
+        lines.append("const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();")
+    last_use = {name: at for at, step in enumerate(stage.steps) for name in step.inputs}
+    made: set[str] = set()
+    for at, step in enumerate(stage.steps):
+        for buffer in step.outputs:
+            lines.append(_allocation(cpp_name(buffer.name), buffer.meta, place))
+            made.add(buffer.name)
+        if step.scratch:
+            lines.append("{")
+            lines += [f"  {_allocation(cpp_name(b.name), b.meta, place)}" for b in step.scratch]
+            lines += [f"  {line}" for line in step.call.splitlines()]
+            lines.append("}")
+        else:
+            lines += step.call.splitlines()
+        for name in sorted(made):
+            if last_use.get(name, at) == at and name not in stage.returned and name in step.inputs:
+                lines.append(f"{cpp_name(name)}.reset();")
+    returned = [cpp_name(name) for name in stage.returned]
+    lines.append(f"return {returned[0]};" if len(returned) == 1 else f"return {{{', '.join(returned)}}};")
+    return lines
+
+
+def _function(stage: Stage, device: Device) -> dict[str, Any]:
+    tensors = [cpp_name(name) for name, _ in stage.given]
+    configs = [f"config_{name}" for name in stage.tunables]
+    parameters = [f"const torch::Tensor& {name}" for name in tensors] + [f"int {name}" for name in configs]
+    return {
+        "name": stage.name,
+        "result": "torch::Tensor" if len(stage.returned) == 1 else "std::vector<torch::Tensor>",
+        "parameters": ", ".join(parameters),
+        "arguments": ", ".join(f'pybind11::arg("{name}")' for name in [*tensors, *configs]),
+        "body": "\n  ".join(_body(stage, device)),
+    }
+
+
+def binding(stages: Sequence[Stage], device: Device) -> str:
+    """`kernels/fused_binding.cpp`."""
+    steps = [step for stage in stages for step in stage.steps]
+    return render(
+        "binding.cpp.j2",
+        {
+            "cuda": device is Device.CUDA,
+            "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
+            "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
+            "functions": [_function(stage, device) for stage in stages],
+        },
+    )
+
+
+def _literal(value: Any) -> str:
+    return repr(value)
+
+
+def _attribute(target: str) -> str:
+    """`self.a.b`; numbered children of a container by getattr's plain form."""
+    text = "self"
+    for part in target.split("."):
+        text += f".{part}" if part.isidentifier() else f"._modules[{part!r}]"
+    return text
+
+
+def _registrations(graph: Graph) -> list[str]:
+    """Statements of `__init__` that give the state dict its names."""
+    lines: list[str] = []
+    containers: set[str] = set()
+    for target, meta in graph.state.items():
+        parts = target.split(".")
+        for depth in range(1, len(parts)):
+            prefix = ".".join(parts[:depth])
+            if prefix not in containers:
+                containers.add(prefix)
+                owner = _attribute(".".join(parts[: depth - 1])) if depth > 1 else "self"
+                lines.append(f"{owner}.add_module({parts[depth - 1]!r}, nn.Module())")
+        owner = _attribute(".".join(parts[:-1])) if len(parts) > 1 else "self"
+        size = f"({', '.join(map(str, meta.shape))}{',' if len(meta.shape) == 1 else ''})"
+        made = f"torch.empty({size}, dtype=torch.{meta.dtype})"
+        if target in graph.state_parameters:
+            grad = "" if meta.dtype in ir.FLOAT_DTYPES else ", requires_grad=False"
+            lines.append(f"{owner}.register_parameter({parts[-1]!r}, nn.Parameter({made}{grad}))")
+        else:
+            lines.append(f"{owner}.register_buffer({parts[-1]!r}, {made})")
+    return lines
+
+
+def constant_name(item: GraphInput) -> str:
+    return f"constant_{cpp_name(item.name)}"
+
+
+def _constants(items: Sequence[GraphInput]) -> list[str]:
+    lines = []
+    for item in items:
+        values = [int(v) if item.meta.dtype not in ir.FLOAT_DTYPES else v for v in item.values or ()]
+        text = ", ".join(
+            f'float("{v}")' if isinstance(v, float) and (v != v or abs(v) == float("inf")) else repr(v) for v in values
+        )
+        shape = ", ".join(map(str, item.meta.shape))
+        lines.append(
+            f"self.register_buffer({constant_name(item)!r}, torch.tensor([{text}], dtype=torch.{item.meta.dtype})"
+            f".view({shape or '()'}), persistent=False)"
+        )
+    return lines
+
+
+def _nest(spec: Any) -> str:
+    """The returned value as a Python expression over `results`."""
+    if "t" in spec:
+        return f"results[{spec['t']}]"
+    if "v" in spec:
+        return _literal(spec["v"])
+    if "f" in spec:
+        return f"float({spec['f']!r})"
+    if "list" in spec:
+        return f"[{', '.join(_nest(item) for item in spec['list'])}]"
+    if "tuple" in spec:
+        items = [_nest(item) for item in spec["tuple"]]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if "dict" in spec:
+        return "{" + ", ".join(f"{key!r}: {_nest(item)}" for key, item in spec["dict"].items()) + "}"
+    raise NotCovered(f"An output of this form can't be returned: {spec}", "Return tensors")
+
+
+def _source(item: GraphInput, graph: Graph) -> str:
+    """How `forward` reaches a buffer that it passes on."""
+    if item.kind is ValueKind.INPUT:
+        if item.position is None or item.position >= len(graph.forward_parameters):
+            raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
+        return graph.forward_parameters[item.position]
+    if item.target is not None and item.target in graph.state:
+        return _attribute(item.target)
+    if item.kind is ValueKind.CONSTANT:
+        return f"self.{constant_name(item)}"
+    return f"self._derived[{int(item.name.removeprefix('derived_'))}]"
+
+
+def config_line(tunables: Mapping[str, int], config: Mapping[str, int] | None) -> str:
+    """The line of `model_new.py` that holds the settings."""
+    settings = {name: (config or {}).get(name, 0) for name in tunables}
+    return "CONFIG = {" + ", ".join(f'"{name}": {value}' for name, value in settings.items()) + "}"
+
+
+def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[str, GraphInput], device: Device) -> str:
+    """`model_new.py`."""
+
+    def call(stage: Stage) -> str:
+        passed = [_source(inputs[name], graph) for name, _ in stage.given]
+        passed += [f'CONFIG["{name}"]' for name in stage.tunables]
+        return f"cuda_extension.{stage.name}(" + ", ".join(passed) + ")"
+
+    tunables = {**(derive.tunables if derive else {}), **forward.tunables}
+    used = {name for stage in (forward, derive) if stage for name, _ in stage.given}
+    constants = [inputs[name] for name in sorted(used) if inputs[name].kind is ValueKind.CONSTANT]
+    constants = [item for item in constants if item.target is None or item.target not in graph.state]
+    spec = json.loads(graph.output_spec)
+    single = len(graph.outputs) == 1
+    weights = [
+        inputs[name] for name, _ in (derive.given if derive else ()) if inputs[name].kind is not ValueKind.CONSTANT
+    ]
+    return render(
+        "model_new.py.j2",
+        {
+            "config": config_line(tunables, None),
+            "signature": graph.init_signature,
+            "registrations": _registrations(graph) + _constants(constants),
+            "forward_parameters": ", ".join(["self", *graph.forward_parameters]),
+            "forward_call": call(forward),
+            "result": _nest(spec).replace("results[0]", "results") if single else _nest(spec),
+            "plain": spec == {"t": 0},
+            "derive_call": call(derive) if derive else "",
+            "derive_single": derive is not None and len(derive.returned) == 1,
+            "any_weight": _source(weights[0], graph) if weights else "",
+            "device": device.value,
+        },
+    )
+
+
+def files(graph: Graph, stages: Sequence[Stage], inputs: Mapping[str, GraphInput], device: Device) -> dict[str, str]:
+    """All files of the candidate. Stages: forward, then derive where there is one."""
+    result: dict[str, str] = {}
+    for stage in stages:
+        for step in stage.steps:
+            for path, text in step.files.items():
+                assert result.setdefault(path, text) == text, f"two texts for {path}"
+    result["kernels/fused_binding.cpp"] = binding(stages, device)
+    result["model_new.py"] = module(graph, stages[0], stages[1] if len(stages) > 1 else None, inputs, device)
+    return result

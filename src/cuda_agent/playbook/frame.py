@@ -1,0 +1,397 @@
+"""From values to expressions: pulls a value's definition through views into one kernel's loop variables.
+
+A `Frame` is a kernel's iteration space: root dimensions, each factored finely enough for every reshape on the way to be
+affine. Some of its dimensions are rows (what reductions keep), the others columns (what they reduce).
+Pulling restarts with a finer frame when a reshape asks for it (`NeedSplit`), and gives up with `Conflict` where a
+reduction doesn't fit the frame, so that the planner puts that value into memory first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cuda_agent.playbook import ir
+
+Dim: TypeAlias = tuple[int, int]  # root, position of the factor in it
+
+
+class NeedSplit(Exception):
+    """The factor `dim` must be split into (size / inner, inner)."""
+
+    def __init__(self, dim: Dim, inner: int) -> None:
+        self.dim, self.inner = dim, inner
+        super().__init__(f"split {dim} by {inner}")
+
+
+class NeedRoots(Exception):
+    """The frame needs column dimensions of these sizes."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        super().__init__(str(sizes))
+
+
+class Conflict(Exception):
+    """`value` can't be computed inside this frame and must be in memory before. `inside` is the reduction around it."""
+
+    def __init__(self, value: str, inside: str | None) -> None:
+        self.value, self.inside = value, inside
+        super().__init__(value)
+
+
+@dataclass(frozen=True)
+class Coord:
+    """const + Σ coef · dimension + Σ coef · (value of an expression)."""
+
+    terms: tuple[tuple[Dim, int], ...] = ()
+    const: int = 0
+    dynamic: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, other: Coord) -> Coord:
+        return Coord(_merge(self.terms, other.terms), self.const + other.const, _merge(self.dynamic, other.dynamic))
+
+    def times(self, factor: int) -> Coord:
+        if factor == 0:
+            return Coord()
+        return Coord(
+            tuple((dim, coef * factor) for dim, coef in self.terms),
+            self.const * factor,
+            tuple((node, coef * factor) for node, coef in self.dynamic),
+        )
+
+    def coef(self, dim: Dim) -> int:
+        return next((coef for at, coef in self.terms if at == dim), 0)
+
+
+def _merge(a: tuple[tuple, ...], b: tuple[tuple, ...]) -> tuple:  # type: ignore[type-arg]
+    total = dict(a)
+    for key, coef in b:
+        total[key] = total.get(key, 0) + coef
+    return tuple(sorted((key, coef) for key, coef in total.items() if coef))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """low ≤ coord < high; None where that side always holds."""
+
+    coord: Coord
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A node of a kernel's expression graph.
+
+    op `load` (buffer, address, guards), `const` (value), `index` (address), `inside` (guards, a bool), `reduce`
+    (kind in `name`), or the name of a pointwise operator with operands `args`. `type` is the compute type.
+    """
+
+    op: str
+    type: str
+    args: tuple[int, ...] = ()
+    name: str = ""
+    dtype: str = ""
+    coord: Coord = Coord()
+    guards: tuple[Bound, ...] = ()
+    value: ir.Scalar | None = None
+
+
+@dataclass
+class Frame:
+    """Root dimensions as lists of factors, outermost first, and which of the factors are rows (None: not known)."""
+
+    roots: list[list[int]]
+    rows: frozenset[Dim] | None = None
+
+    def dims(self) -> list[Dim]:
+        return [(r, p) for r, factors in enumerate(self.roots) for p in range(len(factors)) if factors[p] != 1]
+
+    def size(self, dim: Dim) -> int:
+        return self.roots[dim[0]][dim[1]]
+
+    def split(self, dim: Dim, inner: int) -> None:
+        factors = self.roots[dim[0]]
+        factors[dim[1] : dim[1] + 1] = [factors[dim[1]] // inner, inner]
+
+    def root(self, index: int) -> Coord:
+        terms, step = [], 1
+        for position in range(len(self.roots[index]) - 1, -1, -1):
+            size = self.roots[index][position]
+            if size != 1:
+                terms.append(((index, position), step))
+            step *= size
+        return Coord(tuple(sorted(terms)))
+
+    def extent(self, coord: Coord) -> tuple[int, int]:
+        """Smallest and largest value of the affine part."""
+        low = high = coord.const
+        for dim, coef in coord.terms:
+            reach = coef * (self.size(dim) - 1)
+            low, high = (low + reach, high) if reach < 0 else (low, high + reach)
+        return low, high
+
+    def linear(self, dims: list[Dim]) -> Coord:
+        """Row-major position over these dimensions in order."""
+        terms, step = [], 1
+        for dim in reversed(dims):
+            terms.append((dim, step))
+            step *= self.size(dim)
+        return Coord(tuple(sorted(terms)))
+
+
+def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
+    """Whether an affine position runs through 0 … count-1 once, over the dimensions that it holds."""
+    if coord.const or coord.dynamic:
+        return False
+    step = 1
+    for dim, coef in sorted(coord.terms, key=lambda term: term[1]):
+        if coef != step:
+            return False
+        step *= frame.size(dim)
+    return step == count
+
+
+def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: str) -> list[Coord]:
+    """Row-major position -> index in `shape`. Raises NeedSplit, or Conflict on `owner` where it isn't affine."""
+    strides = ir.contiguous(shape)
+    parts: list[list[tuple[Dim, int]]] = [[] for _ in shape]
+    dynamic: list[list[tuple[int, int]]] = [[] for _ in shape]
+    consts, left = [], position.const
+    for stride, size in zip(strides, shape, strict=True):
+        consts.append(min(left // stride, size - 1) if left >= 0 else 0)
+        left -= consts[-1] * stride
+    if left:
+        raise Conflict(owner, None)
+    for dim, coef in position.terms:
+        at = _slot(coef, strides, shape)
+        if at is None or coef % strides[at]:
+            raise Conflict(owner, None)
+        top = strides[at] * shape[at]
+        if coef * frame.size(dim) > top:
+            inner = top // coef
+            if top % coef or frame.size(dim) % inner:
+                raise Conflict(owner, None)
+            raise NeedSplit(dim, inner)
+        parts[at].append((dim, coef // strides[at]))
+    for node, coef in position.dynamic:
+        at = next((d for d, stride in enumerate(strides) if stride == coef and shape[d] > 1), None)
+        if at is None or parts[at]:
+            raise Conflict(owner, None)
+        dynamic[at].append((node, 1))
+    result = []
+    for terms, const, dyn, size in zip(parts, consts, dynamic, shape, strict=True):
+        coord = Coord(tuple(sorted(terms)), const, tuple(dyn))
+        low, high = frame.extent(coord)
+        if low < 0 or high >= size:
+            raise Conflict(owner, None)
+        result.append(coord)
+    return result
+
+
+def _slot(coef: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    for at, (stride, size) in enumerate(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= coef < stride * size:
+            return at
+    return None
+
+
+@dataclass
+class Puller:
+    """Evaluates values inside one frame. `resident` holds what is in memory: name -> strides in elements."""
+
+    frame: Frame
+    values: Mapping[str, ir.Value]
+    resident: Mapping[str, tuple[int, ...]]
+    nodes: list[Expr] = field(default_factory=list)
+    memo: dict[tuple[str, tuple[Coord, ...], tuple[Bound, ...]], int] = field(default_factory=dict)
+    _known: dict[Expr, int] = field(default_factory=dict)
+    _inside: str | None = None
+
+    def add(self, expr: Expr) -> int:
+        """Index of the expression, the same for equal ones."""
+        at = self._known.get(expr)
+        if at is None:
+            at = self._known[expr] = len(self.nodes)
+            self.nodes.append(expr)
+        return at
+
+    def const(self, value: ir.Scalar, type_: str) -> int:
+        return self.add(Expr("const", type_, value=value))
+
+    def pull(self, name: str, at: tuple[Coord, ...], guards: tuple[Bound, ...] = ()) -> int:
+        """The expression of value `name` at an index. Raises NeedSplit, NeedRoots, Conflict."""
+        key = (name, at, guards)
+        if key not in self.memo:
+            self.memo[key] = self._pull(self.values[name], at, guards)
+        return self.memo[key]
+
+    def _pull(self, value: ir.Value, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        strides = value.strides if isinstance(value, ir.Source) else self.resident.get(value.name)
+        if strides is not None:
+            address = Coord()
+            for coord, stride in zip(at, strides, strict=True):
+                address = address.plus(coord.times(stride))
+            return self.add(
+                Expr(
+                    "load",
+                    ir.compute_type(value.dtype),
+                    name=value.name,
+                    dtype=value.dtype,
+                    coord=address,
+                    guards=guards,
+                )
+            )
+        match value:
+            case ir.Pointwise():
+                return self._pointwise(value, at, guards)
+            case ir.Strided():
+                return self.pull(value.arg, tuple(_along(axis, at) for axis in value.axes), guards)
+            case ir.Reshape():
+                return self.pull(value.arg, self._reshape(value, at), guards)
+            case ir.Cat():
+                return self._cat(value, at, guards)
+            case ir.Pad():
+                return self._pad(value, at, guards)
+            case ir.Take():
+                return self._take(value, at, guards)
+            case ir.Iota():
+                index = self.add(
+                    Expr("index", "i64", coord=at[value.dim].times(value.step).plus(Coord(const=value.start)))
+                )
+                return self.cast(index, ir.compute_type(value.dtype))
+            case ir.Reduce():
+                return self._reduce(value, at)
+        raise TypeError(f"no rule for {value}")
+
+    def cast(self, node: int, type_: str) -> int:
+        expr = self.nodes[node]
+        if expr.type == type_:
+            return node
+        if expr.op == "const" and expr.value is not None and type_ in ("f32", "f64"):
+            return self.const(float(expr.value), type_)
+        return self.add(Expr("cast", type_, (node,)))
+
+    def _pointwise(self, value: ir.Pointwise, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        nodes = []
+        for position, arg in enumerate(value.args):
+            type_ = "b" if value.op == "where" and position == 0 else value.at
+            if isinstance(arg, str):
+                shape = self.values[arg].shape
+                index = tuple(
+                    c if size != 1 else Coord() for c, size in zip(at[len(at) - len(shape) :], shape, strict=True)
+                )
+                node = self.pull(arg, index, guards)
+                nodes.append(node if value.op == "cast" else self.cast(node, type_))
+            else:
+                nodes.append(self.const(arg, type_))
+        result = ir.compute_type(value.dtype)
+        if value.op in ("cast", "copy"):
+            return self.cast(nodes[0], result)
+        node = self.add(Expr(value.op, "b" if value.op in COMPARISONS else value.at, tuple(nodes)))
+        return self.cast(node, result)
+
+    def _reshape(self, value: ir.Reshape, at: tuple[Coord, ...]) -> tuple[Coord, ...]:
+        position = Coord()
+        for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
+            position = position.plus(coord.times(stride))
+        return tuple(delinearise(self.frame, position, self.values[value.arg].shape, value.arg))
+
+    def _cat(self, value: ir.Cat, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        along = at[value.dim]
+        self._split_for(along, value.sizes)
+        low, high = self.frame.extent(along)
+        start, result = 0, None
+        pieces = []
+        for arg, size in zip(value.args, value.sizes, strict=True):
+            if along.dynamic or (low < start + size and high >= start):
+                pieces.append((arg, start, size))
+            start += size
+        for arg, start, size in reversed(pieces):
+            bound = Bound(
+                along, start if start > 0 else None, start + size if start + size < sum(value.sizes) else None
+            )
+            only = len(pieces) == 1
+            index = (*at[: value.dim], along.plus(Coord(const=-start)), *at[value.dim + 1 :])
+            node = self.cast(self.pull(arg, index, guards if only else (*guards, bound)), ir.compute_type(value.dtype))
+            if result is None:
+                result = node
+            else:
+                test = self.add(Expr("inside", "b", guards=(Bound(along, None, start + size),)))
+                result = self.add(Expr("where", self.nodes[node].type, (test, node, result)))
+        assert result is not None
+        return result
+
+    def _split_for(self, along: Coord, sizes: tuple[int, ...]) -> None:
+        """Equal pieces (or pieces with a large common factor) become a dimension of their own."""
+        import math
+
+        piece = math.gcd(*sizes)
+        if piece < 8 or along.const or along.dynamic or len(along.terms) != 1:
+            return
+        dim, coef = along.terms[0]
+        if coef == 1 and self.frame.size(dim) > piece and self.frame.size(dim) % piece == 0:
+            raise NeedSplit(dim, piece)
+
+    def _pad(self, value: ir.Pad, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        index, bounds = [], []
+        for coord, low, size in zip(at, value.low, value.inner, strict=True):
+            shifted = coord.plus(Coord(const=-low))
+            least, most = self.frame.extent(shifted)
+            if least < 0 or most >= size or shifted.dynamic:
+                bounds.append(Bound(shifted, 0 if least < 0 else None, size if most >= size else None))
+            index.append(shifted)
+        node = self.pull(value.arg, tuple(index), (*guards, *bounds))
+        if not bounds:
+            return node
+        test = self.add(Expr("inside", "b", guards=tuple(bounds)))
+        fill = self.const(value.fill, self.nodes[node].type)
+        return self.add(Expr("where", self.nodes[node].type, (test, node, fill)))
+
+    def _take(self, value: ir.Take, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        shape = self.values[value.index].shape
+        picks = tuple(at[a] if size != 1 else Coord() for a, size in zip(value.index_axes, shape, strict=True))
+        node = self.cast(self.pull(value.index, picks, guards), "i64")
+        length = self.values[value.arg].shape[value.dim]
+        wrapped = self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64"))))
+        index = tuple(
+            Coord(dynamic=((wrapped, 1),)) if d == value.dim else at[axis] for d, axis in enumerate(value.axes)
+        )
+        return self.pull(value.arg, index, guards)
+
+    def _reduce(self, value: ir.Reduce, at: tuple[Coord, ...]) -> int:
+        frame = self.frame
+        position = Coord()
+        for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
+            position = position.plus(coord.times(stride))
+        used = frozenset(dim for dim, _ in position.terms)
+        if not is_bijection(frame, position, ir.numel(value.shape)) or (frame.rows is not None and frame.rows != used):
+            raise Conflict(value.name, self._inside)
+        source = self.values[value.arg]
+        sizes = tuple(source.shape[d] for d in value.dims)
+        columns = [dim for dim in frame.dims() if dim not in used]
+        if not columns and ir.numel(sizes) > 1:
+            if frame.rows is not None:
+                raise Conflict(value.name, self._inside)
+            raise NeedRoots(sizes)
+        if ir.numel(sizes) != ir.numel([frame.size(dim) for dim in columns]):
+            raise Conflict(value.name, self._inside)
+        frame.rows = used
+        reduced = iter(delinearise(frame, frame.linear(columns), sizes, value.name))
+        kept = iter(at)
+        index = tuple(next(reduced) if d in value.dims else next(kept) for d in range(len(source.shape)))
+        before, self._inside = self._inside, value.name
+        body = self.cast(self.pull(value.arg, index), ir.compute_type(value.dtype))
+        self._inside = before
+        return self.add(Expr("reduce", ir.compute_type(value.dtype), (body,), name=value.kind))
+
+
+def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
+    moved = Coord() if axis.of is None else at[axis.of].times(axis.step)
+    return moved.plus(Coord(const=axis.offset))
+
+
+#: operators whose result is a bool whatever they compare.
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"))

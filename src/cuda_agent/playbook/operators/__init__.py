@@ -1,0 +1,15 @@
+"""Which ATen operators are lowered, and how."""
+
+from __future__ import annotations
+
+from cuda_agent.playbook.lower import Lowering
+from cuda_agent.playbook.operators import elementwise, losses, norms, reductions, views
+
+#: operator -> its lowering; the names are those of `lower.operator_name`.
+TABLE: dict[str, Lowering] = {
+    **elementwise.TABLE,
+    **views.TABLE,
+    **reductions.TABLE,
+    **norms.TABLE,
+    **losses.TABLE,
+}

@@ -1,0 +1,318 @@
+"""Graph -> Plan: anchors go to their skills, everything between them into as few kernels as fit.
+
+Values that nobody needs in memory are recomputed inside the kernels that use them. A kernel is begun at the last value
+that must be in memory, and takes along every other one that it computes anyway; a reduction that doesn't fit a kernel's
+frame (`Conflict`) is put into memory by a kernel before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
+from cuda_agent.playbook import ir, kernel
+from cuda_agent.playbook.frame import Conflict
+from cuda_agent.playbook.lower import Builder
+from cuda_agent.playbook.operators import TABLE
+from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView, cpp_name
+from cuda_agent.playbook.skills.colreduce.skill import column_step
+from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
+from cuda_agent.playbook.skills.rowreduce.skill import row_step
+
+
+def refs(node: Node) -> tuple[str, ...]:
+    """Values that a node reads, in order."""
+    found: list[str] = []
+
+    def walk(arg: object) -> None:
+        if isinstance(arg, Ref):
+            found.append(arg.ref)
+        elif isinstance(arg, list | tuple):
+            for item in arg:
+                walk(item)
+
+    for arg in (*node.args, *node.kwargs.values()):
+        walk(arg)
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass
+class State:
+    """The planner's state; also what skills may ask (`plan.PlanState`)."""
+
+    graph: Graph
+    device: Device
+    precision: Precision
+    builder: Builder = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+    resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    returned: tuple[str, ...] = ()
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _metas: dict[str, TensorMeta] = field(default_factory=dict)
+    _users: dict[str, list[Node]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.builder = Builder(self.graph)
+        for item in self.graph.inputs:
+            self._metas[item.name] = item.meta
+            if item.values is not None and item.meta.numel == 1:
+                whole = item.meta.dtype not in ir.FLOAT_DTYPES
+                value = self.builder.pointwise(
+                    "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
+                )
+                self.builder.expand(value, item.meta.shape, item.name)
+            else:
+                self.builder.source(item.name, item.meta)
+        for node in self.graph.nodes:
+            self._nodes[node.name] = node
+            meta = node.outputs[0] if node.outputs else None
+            if meta is not None:
+                self._metas[node.name] = meta
+            for name in refs(node):
+                self._users.setdefault(name, []).append(node)
+        self._names = set(self._metas) | set(self._nodes)
+
+    # ---- what skills ask
+
+    def node(self, name: str) -> Node | None:
+        return self._nodes.get(name)
+
+    def meta(self, name: str) -> TensorMeta:
+        if name in self._metas:
+            return self._metas[name]
+        value = self.builder.value(name)
+        return TensorMeta(shape=value.shape, dtype=value.dtype, strides=ir.contiguous(value.shape))
+
+    def users(self, name: str) -> tuple[Node, ...]:
+        return tuple(self._users.get(name, ()))
+
+    def is_output(self, name: str) -> bool:
+        return name in self.graph.outputs
+
+    def strided(self, name: str) -> StridedView | None:
+        """Follows views to a buffer that exists already."""
+        resolved = self.builder.resolve(name)
+        value = self.builder.values.get(resolved)
+        if value is None:
+            return None
+        try:
+            group = kernel.pull(resolved, self.builder.values, self.resident)
+        except Conflict:
+            return None
+        expr = group.puller.nodes[group.stores[0].node]
+        if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.dtype != value.dtype:
+            return None
+        strides = []
+        for root, factors in enumerate(group.frame.roots):
+            coefs = [expr.coord.coef((root, position)) for position in range(len(factors))]
+            for outer in range(len(factors) - 1):
+                if factors[outer] > 1 and coefs[outer] != coefs[outer + 1] * factors[outer + 1]:
+                    return None
+            strides.append(coefs[-1] if factors and factors[-1] > 1 else next((c for c in coefs if c), 0))
+        return StridedView(expr.name, value.shape, tuple(strides), expr.coord.const)
+
+    def fresh(self, stem: str) -> str:
+        name, serial = stem, 1
+        while name in self._names:
+            serial += 1
+            name = f"{stem}_{serial}"
+        self._names.add(name)
+        return name
+
+    # ---- making kernels
+
+    def in_memory(self, name: str) -> bool:
+        resolved = self.builder.resolve(name)
+        return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)
+
+    def require(self, names: Sequence[str]) -> None:
+        """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed."""
+        order = {name: at for at, name in enumerate(self.builder.values)}
+        wanted = {self.builder.resolve(name) for name in names if not self.in_memory(name)}
+        pending = sorted(wanted, key=lambda name: order[name])
+        while pending:
+            pending = [name for name in pending if name not in self.resident]
+            if pending:
+                self._kernel_for(pending)
+
+    def _kernel_for(self, pending: list[str]) -> None:
+        """One kernel for the last pending value and all others that fit into it, after what it needs."""
+        last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
+        try:
+            group = kernel.pull(last, self.builder.values, self.resident)
+        except Conflict as conflict:
+            cut = self._cut(conflict, last)
+            if cut == last or cut in self.resident:
+                raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
+            self.require([cut])
+            return
+        group = self._widen(group, last, pending)
+        strides = {}
+        for store in group.stores:
+            value = self.builder.values[store.name]
+            meta = self._metas.get(store.name)
+            wanted = meta.strides if meta is not None and meta.shape == value.shape else None
+            strides[store.name] = kernel.layout(value, wanted)
+        self._emit(kernel.finish(group, strides), strides)
+
+    def _has_reduction(self, name: str) -> bool:
+        seen, stack = set(), [name]
+        while stack:
+            at = stack.pop()
+            if at in seen or at in self.resident:
+                continue
+            seen.add(at)
+            value = self.builder.values[at]
+            if isinstance(value, ir.Reduce):
+                return True
+            stack += ir.operands(value)
+        return False
+
+    def _widen(self, group: kernel.Group, last: str, pending: list[str]) -> kernel.Group:
+        """Take along pending values that the kernel computes anyway, and those that read the same memory."""
+        for name in pending:
+            if name == last:
+                continue
+            store = kernel.computed_everywhere(name, group)
+            if store is not None:
+                group.stores.append(store)
+        taken = {store.name for store in group.stores}
+        reads = {e.name for e in group.puller.nodes if e.op == "load"}
+        extra: list[str] = []
+        for name in pending:
+            if name in taken:
+                continue
+            try:
+                alone = kernel.pull(name, self.builder.values, self.resident)
+                if not reads & {e.name for e in alone.puller.nodes if e.op == "load" and len(e.coord.terms) > 0}:
+                    continue
+                wider = kernel.pull(last, self.builder.values, self.resident, [*sorted(taken - {last}), *extra, name])
+            except Conflict:
+                continue
+            extra.append(name)
+            group = wider
+        return group
+
+    def _cut(self, conflict: Conflict, last: str) -> str:
+        """What to put into memory: the body of the outer reduction where it's as small as the inner one."""
+        value, inside = conflict.value, conflict.inside
+        if inside is not None and inside != value:
+            outer = self.builder.values[inside]
+            inner = self.builder.values[value]
+            assert isinstance(outer, ir.Reduce)
+            body = self.builder.values[outer.arg]
+            if ir.numel(body.shape) <= ir.numel(inner.shape):
+                return body.name
+        if value == last and inside is not None:
+            return inside
+        return value
+
+    def _emit(self, work: kernel.Kernel, strides: dict[str, tuple[int, ...]]) -> None:
+        buffers = tuple(
+            Buffer(s.name, TensorMeta(shape=self.builder.values[s.name].shape, dtype=s.dtype, strides=strides[s.name]))
+            for s in work.stores
+        )
+        if not work.reduces:
+            step = pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
+        elif _reduces_contiguous(work):
+            step = row_step(work, buffers, self.device, self._step_name(work, "rows"))
+        else:
+            step = column_step(work, buffers, self.device, self._step_name(work, "columns"))
+        self.steps.append(step)
+        self.resident.update(strides)
+
+    def _step_name(self, work: kernel.Kernel, stem: str) -> str:
+        words = [
+            e.op for e in work.nodes if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "wrap_index")
+        ]
+        kinds = [e.name for e in work.nodes if e.op == "reduce"]
+        return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
+
+    def accept(self, claim: Claim) -> None:
+        """Add an anchor's steps, after the kernels that make its inputs."""
+        for step in (*claim.before, claim.step):
+            self.require([name for name in step.inputs if not self.in_memory(name)])
+            self.steps.append(step)
+            for buffer in step.outputs:
+                self.builder.source(buffer.name, buffer.meta)
+
+
+def _reduces_contiguous(work: kernel.Kernel) -> bool:
+    """Whether most bytes are read with the innermost reduced axis contiguous."""
+    if not work.cols:
+        return True
+    last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
+    along_cols = along_rows = 0
+    for expr in work.nodes:
+        if expr.op == "load":
+            coefs = work.coefs(expr.coord)
+            weight = ir.ITEM_BYTES[expr.dtype] * ir.numel([s for s, c in zip(work.axes(), coefs, strict=True) if c])
+            along_cols += weight * (coefs[last] == 1)
+            along_rows += weight * (rows > 0 and coefs[rows - 1] == 1)
+    return along_cols >= along_rows
+
+
+def live_nodes(graph: Graph) -> set[str]:
+    """Nodes that an output depends on."""
+    nodes = {node.name: node for node in graph.nodes}
+    seen: set[str] = set()
+    stack = list(graph.outputs)
+    while stack:
+        name = stack.pop()
+        if name in seen or name not in nodes:
+            continue
+        seen.add(name)
+        stack += refs(nodes[name])
+    mutating = {n.name for n in graph.nodes if n.op.split(".")[1 if "." in n.op else 0].endswith("_")}
+    return seen | mutating
+
+
+def plan(graph: Graph, device: Device, precision: Precision, skills: Sequence[Skill]) -> tuple[tuple[Step, ...], State]:
+    """Steps in order, and the state with the layouts. Raises NotCovered naming every operator without a kernel."""
+    state = State(graph, device, precision)
+    live = live_nodes(graph)
+    covered: set[str] = set()
+    missing: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.name in covered or node.name not in live:
+            continue
+        claim = (
+            next((c for skill in skills if (c := skill.claim(state, node)) is not None), None) if not missing else None
+        )
+        if claim is not None:
+            state.accept(claim)
+            covered |= claim.covers
+            continue
+        reason = state.builder.lower(node, TABLE)
+        if reason is not None:
+            missing.setdefault(node.op, reason)
+    if missing:
+        # Operators that only read a missing one's result say nothing of their own.
+        own = {op: why for op, why in missing.items() if not why.startswith(("reads ", "needs result"))} or missing
+        names = ", ".join(f"{op} ({why})" for op, why in sorted(own.items()))
+        raise NotCovered(
+            f"No skill of the playbook covers {names}", "Try another policy, or write these kernels by hand"
+        )
+    state.returned = _returned(state, graph)
+    state.require(list(state.returned))
+    return tuple(state.steps), state
+
+
+def _returned(state: State, graph: Graph) -> tuple[str, ...]:
+    """The values that `forward` returns; an input that is returned itself gets a copy of its own."""
+    given = {item.name for item in graph.inputs}
+    names = []
+    for name in graph.outputs:
+        resolved = state.builder.resolve(name)
+        if resolved in given:
+            dtype = state.builder.values[resolved].dtype
+            resolved = state.builder.pointwise(
+                "copy", resolved, dtype=dtype, name=state.fresh(f"{cpp_name(name)}_copy")
+            )
+        names.append(resolved)
+    return tuple(names)

@@ -1,0 +1,88 @@
+"""Graph -> files of a candidate, with its tunables: the playbook's one entrance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
+from cuda_agent.core.records import Candidate
+from cuda_agent.playbook import emit, ir
+from cuda_agent.playbook.algebra import rewrite
+from cuda_agent.playbook.planner import plan
+from cuda_agent.playbook.registry import SKILLS
+
+_KNOWN_DTYPES = frozenset(ir.ITEM_BYTES)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate's files, its tunables (name -> number of settings, 0 the default), and how it came about."""
+
+    files: Mapping[str, str]
+    tunables: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    steps: tuple[str, ...] = field(default=())
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(files=dict(self.files))
+
+    @property
+    def summary(self) -> str:
+        """One line: the kernels in order, and the algebra that was applied."""
+        text = " -> ".join(self.steps)
+        return f"{text} ({'; '.join(self.notes)})" if self.notes else text
+
+    def config_line(self, config: Mapping[str, int] | None) -> str:
+        """The line of `model_new.py` with these settings; the defaults for None."""
+        return emit.config_line(self.tunables, config)
+
+
+def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
+    """Raises NotCovered, naming the operators, where no skill covers the whole graph."""
+    _check(graph)
+    rewritten = rewrite(graph)
+    main = rewritten.graph
+    steps, state = plan(main, device, precision, SKILLS)
+    inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
+    stages = [emit.Stage("fused_forward", steps, _given(main, steps, state.returned), state.returned)]
+    notes = [*rewritten.notes, *state.notes]
+    if rewritten.derive is not None:
+        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS)
+        inputs |= {item.name: item for item in rewritten.derive.inputs}
+        given = _given(rewritten.derive, derived, derived_state.returned)
+        stages.append(emit.Stage("fused_derive", derived, given, derived_state.returned))
+        notes += derived_state.notes
+    every = [step for stage in stages for step in stage.steps]
+    return Proposal(
+        files=emit.files(graph, stages, inputs, device),
+        tunables={name: count for stage in reversed(stages) for name, count in stage.tunables.items()},
+        notes=tuple(dict.fromkeys([*notes, *(note for step in every for note in step.notes)])),
+        skills=tuple(dict.fromkeys([*(["algebra"] if rewritten.notes else []), *(step.skill for step in every)])),
+        steps=tuple(step.name for step in every),
+    )
+
+
+def _given(graph: Graph, steps: tuple, returned: tuple[str, ...]) -> tuple[tuple[str, TensorMeta], ...]:  # type: ignore[type-arg]
+    """Graph inputs that the steps read, in the graph's order."""
+    read = {name for step in steps for name in step.inputs} | set(returned)
+    order = (ValueKind.INPUT, ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT)
+    items = sorted((item for item in graph.inputs if item.name in read), key=lambda item: order.index(item.kind))
+    return tuple((item.name, item.meta) for item in items)
+
+
+def _check(graph: Graph) -> None:
+    """Refuse what no kernel can read."""
+    for item in graph.inputs:
+        if item.meta.dtype not in _KNOWN_DTYPES:
+            raise NotCovered(f"Values of type {item.meta.dtype} have no kernels", "Use real types of 8 to 64 bits")
+        if item.kind is ValueKind.CONSTANT and item.values is None and item.target not in graph.state:
+            raise NotCovered(
+                f"The constant {item.target or item.name} isn't in the state dict", "Register it as a buffer"
+            )
+        if 0 in item.meta.shape:
+            raise NotCovered(f"{item.name} is empty", "Empty tensors have no kernels")

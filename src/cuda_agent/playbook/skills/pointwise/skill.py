@@ -1,0 +1,210 @@
+"""Skill (a): any chain of element-wise operators with broadcasting and views, as one kernel with one or more results."""
+
+from __future__ import annotations
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import (
+    C_TYPES,
+    Printer,
+    decode,
+    header,
+    indent,
+    launcher,
+    parameters,
+    render,
+    storage_type,
+    vector_width,
+)
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.plan import Buffer, Step, cpp_name
+
+NAME = "pointwise"
+#: (threads, vectors in flight a thread) on cuda; the first is the default.
+CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
+_TILE = 2048
+_LARGE_BYTES = 8 << 20
+
+
+def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+    """A step that computes the kernel's stores. A kernel over no axis has one element."""
+    if not work.cols:
+        work = Kernel(work.nodes, work.stores, (), (1,))
+    text = _cuda(work, name) if device is Device.CUDA else _cpu(work, name)
+    suffix = "cu" if device is Device.CUDA else "cpp"
+    declaration, call = launcher(work, device, name)
+    return Step(
+        skill=NAME,
+        name=name,
+        inputs=work.reads,
+        outputs=outputs,
+        files={f"kernels/{name}.{suffix}": text, **header(device)},
+        declaration=declaration,
+        call=call,
+        tunables={name: len(CONFIGS) if device is Device.CUDA else 3},
+    )
+
+
+def title(work: Kernel) -> str:
+    """One line that says what is computed."""
+    made = ", ".join(cpp_name(s.name) for s in work.stores)
+    return f"{made} from {', '.join(cpp_name(n) for n in work.reads) or 'constants'}"
+
+
+def casts(work: Kernel, device: Device) -> list[str]:
+    """Statements that give the launcher's pointers their types, where they cross as void*."""
+    lines = []
+    for type_, name in parameters(work, device):
+        lines.append(f"auto* {name}_p = static_cast<{type_}>({name});")
+    return lines
+
+
+def common(work: Kernel, device: Device, name: str) -> dict[str, object]:
+    """What every template of a launcher needs."""
+    declaration, _ = launcher(work, device, name)
+    inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
+    pairs = parameters(work, device)
+    return {
+        "name": name,
+        "title": title(work),
+        "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
+        "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
+        "arguments": ", ".join(f"{n}_p" for _, n in pairs),
+        "launcher_parameters": inside,
+        "casts": indent(casts(work, device), 2),
+        "axes": " x ".join(str(size) for size in work.axes()),
+    }
+
+
+def is_late(work: Kernel, expr: Expr) -> bool:
+    """Loads whose address or guard changes otherwise than by one element along the vector."""
+    axis = (len(work.axes()) - 1, 0)
+    moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
+    return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or moving_guard
+
+
+def _cuda(work: Kernel, name: str) -> str:
+    width = vector_width(work)
+    count = ir.numel(work.cols)
+    last = len(work.cols) - 1
+    names = [f"i{k}" for k in range(len(work.cols))]
+    early: list[str] = []
+    loads: list[str] = []
+    texts: dict[int, str] = {}
+    scalar_axis = Printer(work, lambda k: f"i{k}", lambda at, e: texts[at])
+    for at, expr in enumerate(work.nodes):
+        if expr.op != "load" or is_late(work, expr):
+            continue
+        type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
+        vector = width > 1 and expr.coord.coef((last, 0)) == 1
+        address = scalar_axis.address(expr.coord)
+        variable = f"x{at}"
+        early.append(f"Vec<{type_}, WIDTH> {variable}[UNROLL];" if vector else f"{type_} {variable}[UNROLL];")
+        value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
+        if expr.guards:
+            loads.append(f"{variable}[u] = {'{}' if vector else f'{type_}()'};")
+            value = f"if ({scalar_axis.test(expr.guards)}) {variable}[u] = {value};"
+            loads.append(value)
+        else:
+            loads.append(f"{variable}[u] = {value};")
+        texts[at] = f"widen({variable}[u].v[j])" if vector else f"widen({variable}[u])"
+
+    def lane(axis: int) -> str:
+        return f"(i{axis} + j)" if axis == last and width > 1 else f"i{axis}"
+
+    def late(at: int, expr: Expr) -> str:
+        if at in texts:
+            return texts[at]
+        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
+        return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
+
+    printer = Printer(work, lane, late)
+    body = printer.statements([s.node for s in work.stores])
+    declarations, stores = [], []
+    for number, store in enumerate(work.stores):
+        type_ = storage_type(store.dtype, Device.CUDA)
+        whole = width > 1 and store.coord.coef((last, 0)) == 1
+        value = f"narrow<{type_}>({printer.known[store.node]})"
+        if whole:
+            declarations.append(f"Vec<{type_}, WIDTH> y{number};")
+            body.append(f"y{number}.v[j] = {value};")
+            stores.append(f"store_vector({cpp_name(store.name)} + {scalar_axis.address(store.coord)}, y{number});")
+        else:
+            body.append(f"{cpp_name(store.name)}[{printer.address(store.coord)}] = {value};")
+    return render(
+        "skills/pointwise/pointwise.cu.j2",
+        {
+            **common(work, Device.CUDA, name),
+            "elements": count,
+            "width": width,
+            "vectors": count // width,
+            "index_type": index_type(work),
+            "decode": indent(decode(work.cols, names, "vector", "Index", scale=width), 6),
+            "early_declarations": early,
+            "early_loads": indent(loads, 6),
+            "out_declarations": indent(declarations, 6),
+            "body": indent(body, 8),
+            "stores": indent(stores, 6),
+            "configs": CONFIGS,
+        },
+    )
+
+
+def index_type(work: Kernel) -> str:
+    """32 bits where every address and position fits."""
+    reach = ir.numel(work.axes())
+    coords = [e.coord for e in work.nodes if e.op == "load"] + [s.coord for s in work.stores]
+    for coord in coords:
+        if coord.dynamic:
+            return "long long"
+        sizes = work.axes()
+        reach = max(reach, abs(coord.const) + sum(abs(coef) * sizes[k] for (k, _), coef in coord.terms))
+    return "int" if reach < 2**31 - 2**22 else "long long"
+
+
+def _cpu(work: Kernel, name: str) -> str:
+    last = len(work.cols) - 1
+    inner, outer = work.cols[-1], ir.numel(work.cols[:-1])
+    names = [f"i{k}" for k in range(last)]
+
+    def axis(k: int) -> str:
+        return "j" if k == last else f"i{k}"
+
+    def load(at: int, expr: Expr) -> str:
+        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
+        return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
+
+    printer = Printer(work, axis, load)
+    body = printer.statements([s.node for s in work.stores])
+    buffers, direct, buffered, copies = [], [], [], []
+    for number, store in enumerate(work.stores):
+        type_, target = storage_type(store.dtype, Device.CPU), cpp_name(store.name)
+        value = f"narrow<{type_}>({printer.known[store.node]})"
+        direct.append(f"{target}[{printer.address(store.coord)}] = {value};")
+        if store.coord.coef((last, 0)) == 1:
+            base = printer.address(store.coord, without=last)
+            buffers.append(f"alignas(64) {type_} y{number}[TILE];")
+            buffered.append(f"y{number}[k] = {value};")
+            copies.append(f"stream_copy({target} + {base} + begin, y{number}, count * sizeof({type_}));")
+        else:
+            buffered.append(direct[-1])
+    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores) * ir.numel(work.cols)
+    return render(
+        "skills/pointwise/pointwise.cpp.j2",
+        {
+            **common(work, Device.CPU, name),
+            "elements": ir.numel(work.cols),
+            "outer": outer,
+            "inner": inner,
+            "tile": _TILE,
+            "outer_body": inner < 256,
+            "decode": indent(decode(work.cols[:-1], names, "outer", "long"), 6 if inner >= 256 else 4) if names else "",
+            "body": indent(body, 10 if inner >= 256 else 6),
+            "buffers": indent(buffers, 8),
+            "direct_stores": indent(direct, 10 if inner >= 256 else 6),
+            "buffered_stores": indent(buffered, 10),
+            "copies": indent(copies, 8),
+            "large": written >= _LARGE_BYTES,
+        },
+    )

@@ -1,0 +1,219 @@
+// Scalar functions, conversions and vector accesses that the kernels of this folder share.
+// Compute types are float, double, long long, int and bool; 16-bit floats are widened when loaded and rounded when stored.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+template <typename T, int N>
+struct alignas((sizeof(T) * N < 16) ? sizeof(T) * N : 16) Vec {
+  T v[N];
+};
+
+template <int N, typename T>
+__device__ __forceinline__ Vec<T, N> load_vector(const T* p) {
+  return *reinterpret_cast<const Vec<T, N>*>(p);
+}
+template <int N, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vec<T, N>& x) {
+  *reinterpret_cast<Vec<T, N>*>(p) = x;
+}
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ long long widen(long long x) { return x; }
+__device__ __forceinline__ int widen(int x) { return x; }
+__device__ __forceinline__ int widen(short x) { return x; }
+__device__ __forceinline__ int widen(signed char x) { return x; }
+__device__ __forceinline__ int widen(unsigned char x) { return x; }
+__device__ __forceinline__ bool widen(bool x) { return x; }
+
+template <typename T, typename C>
+__device__ __forceinline__ T narrow(C x) {
+  return static_cast<T>(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16, float>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half narrow<__half, float>(float x) {
+  return __float2half_rn(x);
+}
+
+// expf and logf are the fast intrinsics under --use_fast_math (about 2 ulp); tanhf would be accurate to 2^-11 only, so
+// tanh has a form of its own; sin and cos reduce their argument in double first.
+__device__ __forceinline__ float f_exp(float x) { return expf(x); }
+__device__ __forceinline__ double f_exp(double x) { return exp(x); }
+__device__ __forceinline__ float f_exp2(float x) { return exp2f(x); }
+__device__ __forceinline__ double f_exp2(double x) { return exp2(x); }
+__device__ __forceinline__ float f_expm1(float x) { return expm1f(x); }
+__device__ __forceinline__ double f_expm1(double x) { return expm1(x); }
+__device__ __forceinline__ float f_log(float x) { return logf(x); }
+__device__ __forceinline__ double f_log(double x) { return log(x); }
+__device__ __forceinline__ float f_log2(float x) { return log2f(x); }
+__device__ __forceinline__ double f_log2(double x) { return log2(x); }
+__device__ __forceinline__ float f_log10(float x) { return log10f(x); }
+__device__ __forceinline__ double f_log10(double x) { return log10(x); }
+__device__ __forceinline__ float f_log1p(float x) { return log1pf(x); }
+__device__ __forceinline__ double f_log1p(double x) { return log1p(x); }
+__device__ __forceinline__ float f_sqrt(float x) { return sqrtf(x); }
+__device__ __forceinline__ double f_sqrt(double x) { return sqrt(x); }
+__device__ __forceinline__ float f_rsqrt(float x) { return rsqrtf(x); }
+__device__ __forceinline__ double f_rsqrt(double x) { return 1.0 / sqrt(x); }
+__device__ __forceinline__ float f_reciprocal(float x) { return 1.0f / x; }
+__device__ __forceinline__ double f_reciprocal(double x) { return 1.0 / x; }
+__device__ __forceinline__ float f_div(float x, float y) { return x / y; }
+__device__ __forceinline__ double f_div(double x, double y) { return x / y; }
+template <typename T>
+__device__ __forceinline__ T f_square(T x) { return x * x; }
+__device__ __forceinline__ float f_abs(float x) { return fabsf(x); }
+__device__ __forceinline__ double f_abs(double x) { return fabs(x); }
+__device__ __forceinline__ int f_abs(int x) { return x < 0 ? -x : x; }
+__device__ __forceinline__ long long f_abs(long long x) { return x < 0 ? -x : x; }
+template <typename T>
+__device__ __forceinline__ T f_sign(T x) { return static_cast<T>((x > T(0)) - (x < T(0))); }
+template <typename T>
+__device__ __forceinline__ T f_relu(T x) { return (x > T(0) || x != x) ? x : T(0); }
+template <typename T>
+__device__ __forceinline__ T f_maximum(T x, T y) { return (x > y || x != x) ? x : y; }
+template <typename T>
+__device__ __forceinline__ T f_minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+__device__ __forceinline__ float f_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ double f_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+__device__ __forceinline__ float f_tanh(float x) {
+  const float a = fabsf(x), s = x * x;
+  const float p = -3.33332819422e-1f + s * (1.33314422036e-1f + s * (-5.37397155531e-2f + s * (2.06390887954e-2f - s * 5.70498872745e-3f)));
+  const float small = x + x * s * p;
+  const float large = copysignf(1.0f - 2.0f / (expf(2.0f * a) + 1.0f), x);
+  return a < 0.625f ? small : large;
+}
+__device__ __forceinline__ double f_tanh(double x) { return tanh(x); }
+__device__ __forceinline__ float f_erf(float x) { return erff(x); }
+__device__ __forceinline__ double f_erf(double x) { return erf(x); }
+__device__ __forceinline__ float f_erfc(float x) { return erfcf(x); }
+__device__ __forceinline__ double f_erfc(double x) { return erfc(x); }
+__device__ __forceinline__ float reduced_angle(float x, int* quadrant) {
+  const double k = rint(static_cast<double>(x) * 0.63661977236758134);
+  *quadrant = static_cast<int>(static_cast<long long>(k) & 3);
+  return static_cast<float>(fma(-k, 1.5707963267948966, static_cast<double>(x)));
+}
+__device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
+  const float s = r * r;
+  const float sine = r + r * s * (-0.16666654611f + s * (0.00833216087f - s * 0.00019515296f));
+  const float cosi = 1.0f + s * (-0.5f + s * (0.04166664568f + s * (-0.00138873162f + s * 0.00002443315f)));
+  return cosine ? cosi : sine;
+}
+__device__ __forceinline__ float f_sin(float x) {
+  int q;
+  const float r = reduced_angle(x, &q), y = sin_or_cos(r, q & 1);
+  return (q & 2) ? -y : y;
+}
+__device__ __forceinline__ double f_sin(double x) { return sin(x); }
+__device__ __forceinline__ float f_cos(float x) {
+  int q;
+  const float r = reduced_angle(x, &q), y = sin_or_cos(r, !(q & 1));
+  return ((q + 1) & 2) ? -y : y;
+}
+__device__ __forceinline__ double f_cos(double x) { return cos(x); }
+__device__ __forceinline__ float f_tan(float x) { return f_sin(x) / f_cos(x); }
+__device__ __forceinline__ double f_tan(double x) { return tan(x); }
+#define BY_LIBRARY(name, single, wide)                                \
+  __device__ __forceinline__ float f_##name(float x) { return single(x); } \
+  __device__ __forceinline__ double f_##name(double x) { return wide(x); }
+BY_LIBRARY(atan, atanf, atan)
+BY_LIBRARY(asin, asinf, asin)
+BY_LIBRARY(acos, acosf, acos)
+BY_LIBRARY(sinh, sinhf, sinh)
+BY_LIBRARY(cosh, coshf, cosh)
+BY_LIBRARY(asinh, asinhf, asinh)
+BY_LIBRARY(acosh, acoshf, acosh)
+BY_LIBRARY(atanh, atanhf, atanh)
+BY_LIBRARY(floor, floorf, floor)
+BY_LIBRARY(ceil, ceilf, ceil)
+BY_LIBRARY(trunc, truncf, trunc)
+BY_LIBRARY(round, rintf, rint)
+#undef BY_LIBRARY
+__device__ __forceinline__ float f_atan2(float y, float x) { return atan2f(y, x); }
+__device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, x); }
+__device__ __forceinline__ float f_pow(float x, float y) { return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y))); }
+__device__ __forceinline__ double f_pow(double x, double y) { return pow(x, y); }
+template <typename T>
+__device__ __forceinline__ T f_pow(T x, T y) {
+  T result = 1;
+  for (; y > 0; y >>= 1, x *= x) result = (y & 1) ? result * x : result;
+  return result;
+}
+__device__ __forceinline__ float f_fmod(float x, float y) { return fmodf(x, y); }
+__device__ __forceinline__ double f_fmod(double x, double y) { return fmod(x, y); }
+template <typename T>
+__device__ __forceinline__ T f_fmod(T x, T y) { return x % y; }
+__device__ __forceinline__ float f_remainder(float x, float y) {
+  const float r = fmodf(x, y);
+  return (r != 0.0f && ((r < 0.0f) != (y < 0.0f))) ? r + y : r;
+}
+__device__ __forceinline__ double f_remainder(double x, double y) {
+  const double r = fmod(x, y);
+  return (r != 0.0 && ((r < 0.0) != (y < 0.0))) ? r + y : r;
+}
+template <typename T>
+__device__ __forceinline__ T f_remainder(T x, T y) {
+  const T r = x % y;
+  return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
+}
+template <typename T>
+__device__ __forceinline__ T f_floordiv(T x, T y) {
+  const T q = x / y;
+  return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
+}
+template <typename T>
+__device__ __forceinline__ bool f_isnan(T x) { return isnan(x); }
+template <typename T>
+__device__ __forceinline__ bool f_isinf(T x) { return isinf(x); }
+template <typename T>
+__device__ __forceinline__ bool f_isfinite(T x) { return isfinite(x); }
+__device__ __forceinline__ long long f_wrap_index(long long i, long long size) { return i < 0 ? i + size : i; }
+
+template <typename T>
+__device__ __forceinline__ T f_silu(T x) { return x * f_sigmoid(x); }
+template <typename T>
+__device__ __forceinline__ T f_gelu(T x) { return T(0.5) * x * (T(1) + f_erf(x * T(0.70710678118654752))); }
+template <typename T>
+__device__ __forceinline__ T f_gelu_tanh(T x) {
+  return T(0.5) * x * (T(1) + f_tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)));
+}
+template <typename T>
+__device__ __forceinline__ T f_softplus(T x, T beta, T threshold) {
+  const T s = x * beta;
+  return s > threshold ? x : (f_maximum(s, T(0)) + f_log1p(f_exp(-f_abs(s)))) / beta;
+}
+template <typename T>
+__device__ __forceinline__ T f_mish(T x) {
+  // tanh(log(1 + e)) = (e² + 2e) / (e² + 2e + 2)
+  const T e = f_exp(f_minimum(x, T(20))), n = e * (e + T(2));
+  return x > T(20) ? x : x * (n / (n + T(2)));
+}
+template <typename T>
+__device__ __forceinline__ T f_elu(T x, T negative, T positive, T inner) {
+  return x > T(0) ? positive * x : negative * f_expm1(inner * x);
+}
+template <typename T>
+__device__ __forceinline__ T f_selu(T x) {
+  return f_elu(x, T(1.6732632423543772 * 1.0507009873554805), T(1.0507009873554805), T(1));
+}
+template <typename T>
+__device__ __forceinline__ T f_leaky_relu(T x, T slope) { return x > T(0) ? x : x * slope; }
+template <typename T>
+__device__ __forceinline__ T f_relu6(T x) { return f_minimum(f_relu(x), T(6)); }
+template <typename T>
+__device__ __forceinline__ T f_hardsigmoid(T x) { return f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
+template <typename T>
+__device__ __forceinline__ T f_hardswish(T x) { return x * f_hardsigmoid(x); }
+template <typename T>
+__device__ __forceinline__ T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
+template <typename T>
+__device__ __forceinline__ T f_logsigmoid(T x) { return f_minimum(x, T(0)) - f_log1p(f_exp(-f_abs(x))); }

@@ -1,0 +1,364 @@
+// Scalar functions, conversions and block reductions that the kernels of this folder share, written without branches
+// so that the compiler turns loops over them into vector code.
+// Compute types are float, double, long long, int and bool; 16-bit floats are widened when loaded and rounded when stored.
+#pragma once
+#pragma GCC optimize("no-math-errno", "no-trapping-math")
+#include <immintrin.h>
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+struct bf16 {
+  uint16_t bits;
+};
+
+INLINE float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+
+INLINE float widen(float x) { return x; }
+INLINE double widen(double x) { return x; }
+INLINE float widen(bf16 x) { return float_of(static_cast<uint32_t>(x.bits) << 16); }
+INLINE float widen(_Float16 x) { return static_cast<float>(x); }
+INLINE long long widen(long long x) { return x; }
+INLINE int widen(int x) { return x; }
+INLINE int widen(short x) { return x; }
+INLINE int widen(signed char x) { return x; }
+INLINE int widen(unsigned char x) { return x; }
+INLINE bool widen(bool x) { return x; }
+
+template <typename T>
+struct Narrow {
+  template <typename C>
+  INLINE T from(C x) { return static_cast<T>(x); }
+};
+template <>
+struct Narrow<bf16> {
+  INLINE bf16 from(float x) {
+    const uint32_t u = bits_of(x), rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return bf16{static_cast<uint16_t>(x != x ? 0x7fc0u : rounded)};
+  }
+};
+template <typename T, typename C>
+INLINE T narrow(C x) { return Narrow<T>::from(x); }
+
+INLINE float f_exp(float x) {
+  float c = x > 89.0f ? 89.0f : x;
+  c = c < -104.0f ? -104.0f : c;
+  const float shifted = c * 1.44269504088896341f + 12582912.0f;
+  const int n = static_cast<int>(bits_of(shifted) - 0x4b400000u);
+  const float k = shifted - 12582912.0f;
+  const float r = __builtin_fmaf(k, 2.12194440e-4f, __builtin_fmaf(k, -0.693359375f, c));
+  float p = 1.9875691500e-4f;
+  p = __builtin_fmaf(p, r, 1.3981999507e-3f);
+  p = __builtin_fmaf(p, r, 8.3334519073e-3f);
+  p = __builtin_fmaf(p, r, 4.1665795894e-2f);
+  p = __builtin_fmaf(p, r, 1.6666665459e-1f);
+  p = __builtin_fmaf(p, r, 5.0000001201e-1f);
+  p = __builtin_fmaf(p, r * r, r) + 1.0f;
+  const int half = n >> 1;
+  return p * float_of(static_cast<uint32_t>(half + 127) << 23) * float_of(static_cast<uint32_t>(n - half + 127) << 23);
+}
+INLINE float f_log(float x) {
+  // x = 2^e · m with m in [√½, √2); log x = e·log 2 + log m. Subnormal numbers are scaled first.
+  const float y = x < 1.17549435e-38f ? x * 8388608.0f : x;
+  const uint32_t u = bits_of(y), shifted = u - 0x3f3504f3u;
+  const float e = static_cast<float>(static_cast<int>(shifted) >> 23) - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+  const float f = float_of((shifted & 0x007fffffu) + 0x3f3504f3u) - 1.0f, s = f * f;
+  float p = 7.0376836292e-2f;
+  p = __builtin_fmaf(p, f, -1.1514610310e-1f);
+  p = __builtin_fmaf(p, f, 1.1676998740e-1f);
+  p = __builtin_fmaf(p, f, -1.2420140846e-1f);
+  p = __builtin_fmaf(p, f, 1.4249322787e-1f);
+  p = __builtin_fmaf(p, f, -1.6668057665e-1f);
+  p = __builtin_fmaf(p, f, 2.0000714765e-1f);
+  p = __builtin_fmaf(p, f, -2.4999993993e-1f);
+  p = __builtin_fmaf(p, f, 3.3333331174e-1f);
+  const float tail = __builtin_fmaf(e, -2.12194440e-4f, p * f * s) - 0.5f * s;
+  float result = __builtin_fmaf(e, 0.693359375f, f + tail);
+  result = x == INFINITY ? x : result;
+  result = x == 0.0f ? -INFINITY : result;
+  return x >= 0.0f ? result : NAN;
+}
+INLINE double f_exp(double x) { return exp(x); }
+INLINE double f_log(double x) { return log(x); }
+INLINE float f_exp2(float x) { return exp2f(x); }
+INLINE double f_exp2(double x) { return exp2(x); }
+INLINE float f_log2(float x) { return f_log(x) * 1.44269504088896341f; }
+INLINE double f_log2(double x) { return log2(x); }
+INLINE float f_log10(float x) { return f_log(x) * 0.43429448190325183f; }
+INLINE double f_log10(double x) { return log10(x); }
+INLINE float f_log1p(float x) {
+  const float u = 1.0f + x, corrected = f_log(u) * (x / (u - 1.0f));
+  const float y = u == 1.0f ? x : corrected;
+  return x == INFINITY ? x : y;
+}
+INLINE double f_log1p(double x) { return log1p(x); }
+INLINE float f_sqrt(float x) { return __builtin_sqrtf(x); }
+INLINE double f_sqrt(double x) { return __builtin_sqrt(x); }
+INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE double f_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+template <typename T>
+INLINE T f_reciprocal(T x) { return T(1) / x; }
+template <typename T>
+INLINE T f_div(T x, T y) { return x / y; }
+template <typename T>
+INLINE T f_square(T x) { return x * x; }
+INLINE float f_abs(float x) { return __builtin_fabsf(x); }
+INLINE double f_abs(double x) { return __builtin_fabs(x); }
+INLINE int f_abs(int x) { return x < 0 ? -x : x; }
+INLINE long long f_abs(long long x) { return x < 0 ? -x : x; }
+template <typename T>
+INLINE T f_sign(T x) { return static_cast<T>((x > T(0)) - (x < T(0))); }
+template <typename T>
+INLINE T f_relu(T x) { return x < T(0) ? T(0) : x; }
+template <typename T>
+INLINE T f_maximum(T x, T y) {
+  const T m = x > y ? x : y;
+  return x != x ? x : m;
+}
+template <typename T>
+INLINE T f_minimum(T x, T y) {
+  const T m = x < y ? x : y;
+  return x != x ? x : m;
+}
+template <typename T>
+INLINE T f_sigmoid(T x) { return T(1) / (T(1) + f_exp(-x)); }
+INLINE float f_tanh(float x) {
+  const float a = f_abs(x), s = x * x;
+  float p = -5.70498872745e-3f;
+  p = __builtin_fmaf(p, s, 2.06390887954e-2f);
+  p = __builtin_fmaf(p, s, -5.37397155531e-2f);
+  p = __builtin_fmaf(p, s, 1.33314422036e-1f);
+  p = __builtin_fmaf(p, s, -3.33332819422e-1f);
+  const float small = __builtin_fmaf(p * s, x, x);
+  const float large = __builtin_copysignf(1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f), x);
+  return a < 0.625f ? small : large;
+}
+INLINE double f_tanh(double x) { return tanh(x); }
+INLINE float f_expm1(float x) {
+  const float y = f_tanh(0.5f * x) * (f_exp(x) + 1.0f);
+  return y;
+}
+INLINE double f_expm1(double x) { return expm1(x); }
+INLINE float f_erf(float x) {
+  const float a = f_abs(x), t = a > 4.0f ? 4.0f : a, s = t * t;
+  float q = __builtin_fmaf(-1.72853470e-5f, t, 3.83197126e-4f);
+  const float u = __builtin_fmaf(-3.88396438e-3f, t, 2.42546219e-2f);
+  q = __builtin_fmaf(q, s, u);
+  q = __builtin_fmaf(q, t, -1.06777877e-1f);
+  q = __builtin_fmaf(q, t, -6.34846687e-1f);
+  q = __builtin_fmaf(q, t, -1.28717512e-1f);
+  q = __builtin_fmaf(q, t, -t);
+  const float large = __builtin_copysignf(1.0f - f_exp(q), x);
+  float p = -5.96761703e-4f;
+  p = __builtin_fmaf(p, s, 4.99119423e-3f);
+  p = __builtin_fmaf(p, s, -2.67681349e-2f);
+  p = __builtin_fmaf(p, s, 1.12819925e-1f);
+  p = __builtin_fmaf(p, s, -3.76125336e-1f);
+  p = __builtin_fmaf(p, s, 1.28379166e-1f);
+  const float small = __builtin_fmaf(p, x, x);
+  return a > 0.927734375f ? large : small;
+}
+INLINE double f_erf(double x) { return erf(x); }
+INLINE float f_erfc(float x) { return erfcf(x); }
+INLINE double f_erfc(double x) { return erfc(x); }
+INLINE float reduced_angle(float x, int* quadrant) {
+  const double k = __builtin_rint(static_cast<double>(x) * 0.63661977236758134);
+  *quadrant = static_cast<int>(k);
+  return static_cast<float>(static_cast<double>(x) - k * 1.5707963267948966);
+}
+INLINE float sin_or_cos(float r, bool cosine) {
+  const float s = r * r;
+  const float sine = r + r * s * (-0.16666654611f + s * (0.00833216087f - s * 0.00019515296f));
+  const float cosi = 1.0f + s * (-0.5f + s * (0.04166664568f + s * (-0.00138873162f + s * 0.00002443315f)));
+  return cosine ? cosi : sine;
+}
+INLINE float f_sin(float x) {
+  int q;
+  const float r = reduced_angle(x, &q), y = sin_or_cos(r, (q & 1) != 0);
+  return (q & 2) ? -y : y;
+}
+INLINE double f_sin(double x) { return sin(x); }
+INLINE float f_cos(float x) {
+  int q;
+  const float r = reduced_angle(x, &q), y = sin_or_cos(r, (q & 1) == 0);
+  return ((q + 1) & 2) ? -y : y;
+}
+INLINE double f_cos(double x) { return cos(x); }
+INLINE float f_tan(float x) { return f_sin(x) / f_cos(x); }
+INLINE double f_tan(double x) { return tan(x); }
+#define BY_LIBRARY(name, single, wide)             \
+  INLINE float f_##name(float x) { return single(x); } \
+  INLINE double f_##name(double x) { return wide(x); }
+BY_LIBRARY(atan, atanf, atan)
+BY_LIBRARY(asin, asinf, asin)
+BY_LIBRARY(acos, acosf, acos)
+BY_LIBRARY(sinh, sinhf, sinh)
+BY_LIBRARY(cosh, coshf, cosh)
+BY_LIBRARY(asinh, asinhf, asinh)
+BY_LIBRARY(acosh, acoshf, acosh)
+BY_LIBRARY(atanh, atanhf, atanh)
+BY_LIBRARY(floor, __builtin_floorf, __builtin_floor)
+BY_LIBRARY(ceil, __builtin_ceilf, __builtin_ceil)
+BY_LIBRARY(trunc, __builtin_truncf, __builtin_trunc)
+BY_LIBRARY(round, __builtin_rintf, __builtin_rint)
+#undef BY_LIBRARY
+INLINE float f_atan2(float y, float x) { return atan2f(y, x); }
+INLINE double f_atan2(double y, double x) { return atan2(y, x); }
+INLINE float f_pow(float x, float y) { return powf(x, y); }
+INLINE double f_pow(double x, double y) { return pow(x, y); }
+template <typename T>
+INLINE T f_pow(T x, T y) {
+  T result = 1;
+  for (; y > 0; y >>= 1, x *= x) result = (y & 1) ? result * x : result;
+  return result;
+}
+INLINE float f_fmod(float x, float y) { return fmodf(x, y); }
+INLINE double f_fmod(double x, double y) { return fmod(x, y); }
+template <typename T>
+INLINE T f_fmod(T x, T y) { return x % y; }
+INLINE float f_remainder(float x, float y) {
+  const float r = fmodf(x, y);
+  return (r != 0.0f && ((r < 0.0f) != (y < 0.0f))) ? r + y : r;
+}
+INLINE double f_remainder(double x, double y) {
+  const double r = fmod(x, y);
+  return (r != 0.0 && ((r < 0.0) != (y < 0.0))) ? r + y : r;
+}
+template <typename T>
+INLINE T f_remainder(T x, T y) {
+  const T r = x % y;
+  return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
+}
+template <typename T>
+INLINE T f_floordiv(T x, T y) {
+  const T q = x / y;
+  return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
+}
+template <typename T>
+INLINE bool f_isnan(T x) { return x != x; }
+template <typename T>
+INLINE bool f_isinf(T x) { return f_abs(x) == static_cast<T>(INFINITY); }
+template <typename T>
+INLINE bool f_isfinite(T x) { return f_abs(x) < static_cast<T>(INFINITY); }
+INLINE long long f_wrap_index(long long i, long long size) { return i < 0 ? i + size : i; }
+
+template <typename T>
+INLINE T f_silu(T x) { return x / (T(1) + f_exp(-x)); }
+template <typename T>
+INLINE T f_gelu(T x) { return T(0.5) * x * (T(1) + f_erf(x * T(0.70710678118654752))); }
+template <typename T>
+INLINE T f_gelu_tanh(T x) {
+  return T(0.5) * x * (T(1) + f_tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)));
+}
+template <typename T>
+INLINE T f_softplus(T x, T beta, T threshold) {
+  const T s = x * beta, y = (f_maximum(s, T(0)) + f_log1p(f_exp(-f_abs(s)))) / beta;
+  return s > threshold ? x : y;
+}
+template <typename T>
+INLINE T f_mish(T x) {
+  // tanh(log(1 + e)) = (e² + 2e) / (e² + 2e + 2)
+  const T e = f_exp(f_minimum(x, T(20))), n = e * (e + T(2)), y = x * (n / (n + T(2)));
+  return x > T(20) ? x : y;
+}
+template <typename T>
+INLINE T f_elu(T x, T negative, T positive, T inner) {
+  const T below = negative * f_expm1(inner * x), above = positive * x;
+  return x > T(0) ? above : below;
+}
+template <typename T>
+INLINE T f_selu(T x) {
+  return f_elu(x, T(1.6732632423543772 * 1.0507009873554805), T(1.0507009873554805), T(1));
+}
+template <typename T>
+INLINE T f_leaky_relu(T x, T slope) {
+  const T below = x * slope;
+  return x > T(0) ? x : below;
+}
+template <typename T>
+INLINE T f_relu6(T x) { return f_minimum(f_relu(x), T(6)); }
+template <typename T>
+INLINE T f_hardsigmoid(T x) { return f_minimum(f_maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0); }
+template <typename T>
+INLINE T f_hardswish(T x) { return x * f_hardsigmoid(x); }
+template <typename T>
+INLINE T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
+template <typename T>
+INLINE T f_logsigmoid(T x) { return f_minimum(x, T(0)) - f_log1p(f_exp(-f_abs(x))); }
+
+// Reductions over a block that lies in the first-level cache.
+template <typename T>
+INLINE T block_sum(const T* p, long n) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (long j = 0; j < n; ++j) total += p[j];
+  return total;
+}
+template <typename T>
+INLINE T block_prod(const T* p, long n) {
+  T total = 1;
+#pragma omp simd reduction(* : total)
+  for (long j = 0; j < n; ++j) total *= p[j];
+  return total;
+}
+// A NaN wins, as in PyTorch.
+template <typename T>
+INLINE T block_max(const T* p, long n) {
+  T best = p[0];
+  int nan = 0;
+#pragma omp simd reduction(max : best) reduction(| : nan)
+  for (long j = 0; j < n; ++j) {
+    best = p[j] > best ? p[j] : best;
+    nan |= p[j] != p[j];
+  }
+  return nan ? static_cast<T>(NAN) : best;
+}
+template <typename T>
+INLINE T block_min(const T* p, long n) {
+  T best = p[0];
+  int nan = 0;
+#pragma omp simd reduction(min : best) reduction(| : nan)
+  for (long j = 0; j < n; ++j) {
+    best = p[j] < best ? p[j] : best;
+    nan |= p[j] != p[j];
+  }
+  return nan ? static_cast<T>(NAN) : best;
+}
+template <typename T>
+INLINE T block_expsum(const T* p, long n, T top) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (long j = 0; j < n; ++j) total += f_exp(p[j] - top);
+  return total;
+}
+template <typename T>
+INLINE T block_m2(const T* p, long n, T mean) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (long j = 0; j < n; ++j) total += (p[j] - mean) * (p[j] - mean);
+  return total;
+}
+
+// Writes past the caches: for results that are larger than they are. Both may have any alignment.
+INLINE void stream_copy(void* to, const void* from, long bytes) {
+  char* d = static_cast<char*>(to);
+  const char* s = static_cast<const char*>(from);
+#ifdef __AVX512F__
+  const long head = (64 - (reinterpret_cast<uintptr_t>(d) & 63)) & 63;
+  if (head >= bytes) {
+    memcpy(d, s, bytes);
+    return;
+  }
+  memcpy(d, s, head);
+  long at = head;
+  for (; at + 64 <= bytes; at += 64)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(d + at), _mm512_loadu_si512(s + at));
+  memcpy(d + at, s + at, bytes - at);
+#else
+  memcpy(d, s, bytes);
+#endif
+}

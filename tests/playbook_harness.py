@@ -1,0 +1,123 @@
+"""Runs the playbook's kernels without a binding: compiles each step's source and calls its launcher through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Graph, ValueKind
+from cuda_agent.judge.worker.capture import capture
+from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.planner import plan
+
+CPU_FLAGS = ("g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wno-unused")
+CUDA_FLAGS = ("nvcc", "-O3", "--use_fast_math", "-arch=sm_90a", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
+
+
+class Lambda(torch.nn.Module):
+    """A module around a function, for captures."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def graph_of(model: Any, inputs: list[Any]) -> Graph:
+    model = model if isinstance(model, torch.nn.Module) else Lambda(model)
+    return capture(model.eval(), inputs, types.SimpleNamespace(Model=type(model)))  # type: ignore[arg-type]
+
+
+def compile_step(step: Step, directory: Path, device: Device) -> Any:
+    """The step's launcher as a ctypes function."""
+    (directory / "kernels").mkdir(parents=True, exist_ok=True)
+    for path, text in step.files.items():
+        (directory / path).write_text(text)
+    source = next(path for path in step.files if path.endswith((".cpp", ".cu")))
+    library = directory / f"{step.name}.so"
+    flags = CPU_FLAGS if device is Device.CPU else CUDA_FLAGS
+    done = subprocess.run([*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
+    return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+
+
+def run_steps(
+    graph: Graph, model: Any, inputs: list[Any], device: Device, config: int = 0, steps_out: list[Step] | None = None
+) -> list[Any]:
+    """The graph's outputs as computed by the generated kernels."""
+    steps, state = plan(graph, device, Precision.FP32, ())
+    if steps_out is not None:
+        steps_out += steps
+    place = "cuda" if device is Device.CUDA else "cpu"
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())} if isinstance(model, torch.nn.Module) else {}
+    buffers: dict[str, Any] = {}
+    for item in graph.inputs:
+        if item.kind is ValueKind.INPUT:
+            assert item.position is not None
+            buffers[item.name] = inputs[item.position]
+        elif item.target in weights:
+            buffers[item.name] = weights[item.target]
+        elif item.values is not None:
+            value = torch.tensor(item.values, dtype=torch.float64).to(getattr(torch, item.meta.dtype))
+            buffers[item.name] = value.view(item.meta.shape).to(place)
+    with tempfile.TemporaryDirectory() as folder:
+        for step in steps:
+            function = compile_step(step, Path(folder), device)
+            for buffer in (*step.outputs, *step.scratch):
+                meta = buffer.meta
+                made = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype), device=place)
+                made.untyped_storage().fill_(0xA5)
+                buffers[buffer.name] = made
+            names = [*step.inputs, *(b.name for b in step.outputs), *(b.name for b in step.scratch)]
+            arguments = [ctypes.c_void_p(buffers[name].data_ptr()) for name in names] + [ctypes.c_int(config)]
+            if device is Device.CUDA:
+                arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            function(*arguments)
+        if device is Device.CUDA:
+            torch.cuda.synchronize()
+    return [buffers[name] for name in state.returned]
+
+
+def check(model: Any, inputs: list[Any], device: Device = Device.CPU, config: int = 0, tolerance: float = 3e-6) -> list[Step]:
+    """Compare with torch in float64; the error may be `tolerance` or four times eager's own (relative L2)."""
+    place = "cuda" if device is Device.CUDA else "cpu"
+    inputs = [x.to(place) if isinstance(x, torch.Tensor) else x for x in inputs]
+    model = model if isinstance(model, torch.nn.Module) else Lambda(model)
+    model = model.to(place).eval()
+    graph = graph_of(model, inputs)
+    steps: list[Step] = []
+    ours = run_steps(graph, model, inputs, device, config, steps)
+    with torch.no_grad():
+        eager = _flat(model(*inputs))
+        wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
+        exact = _flat(model.double()(*wide))
+    text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if "elementwise" not in p)
+    for mine, plain, truth in zip(ours, eager, exact, strict=True):
+        assert mine.shape == plain.shape and mine.dtype == plain.dtype, (mine.shape, mine.dtype, plain.shape, plain.dtype)
+        if not plain.is_floating_point():
+            assert torch.equal(mine, plain), text
+            continue
+        error, budget = _error(mine, truth), max(4 * _error(plain, truth), tolerance)
+        assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}\n{text}"
+    return steps
+
+
+def _flat(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) else [x for item in value for x in _flat(item)]
+
+
+def _error(a: Any, truth: Any) -> float:
+    a, truth = a.double(), truth.double()
+    same = a == truth
+    a, truth = torch.where(same, 0.0, a), torch.where(same & ~truth.isfinite(), 0.0, truth)
+    difference = torch.where(same, 0.0, a - truth)
+    return float(difference.norm() / (truth.norm() + 1e-30))
