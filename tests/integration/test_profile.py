@@ -123,7 +123,7 @@ class Bench:
                 verified(),
                 self.secrets,
                 floor=2e-6,
-                progress=lambda phase, text: print(phase, text),
+                progress=lambda phase, text: None,
             )
         finally:
             process.close()
@@ -146,7 +146,6 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
     found = bench.time(HONEST)
     assert found.violations == () and found.fault is None and found.report is not None
     report = found.report
-    print(report.model_dump_json(indent=1))
     assert set(report.baselines) == {"eager", "compile"} and report.failed_baselines == {}
     assert report.matched in report.baselines
     for record in (report.candidate, *report.baselines.values()):
@@ -163,7 +162,6 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
 def test_liars_are_convicted(bench: Bench, source: str, rule: str) -> None:
     found = bench.time(source)
     assert found.report is None and [v.rule for v in found.violations] == [rule], found
-    print(found.violations)
 
 
 def test_crash_is_the_candidates_fault(bench: Bench) -> None:

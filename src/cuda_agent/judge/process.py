@@ -28,6 +28,9 @@ START_TIMEOUT_S = 180.0
 LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
 
+#: Idle threads of one worker must not spin on the cores on which another one is timed.
+_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+
 _VERDICTS = {
     "load": Verdict.LOAD_FAILED,
     "structure": Verdict.WRONG_STRUCTURE,
@@ -103,6 +106,7 @@ class Worker:
                 level=self.settings.level,
                 readable=(self.files,),
                 writable=self._writable,
+                environment=_THREADS,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),

@@ -1,0 +1,183 @@
+"""Timing on a real GPU: runner, flags and graphs in this process, rounds with real workers. Skips without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
+from cuda_agent.judge.baselines import Baselines, compile_cache
+from cuda_agent.judge.clocks import read_clocks
+from cuda_agent.judge.process import Pool, WorkerSettings
+from cuda_agent.judge.profile import Profiled, gpu_uuid, profile
+from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.judge.worker.baselines import BaselineSet
+from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.workspace.sandbox import available_level
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+SOURCE = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+    def forward(self, x):
+        y = torch.nn.functional.silu(self.linear(x))
+        return y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)
+def get_inputs():
+    return [torch.rand(4096, 1024)]
+def get_init_inputs():
+    return [1024]
+"""
+
+HEAD = """
+import torch
+class ModelNew(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = torch.nn.Linear(width, width)
+        self.calls = 0
+    def right(self, x):
+        y = torch.nn.functional.silu(self.linear(x))
+        return y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)
+"""
+HONEST = HEAD + "    forward = right\n"
+SIDE_STREAM = (
+    HEAD
+    + """
+    def forward(self, x):
+        if not hasattr(self, "side"):
+            self.side = torch.cuda.Stream()
+        with torch.cuda.stream(self.side):
+            for _ in range(20):
+                y = self.right(x)
+        return y
+"""
+)
+LAZY_WHEN_TIMED = (
+    HEAD
+    + """
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 6:
+            return self.last.clone()
+        self.last = self.right(x)
+        return self.last
+"""
+)
+
+
+def test_runner_measures_the_device_and_not_only_the_launch() -> None:
+    runner = Runner("cuda")
+    x = torch.rand(4096, 4096, device="cuda")
+    out = [[torch.empty_like(x)] for _ in range(2)]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    runner.warmup(torch.mm, [(x, x)], calls=3)
+    times = runner.run(torch.mm, [(x, x), (x, x)], out, flush_bytes=180 << 20)
+    assert all(500 < t < 20_000 for t in times), times
+    assert 500 < runner.queue(torch.mm, [(x, x)], 10) < 20_000
+    busy = runner.busy(torch.mm, [(x, x)])
+    assert busy is None or 500 < busy < 20_000
+    assert (runner.peak_memory(torch.mm, (x, x)) or 0) >= x.nbytes
+
+
+def test_every_form_agrees_and_takes_new_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    baselines = BaselineSet(SOURCE, "toy", Device.CUDA, Precision.TF32)
+    names = [form.name for form in baselines.forms()]
+    assert names == ["eager", "compile", "eager_tf32", "compile_tf32", "graphs_tf32"]
+    for form in baselines.forms():
+        baselines.prepare(form)
+    x = torch.rand(4096, 1024, device="cuda")
+    baselines.load_weights({"linear.weight": torch.randn(1024, 1024), "linear.bias": torch.randn(1024)})
+    with torch.no_grad():
+        expected = baselines.program("eager")(x)
+        kept = [baselines.program("graphs_tf32")(x + i) for i in range(3)]
+        for name in names:
+            torch.testing.assert_close(baselines.program(name)(x), expected, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(kept[0], expected, atol=1e-2, rtol=1e-2)
+
+
+def test_clocks_are_read() -> None:
+    reading = read_clocks(gpu_uuid(Device.CUDA))
+    assert reading is not None and reading.values["sm_mhz"] > 0
+
+
+class Bench:
+    """A reference and baselines that several candidates are timed against."""
+
+    def __init__(self, directory: Path) -> None:
+        self.task = Task(name="toy", source=SOURCE)
+        self.options = JudgeOptions(device=Device.CUDA, timing_budget_s=10.0, seed=1)
+        self.secrets = Secrets(1)
+        self.pool = Pool(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
+        self.reference = Reference(self.pool.start("reference"), self.task, Precision.TF32, timeout_s=120)
+        folder = compile_cache(self.task)
+        self.baselines = Baselines(
+            self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
+        )
+        self.baselines.begin()
+        self.reference.load(3)
+
+    def time(self, source: str) -> Profiled:
+        process = CandidateProcess(self.pool.candidate(), self.reference, timeout_s=120)
+        trial = TrialReport(kind="fresh", passed=True, max_abs_error=1e-3, candidate_error=2e-4, eager_error=2e-4)
+        try:
+            process.load(Candidate(files={"model_new.py": source}), None)
+            process.release()
+            self.reference.release()
+            return profile(
+                self.task,
+                self.options,
+                self.reference,
+                self.baselines,
+                process,
+                VerifyReport(passed=True, trials=(trial,)),
+                self.secrets,
+                floor=5e-4,
+                progress=lambda phase, text: None,
+            )
+        finally:
+            process.close()
+
+    def close(self) -> None:
+        self.baselines.close()
+        self.pool.close()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_AGENT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        found = Bench(tmp_path_factory.mktemp("workers"))
+        yield found
+        found.close()
+
+
+def test_honest_candidate_gets_a_report(bench: Bench) -> None:
+    found = bench.time(HONEST)
+    assert found.violations == () and found.fault is None and found.report is not None, found
+    report = found.report
+    assert report.failed_baselines == {} and set(report.baselines) == {
+        "eager", "compile", "eager_tf32", "compile_tf32", "graphs_tf32",
+    }  # fmt: skip
+    assert report.candidate.witness_low_us is not None and report.candidate.peak_memory_bytes
+    assert report.candidate.latency_us == pytest.approx(report.candidate.event_us, rel=0.05), "the witness agrees"
+    assert report.ratios["eager"].value == pytest.approx(1.0, abs=0.05), "the candidate is eager itself"
+    assert report.clocks["sm_mhz_before"] > 0 and report.rounds >= 5
+
+
+def test_work_beside_the_clock_is_convicted(bench: Bench) -> None:
+    assert "clock" in [violation.rule for violation in bench.time(SIDE_STREAM).violations]
+
+
+def test_stale_outputs_are_convicted(bench: Bench) -> None:
+    assert [violation.rule for violation in bench.time(LAZY_WHEN_TIMED).violations] == ["timed_output"]
