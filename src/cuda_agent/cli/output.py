@@ -11,6 +11,9 @@ from rich.status import Status
 from rich.text import Text
 
 _PLAIN_WIDTH = 160
+#: without a terminal, the judge's own steps are printed at most this often.
+_QUIET_S = 2.0
+_KEPT = ("agent", "final", "doctor")
 
 
 def console(*, error: bool = False) -> Console:
@@ -39,12 +42,14 @@ def say(text: str) -> None:
 
 
 class ProgressView:
-    """progress(phase, text): on a terminal a moving line with the last lines above it, else plain lines."""
+    """progress(phase, text). What the agent and its tools say (a capitalised phase) is kept, line by line; what the
+    judge is doing meanwhile moves in one line on a terminal, and is printed now and then elsewhere."""
 
     def __init__(self, title: str = "") -> None:
         self._console = console(error=True)
         self._title = title
         self._started = time.monotonic()
+        self._printed = -_QUIET_S
         self._status: Status | None = None
 
     def __enter__(self) -> ProgressView:
@@ -60,10 +65,15 @@ class ProgressView:
             self._status.stop()
 
     def __call__(self, phase: str, text: str) -> None:
+        kept = phase[:1].isupper() or phase in _KEPT
+        if not kept and self._status is None:
+            now = time.monotonic()
+            if not text or now - self._printed < _QUIET_S:
+                return
+            self._printed = now
         line = f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}"
         if self._status is not None:
-            # A phase without words is only where it stands now, not a line to keep.
             self._status.update(Text(f"{self._title}: {phase} {text}", overflow="ellipsis", no_wrap=True))
-            if not text:
+            if not kept:
                 return
         self._console.print(Text(line, style="dim" if self._status else ""), soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
@@ -86,7 +86,7 @@ class _Moves:
                 return f"{tool}: {_first_line(result)}"
         return ""
 
-    def _tune(self, tunables: dict[str, int]) -> Generator[PolicyMove, Results, dict[str, int]]:
+    def _tune(self, tunables: Mapping[str, int]) -> Generator[PolicyMove, Results, dict[str, int]]:
         """The fastest setting by the judge's times; what can't be timed keeps its default, 0."""
         best = dict.fromkeys(tunables, 0)
         for group in _groups(tunables):
@@ -116,7 +116,7 @@ class _Moves:
         return ToolCall(id=f"call-{self._count}", tool=tool, arguments=arguments)
 
 
-def _groups(tunables: dict[str, int]) -> list[tuple[str, ...]]:
+def _groups(tunables: Mapping[str, int]) -> list[tuple[str, ...]]:
     """All tunables at once where the grid is small, else one after the other."""
     free = [name for name, count in tunables.items() if count > 1]
     size = 1

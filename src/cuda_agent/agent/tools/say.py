@@ -51,6 +51,8 @@ def say_evaluation(evaluation: Evaluation) -> str:
     """Verdict, then what the last phase found."""
     lines: list[str] = []
     reached_end = evaluation.verdict is Verdict.PASSED or (evaluation.verify is not None and evaluation.verify.passed)
+    if evaluation.verdict is Verdict.PASSED and evaluation.profile is not None:
+        lines.append(headline(evaluation.profile))
     if evaluation.verdict is not Verdict.PASSED and not (reached_end and not evaluation.violations):
         lines.append(
             f"{evaluation.verdict.value} in {evaluation.phase.value}: {evaluation.reason or 'no reason given'}"
@@ -67,6 +69,12 @@ def say_evaluation(evaluation: Evaluation) -> str:
     if evaluation.log_tail and evaluation.verdict is not Verdict.PASSED:
         lines.append(tail(evaluation.log_tail, _LOG))
     return "\n".join(dict.fromkeys(lines))
+
+
+def headline(report: ProfileReport) -> str:
+    """`passed: 90.0 us, 1.98x over eager, …`."""
+    over = [f"{ratio.value:.2f}x over {name}" for name, ratio in report.ratios.items()]
+    return ", ".join([f"passed: {report.candidate.latency_us:,.1f} us", *over])
 
 
 def say_profile(report: ProfileReport) -> str:
@@ -102,9 +110,10 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
 
 def say_screen(report: ScreenReport) -> str:
     """One line per setting, fastest first; failures last."""
-    timed = sorted(
-        ((time, index) for index, time in enumerate(report.latency_us) if time is not None),
+    timed = sorted((time, index) for index, time in enumerate(report.latency_us) if time is not None)
+    best = (
+        f"Fastest: {timed[0][0]:,.1f} us with {report.configs[timed[0][1]]}." if timed else "No setting could be timed."
     )
     lines = [f"{time:,.1f} us  {report.configs[index]}" for time, index in timed]
     lines += [f"failed: {report.configs[index]}: {why}" for index, why in sorted(report.failures.items())]
-    return "\n".join(["Candidate only, for your own information:", *lines])
+    return "\n".join([f"{best} Times of the candidate only, for your own information:", *lines])
