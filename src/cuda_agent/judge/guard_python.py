@@ -42,7 +42,7 @@ _METHODS = words(
     element_size is_contiguous data_ptr get_device ndimension is_floating_point new_empty new_empty_strided
     new_zeros storage_offset append extend items keys values get index count join format startswith endswith
     copy update setdefault pop insert __init__ load_state_dict register_buffer register_parameter add_module
-    parameters buffers named_parameters named_buffers children modules eval train requires_grad_ state_dict
+    parameters buffers named_parameters named_buffers children modules eval train requires_grad_ state_dict _apply
     """
 )
 _METHODS_AT_CONSTRUCTION = words(

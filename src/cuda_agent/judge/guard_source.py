@@ -22,7 +22,7 @@ _HEADERS_FORBIDDEN = re.compile(
       | (?:csignal|thread|future|fstream|filesystem|chrono|ctime|semaphore)$
       | torch/(?:script|nn|jit|optim|serialize|library|csrc/(?:jit|inductor|dynamo|profiler|autograd/engine))
       | ATen/(?:native|core/dispatch|cpu|Parallel|functorch|cuda/(?:CUDABlas|CUDAGraph|CUDAEvent))
-      | (?:thrust|cub|cutlass|cute|cufft|cusparse|cusolver|curand|npp|nvjpeg|nvrtc|cutensor|nccl|cupti|nvml)
+      | (?:thrust/|cub/|cutlass|cute/|cufft|cusparse|cusolver|curand|npp|nvjpeg|nvrtc|cutensor|nccl|cupti|nvml)
       | (?:dnnl|oneapi|mkl|cblas|openblas|Eigen|xsimd) )""",
     re.VERBOSE,
 )

@@ -1,0 +1,252 @@
+"""The guard's first layers: each cheat has an honest twin that must pass."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Candidate
+from cuda_agent.judge.guard import check_sources, forbidden_symbol
+from cuda_agent.workspace.layout import fixed_files
+from published_workspace import axpby_candidate
+
+HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport cuda_extension\n"
+
+
+def module(forward: str, *, init: str = "pass", extra: str = "", head: str = HEAD) -> str:
+    def body(text: str) -> str:
+        return "\n".join(" " * 8 + line for line in text.splitlines())
+
+    return (
+        f"{head}\nclass ModelNew(nn.Module):\n"
+        f"    def __init__(self, n=4):\n        super().__init__()\n{body(init)}\n\n"
+        f"    def forward(self, x, y=None):\n{body(forward)}\n{extra}"
+    )
+
+
+def rules(text: str, path: str = "model_new.py", device: Device = Device.CUDA) -> set[str]:
+    return {violation.rule for violation in check_sources(Candidate(files={path: text}), device)}
+
+
+HONEST_MODULES = {
+    "plain": module("return cuda_extension.op(x, self.n)", init="self.n = n"),
+    "weights in containers": module(
+        "return cuda_extension.linear(x.contiguous(), self.linear.weight, self.linear.bias, CONFIG['linear'])",
+        init="self.linear = nn.Linear(n, n)\nnn.init.normal_(self.linear.weight, std=0.1)",
+        extra="\n\nCONFIG = {'linear': 0}\n",
+    ),
+    "shapes": module(
+        "b, n = x.shape\nm = x.size(0) * x.shape[1] // 2\nout = torch.empty((b, n), device=x.device, dtype=x.dtype)\n"
+        "if x.dtype == torch.float32 and m > 3:\n    cuda_extension.op(out, x, math.sqrt(m), -m)\n"
+        "return out.view(b, -1)"
+    ),
+    "buffers made at construction": module(
+        "return cuda_extension.op(x, self.mask)",
+        init="self.register_buffer('mask', torch.tril(torch.ones(n, n)) * 2 - 1, persistent=False)",
+    ),
+    "derived weights": module(
+        "return cuda_extension.op(x, self.packed)",
+        init="self.w = nn.Parameter(torch.empty(n, n))",
+        extra="""
+    def load_state_dict(self, state_dict, strict=True, assign=False):
+        result = super().load_state_dict(state_dict, strict, assign)
+        self.packed = cuda_extension.pack(self.w.t().contiguous().to(torch.bfloat16))
+        return result
+""",
+    ),
+    "own blocks": module(
+        "for block in self.blocks:\n    x = block(x)\nreturn self.head(x)",
+        init="self.blocks = nn.ModuleList([Block() for _ in range(3)])\nself.head = Block()",
+        extra="\n\nclass Block(nn.Module):\n    def forward(self, x):\n        return cuda_extension.op(x)\n",
+    ),
+    "numbered children": module(
+        "return cuda_extension.op(x, self.seq._modules['0'].weight)",
+        init="self.add_module('seq', nn.Module())\nself.seq.add_module('0', nn.Module())\n"
+        "self.seq._modules['0'].register_parameter('weight', nn.Parameter(torch.empty((3,), dtype=torch.float32)))",
+    ),
+    "number with annotation": HEAD
+    + "\nclass ModelNew(nn.Module):\n    def forward(self, x, k: int):\n        return cuda_extension.op(x, k + 1)\n",
+    "several results": module("results = cuda_extension.op(x)\nreturn {'a': results[0], 'b': (results[1],)}"),
+}
+
+CHEATING_MODULES = {
+    "functional": (module("return F.relu(x)", head=HEAD + "import torch.nn.functional as F\n"), "forbidden_import"),
+    "torch function": (module("return torch.matmul(x, y)"), "torch_compute"),
+    "captured function": (module("f = torch.relu\nreturn f(x)"), "torch_compute"),
+    "captured at construction": (module("return self.f(x)", init="self.f = torch.relu"), "torch_compute"),
+    "functional through nn": (module("return nn.functional.relu(x)"), "torch_compute"),
+    "operator": (module("return cuda_extension.op(x) + y"), "torch_compute"),
+    "operator on a view": (module("return x.view(-1) * 2"), "torch_compute"),
+    "matmul of weights": (module("return cuda_extension.op(self.w @ self.w)"), "torch_compute"),
+    "in place": (module("x += 1\nreturn cuda_extension.op(x)"), "torch_compute"),
+    "comparison": (module("return cuda_extension.op(x > 0)"), "torch_compute"),
+    "method": (module("return cuda_extension.op(x).sum()"), "torch_compute"),
+    "captured method": (module("f = x.matmul\nreturn f(y)"), "torch_compute"),
+    "conversion": (module("return cuda_extension.op(x.half()).float()"), "torch_compute"),
+    "call of a module": (module("return self.linear(x)", init="self.linear = nn.Linear(4, 4)"), "torch_compute"),
+    "forward of a module": (
+        module("return self.linear.forward(x)", init="self.linear = nn.Linear(4, 4)"),
+        "torch_compute",
+    ),
+    "sequential": (
+        module("for m in self.net:\n    x = m(x)\nreturn x", init="self.net = nn.ModuleList([nn.ReLU()])"),
+        "hidden_call",
+    ),
+    "builtin sum": (module("return sum(x)"), "torch_compute"),
+    "write": (module("x[0] = 1\nreturn cuda_extension.op(x)"), "torch_compute"),
+    "getattr": (module("return getattr(torch, 'rel' + 'u')(x)"), "forbidden_name"),
+    "eval": (module("return eval('torch.relu')(x)"), "forbidden_name"),
+    "dunder": (module("return x.__matmul__(y)"), "forbidden_name"),
+    "frames": (HEAD + "import inspect\n", "forbidden_import"),
+    "garbage collector": (HEAD + "import gc\n", "forbidden_import"),
+    "reference": (HEAD + "from model import Model\n", "forbidden_import"),
+    "files": (module("open('/tmp/x')\nreturn cuda_extension.op(x)"), "forbidden_name"),
+    "patched module": (module("torch.equal = None\nreturn cuda_extension.op(x)"), "patched_module"),
+    "generators": (module("torch.manual_seed(0)\nreturn cuda_extension.op(x)"), "torch_compute"),
+    "global flags": (module("torch.backends.cuda.matmul.allow_tf32 = True\nreturn x"), "patched_module"),
+    "tensor subclass": (HEAD + "\nclass Lazy(torch.Tensor):\n    pass\n", "forbidden_base"),
+    "dispatch": (
+        HEAD + "\nclass ModelNew(nn.Module):\n    def __torch_function__(self):\n        pass\n",
+        "forbidden_method",
+    ),
+    "compiled": (HEAD + "\n@torch.compile\ndef f(x):\n    return cuda_extension.op(x)\n", "forbidden_decorator"),
+    "operators by name": (module("return torch.ops.aten.relu(x)"), "torch_compute"),
+    "side stream": (module("s = torch.cuda.Stream()\nreturn cuda_extension.op(x)"), "torch_compute"),
+    "arithmetic while loading": (
+        module(
+            "return x",
+            extra="\n    def load_state_dict(self, s):\n        self.p = torch.matmul(self.w, self.w)\n",
+        ),
+        "torch_compute",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HONEST_MODULES)
+def test_honest_modules_pass(name: str) -> None:
+    assert check_sources(Candidate(files={"model_new.py": HONEST_MODULES[name]}), Device.CUDA) == ()
+
+
+@pytest.mark.parametrize("name", CHEATING_MODULES)
+def test_cheating_modules_are_convicted(name: str) -> None:
+    text, rule = CHEATING_MODULES[name]
+    assert rule in rules(text)
+
+
+def test_detail_names_file_and_line() -> None:
+    text = module("return torch.relu(x)")
+    (violation,) = check_sources(Candidate(files={"model_new.py": text}), Device.CUDA)
+    line = next(number for number, row in enumerate(text.splitlines(), 1) if "relu" in row)
+    assert violation.detail.startswith(f"model_new.py:{line}: torch.relu")
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_published_workspace_passes(device: Device) -> None:
+    assert check_sources(axpby_candidate(device), device) == ()
+
+
+def test_examples_of_the_skill_file_pass() -> None:
+    text = fixed_files()["SKILL.md"]
+    blocks = dict(enumerate(re.findall(r"```(cuda|cpp|python)\n(.*?)```", text, re.DOTALL)))
+    suffix = {"cuda": "kernels/{}.cu", "cpp": "kernels/{}.cpp"}
+    files = {suffix[kind].format(index): code for index, (kind, code) in blocks.items() if kind in suffix}
+    files["model_new.py"] = next(
+        code for kind, code in blocks.values() if kind == "python" and "class ModelNew" in code
+    )
+    assert len(files) == 4
+    assert check_sources(Candidate(files=files), Device.CUDA) == ()
+
+
+def binding(statement: str, includes: str = "") -> str:
+    head = f'#include <torch/types.h>\n{includes}\n#include "../binding_registry.h"\n'
+    return f"{head}void f(torch::Tensor x) {{\n  {statement}\n}}\n"
+
+
+HONEST_SOURCES = {
+    "comment": binding("// at::relu(x) and system(1) are only words\n/* dlopen\nfork */"),
+    "string": binding('TORCH_CHECK(x.dim() == 2, "use at::relu, system( or time( elsewhere");'),
+    "digit separators": binding("int64_t n = 1'000'000; const char c = '\\'';"),
+    "member": binding("options.time(); p->system();"),
+    "allocation": binding("at::Tensor y = torch::empty({2}, x.options().dtype(torch::kBFloat16)), z = at::empty_like(y);"),
+    "blas handle": binding(
+        "auto h = at::cuda::getCurrentCUDABlasHandle();", "#include <ATen/cuda/CUDAContext.h>\n#include <cublas_v2.h>"
+    ),
+    "inline PTX": 'asm volatile("mma.sync.aligned.m16n8k8;" ::: );',
+}  # fmt: skip
+CHEATING_SOURCES = {
+    "compute": (binding("at::relu(x);"), "torch_compute"),
+    "split by a continuation": (binding("at::re\\\nlu(x);"), "torch_compute"),
+    "spaces": (binding("torch :: nn :: functional :: relu(x);"), "torch_compute"),
+    "product on the GPU": (binding("at::mm(x, x);"), "torch_compute"),
+    "using namespace": ("using namespace at;\n" + binding("relu(x);"), "hidden_names"),
+    "dispatcher": (binding("c10::Dispatcher::singleton();"), "torch_compute"),
+    "python": (binding('py::module_::import("torch").attr("relu")(x);'), "python_from_c"),
+    "script header": (binding("", "#include <torch/script.h>"), "forbidden_header"),
+    "computed include": (binding("", "#include HIDDEN"), "computed_include"),
+    "absolute include": (binding("", '#include "/etc/passwd"'), "forbidden_header"),
+    "other library": (binding("", "#include <cub/cub.cuh>"), "forbidden_header"),
+    "process": (binding('system("true");'), "process"),
+    "thread": (binding("std::thread t;"), "process"),
+    "loader": (binding('dlopen("libtorch.so", 2);'), "loader"),
+    "clock": (binding("auto t = std::chrono::steady_clock::now();"), "clock"),
+    "side stream": (binding("cudaStreamCreateWithFlags(&s, 1);"), "cuda_side_channel"),
+    "environment": (binding('getenv("HOME");'), "outside_world"),
+    "raw string hides nothing": (binding('auto s = R"(quiet)"; at::relu(x);'), "torch_compute"),
+    "host assembler": (binding('asm volatile("syscall");'), "inline_assembler"),
+}
+
+
+@pytest.mark.parametrize("name", HONEST_SOURCES)
+def test_honest_sources_pass(name: str) -> None:
+    path = "kernels/a.cu" if "PTX" in name else "kernels/a_binding.cpp"
+    assert check_sources(Candidate(files={path: HONEST_SOURCES[name]}), Device.CUDA) == ()
+
+
+@pytest.mark.parametrize("name", CHEATING_SOURCES)
+def test_cheating_sources_are_convicted(name: str) -> None:
+    text, rule = CHEATING_SOURCES[name]
+    assert rule in rules(text, "kernels/a_binding.cpp")
+
+
+def test_products_through_torch_are_allowed_on_the_cpu_only() -> None:
+    text = binding("at::mm_out(y, x, w); at::convolution(x, w, b);")
+    assert rules(text, "kernels/a_binding.cpp", Device.CPU) == set()
+    assert rules(text, "kernels/a_binding.cpp", Device.CUDA) == {"torch_compute"}
+    assert forbidden_symbol("at::_ops::mm_out::call(at::Tensor const&)", Device.CPU) == ""
+    assert forbidden_symbol("at::_ops::mm_out::call(at::Tensor const&)", Device.CUDA) == "torch_compute"
+
+
+def test_line_numbers_survive_continuations() -> None:
+    text = "#define A \\\n  1\n\nvoid f() { at::relu(x); }\n"
+    (violation,) = check_sources(Candidate(files={"kernels/a.cpp": text}), Device.CPU)
+    assert violation.detail.startswith("kernels/a.cpp:4:")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "rule"),
+    [
+        ("at::_ops::empty_like::call(at::Tensor const&)", ""),
+        ("at::_ops::relu::call(at::Tensor const&)", "torch_compute"),
+        ("at::native::relu(at::Tensor const&)", "torch_compute"),
+        ("torch::autograd::generated::foo", "torch_compute"),
+        ("vtable for torch::autograd::AutogradMeta", ""),
+        ("dlsym@GLIBC_2.34", "loader"),
+        ("pthread_create@GLIBC_2.34", "process"),
+        ("pthread_mutex_lock@GLIBC_2.2.5", ""),
+        ("std::chrono::_V2::steady_clock::now()@GLIBCXX_3.4.19", "clock_or_outside"),
+        ("cudaLaunchKernel@libcudart.so.13", ""),
+        ("cudaStreamCreate@libcudart.so.13", "cuda_side_channel"),
+        ("PyImport_ImportModule", "python_from_c"),
+        ("PyFrame_GetBack", ""),
+    ],
+)
+def test_symbols(symbol: str, rule: str) -> None:
+    found = forbidden_symbol(symbol, Device.CUDA)
+    assert found in ("clock", "outside_world") if rule == "clock_or_outside" else found == rule
+
+
+def test_a_syntax_error_is_left_to_the_loader(tmp_path: Path) -> None:
+    assert check_sources(Candidate(files={"model_new.py": "def ("}), Device.CPU) == ()
