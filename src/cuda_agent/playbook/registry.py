@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.playbook.plan import Skill
+from cuda_agent.playbook.skills.convolution.skill import SKILL as CONVOLUTION
+from cuda_agent.playbook.skills.gemm.skill import SKILL as GEMM
 
-SKILLS: tuple[Skill, ...] = ()
+SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,7 +68,15 @@ def capture(module: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Graph, dict
             nodes.append(Node(name=node.name, op=name, args=tuple(map(_arg, node.args)), kwargs=kwargs, outputs=metas))
         elif node.op == "output":
             outputs = tuple(item.name for item in node.args[0])
-    return Graph(inputs=tuple(graph_inputs), nodes=tuple(nodes), outputs=outputs), weights
+    return Graph(
+        inputs=tuple(graph_inputs),
+        nodes=tuple(nodes),
+        outputs=outputs,
+        output_spec='{"t": 0}' if len(outputs) == 1 else json.dumps({"tuple": [{"t": i} for i in range(len(outputs))]}),
+        forward_parameters=tuple(item.name for item in graph_inputs if item.position is not None),
+        state={name: meta_of(value) for name, value in module.state_dict().items()},
+        state_parameters=tuple(name for name, _ in module.named_parameters()),
+    ), weights
 
 
 def _value(arg: Any, values: Mapping[str, Any], dtype: torch.dtype | None) -> Any:

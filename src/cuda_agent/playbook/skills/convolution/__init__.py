@@ -1,0 +1,1 @@
+"""Skill (e): convolutions through cuDNN, engine and memory layout chosen by timing."""

@@ -1,0 +1,150 @@
+"""Where a convolution applies and the step that computes it."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Node
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, windows
+
+_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+_FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
+#: the library's own choice, eight engines in two layouts, the older interface.
+CONFIGS = 18
+
+DECLARATION = (
+    'extern "C" int convolution_workspace(const long long* geometry, int config, long long* bytes);\n'
+    'extern "C" int launch_convolution(void* y, const void* x, const void* w, const void* bias, '
+    "const long long* geometry, void* workspace, int config, cudaStream_t stream);"
+)
+
+
+def _is_plain(view: StridedView, width: int) -> bool:
+    """Whether the value lies row-major from an address that is a multiple of 16 bytes."""
+    pairs = collapsed(view.shape, view.strides)
+    return (not pairs or (len(pairs) == 1 and pairs[0][1] == 1)) and view.offset * width % 16 == 0
+
+
+def _geometry(call: Convolution, precision: Precision, relu: bool) -> list[int]:
+    """The numbers that the launcher takes; one spatial dimension counts as two, the first of size 1."""
+    axes = [(a.size, a.result, a.filter, a.before, a.after, a.stride, a.dilation) for a in call.axes]
+    if len(axes) == 1:
+        axes.insert(0, (1, 1, 1, 0, 0, 1, 1))
+    head = [len(axes), call.batch, call.in_channels, call.out_channels, call.groups, int(call.transposed)]
+    head += [_TYPES[call.result.dtype], int(precision is not Precision.FP32), int(relu)]
+    return head + [number for axis in axes for number in axis]
+
+
+def _fused_relu(state: PlanState, node: Node) -> Node | None:
+    users = state.users(node.name)
+    alone = len(users) == 1 and not state.is_output(node.name)
+    return users[0] if alone and users[0].op == "aten.relu.default" else None
+
+
+def _pointer(view: StridedView, width: int) -> str:
+    start = f"{cpp_name(view.buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {view.offset * width}LL" if view.offset else start
+
+
+def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim | None:
+    width = 4 if call.result.dtype == "float32" else 2
+    if not all(_is_plain(view, width) for view in views):
+        return None
+    relu = _fused_relu(state, node)
+    result = relu.name if relu is not None else node.name
+    name, out = f"convolution_{cpp_name(node.name)}", cpp_name(result)
+    numbers = _geometry(call, state.precision, relu is not None)
+    tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
+    x, weight, *rest = [_pointer(view, width) for view in views]
+    config = f"config_{tunable}"
+    lines = [
+        f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
+        "long long bytes = 0;",
+        f"int status = convolution_workspace(geometry, {config}, &bytes);",
+        f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        f"torch::Tensor workspace = torch::empty({{bytes}}, torch::dtype(torch::kUInt8).device({out}.device()));",
+        f"status = launch_convolution({out}.data_ptr(), {x}, {weight}, {rest[0] if rest else 'nullptr'}, geometry, "
+        f"workspace.data_ptr(), {config}, stream);",
+        f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+    ]
+    package = resources.files(__package__)
+    step = Step(
+        skill="convolution",
+        name=name,
+        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        outputs=(Buffer(result, contiguous_meta(call.result.shape, call.result.dtype)),),
+        files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
+        declaration=DECLARATION,
+        call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+        tunables={tunable: CONFIGS},
+    )
+    return Claim(step, frozenset({node.name, result}))
+
+
+def _as_tensor(view: StridedView) -> str:
+    shape, strides = (f"{{{', '.join(map(str, numbers))}}}" for numbers in (view.shape, view.strides))
+    return f"{cpp_name(view.buffer)}.as_strided({shape}, {strides}, {view.offset})"
+
+
+def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim | None:
+    """torch's own convolution into the result. Its gradient-free `convolution` allocates, `convolution_out`
+    doesn't."""
+    if any(axis.before != axis.after for axis in call.axes):
+        return None
+    x, weight, *rest = [_as_tensor(view) for view in views]
+
+    def numbers(field: str) -> str:
+        return "{" + ", ".join(str(getattr(axis, field)) for axis in call.axes) + "}"
+
+    batched = len(call.result.shape) == len(call.axes) + 2
+    x = x if batched else f"{x}.unsqueeze(0)"
+    bias = f"std::optional<at::Tensor>({rest[0]})" if rest else "std::optional<at::Tensor>()"
+    arguments = (
+        f"{x}, {weight}, {bias}, {numbers('stride')}, {numbers('before')}, {numbers('dilation')}, "
+        f"{'true' if call.transposed else 'false'}, {numbers('extra')}, {call.groups}"
+    )
+    out = cpp_name(node.name)
+    if all(_is_plain(view, 16) for view in views):
+        # Without a copy into what was allocated; torch keeps the plain order of its input.
+        squeeze = "" if batched else ".squeeze(0)"
+        statement = f"{out} = at::convolution({arguments}){squeeze};\n  TORCH_CHECK({out}.is_contiguous());"
+    else:
+        statement = (
+            f"at::Tensor result = {out}{'' if batched else '.unsqueeze(0)'};\n"
+            f"  at::convolution_out(result, {arguments});"
+        )
+    step = Step(
+        skill="convolution",
+        name=f"convolution_{cpp_name(node.name)}",
+        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        outputs=(Buffer(node.name, contiguous_meta(call.result.shape, call.result.dtype)),),
+        files={},
+        declaration="",
+        call=f"{{\n  {statement}\n}}",
+        includes=("<ATen/ATen.h>",),
+    )
+    return Claim(step, frozenset({node.name}))
+
+
+class ConvolutionSkill:
+    """Convolutions and transposed convolutions in one to three dimensions, grouped ones included."""
+
+    name = "convolution"
+
+    def claim(self, state: PlanState, node: Node) -> Claim | None:
+        """The step for a convolution, on cuda with a ReLU behind it. None for anything else. Puts operands into
+        memory that aren't there yet."""
+        call = read(state, node)
+        if call is None:
+            return None
+        try:
+            views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
+        except NotAMatrix:
+            return None
+        return _cuda_step(state, node, call, views) if state.device is Device.CUDA else _cpu_step(node, call, views)
+
+
+SKILL = ConvolutionSkill()

@@ -1,0 +1,133 @@
+"""How a value lies in memory as a (batched) matrix, and whether the library can read it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.playbook.plan import PlanState, StridedView
+
+Level = tuple[int, int, int]
+
+
+class NotAMatrix(Exception):
+    """The operands have a form that the library isn't asked for."""
+
+
+class _Requiring(Protocol):
+    def require(self, names: Sequence[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`outer` × `batch` matrices of rows × columns in a buffer, from `offset`, all in elements. `transposed`: columns
+    are `ld` apart and rows contiguous; otherwise rows are `ld` apart and columns contiguous."""
+
+    buffer: str
+    offset: int
+    rows: int
+    columns: int
+    ld: int
+    transposed: bool
+    batch: int = 1
+    batch_stride: int = 0
+    outer: int = 1
+    outer_stride: int = 0
+
+    def flipped(self) -> Matrix:
+        """The same memory as the transposed matrix."""
+        return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def contiguous_meta(shape: Sequence[int], dtype: str) -> TensorMeta:
+    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=row_major(shape))
+
+
+def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
+    """Where these values lie; those that aren't in memory yet are put there first. Raises NotAMatrix for one that has
+    no place of its own, such as a padded value."""
+    missing = [name for name in dict.fromkeys(names) if state.strided(name) is None]
+    if missing:
+        cast(_Requiring, state).require(missing)
+    found = []
+    for name in names:
+        view = state.strided(name)
+        if view is None:
+            raise NotAMatrix(name)
+        found.append(view)
+    return found
+
+
+def collapsed(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Dimensions as few (size, stride) pairs as possible, outermost first; sizes of 1 vanish."""
+    return [(size, stride) for size, stride, _ in _joint_levels(shape, strides, [0] * len(shape))]
+
+
+def _joint_levels(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[Level]:
+    """The dimensions as few (size, stride in a, stride in b) as possible, outermost first."""
+    levels: list[Level] = []
+    for size, step_a, step_b in zip(shape, a, b, strict=True):
+        if size == 1:
+            continue
+        if levels and levels[-1][1:] == (size * step_a, size * step_b):
+            levels[-1] = (levels[-1][0] * size, step_a, step_b)
+        else:
+            levels.append((size, step_a, step_b))
+    return levels
+
+
+def _matrix(view: StridedView, rows: list[tuple[int, int]], columns: list[tuple[int, int]]) -> Matrix | None:
+    """Rows and columns that are each one (size, stride) pair or less; None when neither has stride 1."""
+    if len(rows) > 1 or len(columns) > 1:
+        return None
+    height, down = rows[0] if rows else (1, 0)
+    width, across = columns[0] if columns else (1, 0)
+    if 0 in (height, width) or (rows and not down) or (columns and not across):
+        return None
+    if across == 1 or not columns:
+        ld = down if rows else width
+        return Matrix(view.buffer, view.offset, height, width, ld, False) if ld >= width else None
+    if down == 1 or not rows:
+        return Matrix(view.buffer, view.offset, height, width, across, True) if across >= height else None
+    return None
+
+
+def flat_matrix(view: StridedView) -> Matrix | None:
+    """[..., K] as one matrix with the leading dimensions as rows."""
+    return _matrix(view, collapsed(view.shape[:-1], view.strides[:-1]), collapsed(view.shape[-1:], view.strides[-1:]))
+
+
+def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tuple[Matrix, Matrix]:
+    """[..., M, K] and [..., K, N], whose leading dimensions broadcast to `batch`, as matrices over one split of the
+    batch into two levels. Raises NotAMatrix where they don't lie so."""
+    left, right = _one_matrix(a), _one_matrix(b)
+    levels = _joint_levels(batch, _batch_steps(a, len(batch)), _batch_steps(b, len(batch)))
+    if left is None or right is None or len(levels) > 2:
+        raise NotAMatrix(a.buffer)
+    inner = levels[-1] if levels else (1, 0, 0)
+    outer = levels[0] if len(levels) == 2 else (1, 0, 0)
+    return (
+        replace(left, batch=inner[0], batch_stride=inner[1], outer=outer[0], outer_stride=outer[1]),
+        replace(right, batch=inner[0], batch_stride=inner[2], outer=outer[0], outer_stride=outer[2]),
+    )
+
+
+def _one_matrix(view: StridedView) -> Matrix | None:
+    shape, strides = view.shape, view.strides
+    return _matrix(view, collapsed(shape[-2:-1], strides[-2:-1]), collapsed(shape[-1:], strides[-1:]))
+
+
+def _batch_steps(view: StridedView, rank: int) -> list[int]:
+    """Strides along the batch dimensions, 0 where the operand broadcasts."""
+    steps = [0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True)]
+    return [0] * (rank - len(steps)) + steps

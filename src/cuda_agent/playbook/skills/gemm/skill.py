@@ -1,0 +1,218 @@
+"""Where a matrix product applies and the step that computes it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import resources
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Node, Ref
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.skills.gemm.operands import (
+    Matrix,
+    NotAMatrix,
+    batched_matrices,
+    contiguous_meta,
+    flat_matrix,
+    row_major,
+    windows,
+)
+
+_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+_MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
+_OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
+#: cuBLASLt's first sixteen choices and cuBLAS.
+CONFIGS = 17
+
+DECLARATION = (
+    'extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, '
+    "long long k, long long batch, long long lda, long long ldb, long long ldd, long long stride_a, long long stride_b, "
+    "long long stride_d, long long outer, long long outer_a, long long outer_b, long long outer_d, int transpose_a, "
+    "int transpose_b, int type, int math, int activation, int config, cudaStream_t stream);"
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `shape` is the node's own, `bias` a buffer and an
+    offset."""
+
+    left: Matrix
+    right: Matrix
+    bias: tuple[str, int] | None
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def m(self) -> int:
+        return self.left.rows
+
+    @property
+    def n(self) -> int:
+        return self.right.columns
+
+    @property
+    def k(self) -> int:
+        return self.left.columns
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        names = [self.left.buffer, self.right.buffer, *([self.bias[0]] if self.bias else [])]
+        return tuple(dict.fromkeys(names))
+
+
+def _bias(view: StridedView | None, n: int) -> tuple[str, int] | None:
+    if view is None:
+        return None
+    if view.shape[-1:] != (n,) or math.prod(view.shape) != n or (n > 1 and view.strides[-1] != 1):
+        raise NotAMatrix(view.buffer)
+    return view.buffer, view.offset
+
+
+def _transposed(view: StridedView) -> StridedView:
+    return StridedView(view.buffer, view.shape[::-1], view.strides[::-1], view.offset)
+
+
+def _operands(node: Node) -> tuple[list[str], bool]:
+    """The values of left, right and, where there is one, bias; and whether right is given transposed."""
+    names = [arg.ref if isinstance(arg, Ref) else None for arg in (*node.args, *node.kwargs.values())]
+    if node.op == "aten.addmm.default":
+        names = [*names[1:3], names[0], *names[3:]]
+    given = [name for name in names if name is not None]
+    if len(given) != len([arg for arg in (*node.args, *node.kwargs.values()) if arg is not None]):
+        raise NotAMatrix(node.name)
+    return given, node.op == "aten.linear.default"
+
+
+def _product(state: PlanState, node: Node) -> Product:
+    """Raises NotAMatrix."""
+    meta = node.outputs[0]
+    if node.op not in _OPERATORS or meta is None or meta.dtype not in _TYPES or 0 in meta.shape:
+        raise NotAMatrix(node.name)
+    names, flip = _operands(node)
+    metas = [state.meta(name) for name in names]
+    if any(item.dtype != meta.dtype or 0 in item.shape for item in metas) or len(metas[1].shape) < 2:
+        raise NotAMatrix(node.name)
+    if not metas[0].shape or (len(metas[0].shape) == 1 and not flip):
+        raise NotAMatrix(node.name)
+    x, right, *rest = windows(state, names)
+    bias = _bias(rest[0] if rest else None, meta.shape[-1])
+    right = _transposed(right) if flip else right
+    if len(right.shape) == 2:
+        left, whole = flat_matrix(x), flat_matrix(right)
+        if left is not None and whole is not None:
+            return Product(left, whole, bias, meta.shape, meta.dtype)
+    return Product(*batched_matrices(x, right, meta.shape[:-2]), bias, meta.shape, meta.dtype)
+
+
+def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
+    """The activation behind the product that the library's epilogue computes exactly, and its code."""
+    users = state.users(node.name)
+    if len(users) != 1 or state.is_output(node.name):
+        return None, 0
+    user = users[0]
+    if user.op == "aten.relu.default":
+        return user, 1
+    if user.op == "aten.gelu.default" and user.kwargs.get("approximate") == "tanh":
+        return user, 2
+    return None, 0
+
+
+def _pointer(buffer: str, offset: int, width: int) -> str:
+    start = f"{cpp_name(buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {offset * width}LL" if offset else start
+
+
+def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
+    tail, activation = _fused_activation(state, node)
+    result = tail.name if tail is not None else node.name
+    name = f"gemm_{cpp_name(node.name)}"
+    a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
+    layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
+    tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
+    bias = _pointer(*product.bias, width) if product.bias else "nullptr"
+    size = product.m * product.n
+    numbers = [product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n]
+    numbers += [a.batch_stride, b.batch_stride, size]
+    numbers += [a.outer, a.outer_stride, b.outer_stride, a.batch * size, int(a.transposed), int(b.transposed)]
+    numbers += [_TYPES[product.dtype], _MATH[state.precision], activation]
+    call = (
+        "{\n"
+        f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {_pointer(a.buffer, a.offset, width)}, "
+        f"{_pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
+        f'  TORCH_CHECK(status == 0, "{name}: status ", status);\n'
+        "}"
+    )
+    step = Step(
+        skill="gemm",
+        name=name,
+        inputs=product.inputs,
+        outputs=(Buffer(result, contiguous_meta(product.shape, product.dtype)),),
+        files={"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()},
+        declaration=DECLARATION,
+        call=call,
+        tunables={tunable: CONFIGS},
+    )
+    return Claim(step, frozenset({node.name, result}))
+
+
+def _braces(numbers: list[int] | tuple[int, ...]) -> str:
+    return f"{{{', '.join(map(str, numbers))}}}"
+
+
+def _as_tensor(matrix: Matrix) -> str:
+    """One outer step of the operand as a view of its buffer, for torch's own product."""
+    sizes, strides = [matrix.rows, matrix.columns], [1, matrix.ld] if matrix.transposed else [matrix.ld, 1]
+    if matrix.batch > 1:
+        sizes, strides = [matrix.batch, *sizes], [matrix.batch_stride, *strides]
+    start = f"{matrix.offset} + o * {matrix.outer_stride}LL" if matrix.outer > 1 else str(matrix.offset)
+    return f"{cpp_name(matrix.buffer)}.as_strided({_braces(sizes)}, {_braces(strides)}, {start})"
+
+
+def _cpu_step(node: Node, product: Product) -> Claim:
+    a, b = product.left, product.right
+    sizes = [*([a.batch] if a.batch > 1 else []), product.m, product.n]
+    start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
+    left, right = _as_tensor(a), _as_tensor(b)
+    lines = [
+        f"at::Tensor result = {cpp_name(node.name)}.as_strided({_braces(sizes)}, {_braces(row_major(sizes))}, {start});"
+    ]
+    if product.bias is not None:
+        bias = f"{cpp_name(product.bias[0])}.as_strided({{{product.n}}}, {{1}}, {product.bias[1]})"
+        if a.batch > 1:
+            lines.append(f"at::baddbmm_out(result, {bias}.as_strided({_braces(sizes)}, {{0, 0, 1}}), {left}, {right});")
+        else:
+            lines.append(f"at::addmm_out(result, {bias}, {left}, {right});")
+    else:
+        lines.append(f"at::{'bmm' if a.batch > 1 else 'mm'}_out(result, {left}, {right});")
+    loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
+    step = Step(
+        skill="gemm",
+        name=f"gemm_{cpp_name(node.name)}",
+        inputs=product.inputs,
+        outputs=(Buffer(node.name, contiguous_meta(product.shape, product.dtype)),),
+        files={},
+        declaration="",
+        call="\n".join([f"{loop}{{", *(f"  {line}" for line in lines), "}"]),
+        includes=("<ATen/ATen.h>",),
+    )
+    return Claim(step, frozenset({node.name}))
+
+
+class Gemm:
+    """linear, addmm, mm, bmm and matmul of float32, bfloat16 and float16 operands."""
+
+    name = "gemm"
+
+    def claim(self, state: PlanState, node: Node) -> Claim | None:
+        """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
+        operands into memory that aren't there yet."""
+        try:
+            product = _product(state, node)
+        except NotAMatrix:
+            return None
+        return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
+
+
+SKILL = Gemm()
