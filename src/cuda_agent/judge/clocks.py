@@ -24,7 +24,9 @@ THROTTLE_BITS = {
 }
 #: share of time in which a GPU that should be idle ran kernels, per cent, above which somebody else is at work.
 BUSY_PERCENT = 10.0
-_FIELDS = "clocks.sm,clocks.mem,clocks_throttle_reasons.active,utilization.gpu,power.draw,temperature.gpu"
+#: drivers renamed the reasons' field; each knows at least one of the names.
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+_FIELDS = "clocks.sm,clocks.mem,{reasons},utilization.gpu,power.draw,temperature.gpu"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,12 @@ def _smi(*arguments: str) -> str | None:
 
 
 def _through_smi(uuid: str) -> ClockReading | None:
-    text = _smi(f"--id={uuid}", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
-    return parse_smi(text) if text else None
+    for reasons in _REASONS:
+        fields = _FIELDS.format(reasons=reasons)
+        text = _smi(f"--id={uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+        if text:
+            return parse_smi(text)
+    return None
 
 
 def parse_smi(text: str) -> ClockReading | None:

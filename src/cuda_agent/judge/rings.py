@@ -15,7 +15,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.judge.buffers import Layout, contiguous, extent_bytes, synchronize
-from cuda_agent.judge.process import Worker
+from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
 MAX_SLOTS = {Device.CUDA: 16, Device.CPU: 4}
@@ -100,10 +100,14 @@ class Ring:
         self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
         self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
-        worker.attach(self._inputs.arena)
-        worker.attach(self._outputs.arena)
         wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire()}
-        worker.request("ring", {"slots": slots, "spec": spec, **wire}, timeout_s=120.0)
+        try:
+            worker.attach(self._inputs.arena)
+            worker.attach(self._outputs.arena)
+            worker.request("ring", {"slots": slots, "spec": spec, **wire}, timeout_s=120.0)
+        except WorkerFault:
+            self.close()
+            raise
 
     def fill(self, slots: int) -> None:
         """Masters into the ring; returns when the copy is done."""
@@ -121,12 +125,15 @@ class Ring:
         return self._outputs.arena.tensors(self._outputs.layout.slots[slot * self._each : (slot + 1) * self._each])
 
     def close(self) -> None:
-        """Frees both rings."""
+        """Frees both rings. A worker that won't let go of them is ended."""
         self._pairs.clear()
         if self.worker.alive:
-            self.worker.request("unring", {}, timeout_s=60.0)
-            self.worker.detach(self._inputs.arena)
-            self.worker.detach(self._outputs.arena)
+            try:
+                self.worker.request("unring", {}, timeout_s=60.0)
+                self.worker.detach(self._inputs.arena)
+                self.worker.detach(self._outputs.arena)
+            except WorkerFault:
+                self.worker.kill()
         self._inputs.arena.close()
         self._outputs.arena.close()
 

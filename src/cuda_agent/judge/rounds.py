@@ -123,7 +123,7 @@ class Rounds:
 
     def _warm(self, name: str) -> float | None:
         """Seconds of one call after warming up, None where the form failed."""
-        params = {"program": name, "calls": 3, "seconds": WARM_SECONDS[self.options.device]}
+        params = {"program": name, "calls": 1, "seconds": WARM_SECONDS[self.options.device]}
         if self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s) is None:
             return None
         found = self.ask(name, "queue", {"program": name, "calls": 1})
@@ -312,10 +312,7 @@ class Rounds:
     def close(self) -> None:
         """Frees rings and masters; workers that are gone need nothing."""
         for ring in self._rings.values():
-            try:
-                ring.close()
-            except WorkerFault:
-                ring.worker.kill()
+            ring.close()
         self._rings.clear()
         if self._masters is not None:
             self.reference.detach(self._masters.places)

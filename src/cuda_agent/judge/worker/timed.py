@@ -8,7 +8,7 @@ Requests (names are the operations that a role adds to its own):
                                                  ones; null: all, as the ring says
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
-  extras  {program}                              -> {busy_us, peak_memory_bytes}, null where not known
+  extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
   screen  {program, configs, budget_s, flush_bytes} -> {latency_us: […], failures: {index: reason}, device_lost}
 """
 
@@ -116,7 +116,8 @@ class TimedPrograms:
     def extras(self, params: dict[str, Any]) -> dict[str, Any]:
         program = self._program(params["program"])
         peak = self.runner.peak_memory(program, self._slots[0])
-        return {"busy_us": self.runner.busy(program, self._slots), "peak_memory_bytes": peak}
+        busy = self.runner.busy(program, self._slots) if params["busy"] else None
+        return {"busy_us": busy, "peak_memory_bytes": peak}
 
     def screen(self, params: dict[str, Any]) -> dict[str, Any]:
         assert self._set_config is not None
