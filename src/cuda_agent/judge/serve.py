@@ -1,0 +1,272 @@
+"""A judge behind a Unix socket, for the commands inside a workspace (`utils/*`).
+
+One request a connection: a line of JSON {"command": "compile" | "verification" | "profiling" | "status" | "stop"}.
+Answered by lines {"progress": [phase, text]} and at the end one {"build": …}, {"evaluation": …}, {"status": …} or
+{"error": …}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
+from cuda_agent.judge.build import Built
+from cuda_agent.workspace.layout import Workspace, open_workspace
+from cuda_agent.workspace.sockets import bound_socket
+
+_REQUEST_BYTES = 4096
+_REQUEST_TIMEOUT_S = 10.0
+#: a judge that a command started for itself waits this long for the next one: its workers are warm.
+IDLE_S = 120.0
+
+
+class Session(Protocol):
+    """What is served: a `JudgeSession`, or something with the same face."""
+
+    progress: Any
+
+    def built(self, candidate: Candidate) -> Built: ...
+    def verify(self, candidate: Candidate) -> Evaluation: ...
+    def evaluate(self, candidate: Candidate) -> Evaluation: ...
+
+
+class SharedSession:
+    """A judge's session with one user at a time: an agent's own tools, and commands in its shell."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.lock = threading.RLock()
+
+    def graph(self) -> Graph:
+        with self.lock:
+            return self._session.graph()  # type: ignore[no-any-return]
+
+    def build(self, candidate: Candidate) -> BuildReport:
+        with self.lock:
+            return self._session.build(candidate)  # type: ignore[no-any-return]
+
+    def built(self, candidate: Candidate) -> Built:
+        with self.lock:
+            return self._session.built(candidate)  # type: ignore[no-any-return]
+
+    def verify(self, candidate: Candidate) -> Evaluation:
+        with self.lock:
+            return self._session.verify(candidate)  # type: ignore[no-any-return]
+
+    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
+        with self.lock:
+            return self._session.screen(candidate, configs)  # type: ignore[no-any-return]
+
+    def evaluate(self, candidate: Candidate) -> Evaluation:
+        with self.lock:
+            return self._session.evaluate(candidate)  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def telling(self, progress: Any) -> Iterator[None]:
+        """The session's progress goes to `progress` meanwhile."""
+        with self.lock:
+            before, self._session.progress = self._session.progress, progress
+            try:
+                yield
+            finally:
+                self._session.progress = before
+
+
+class JudgeServer:
+    """Answers requests about one workspace at `path` from a thread of its own, until the `with` block ends."""
+
+    def __init__(self, session: SharedSession, workspace: Workspace, path: Path) -> None:
+        self._session, self._workspace, self.path = session, workspace, path
+        self._stop = threading.Event()
+        self._busy = False
+        self._last_s = time.monotonic()
+        self._thread = threading.Thread(target=self._serve, name="judge-server", daemon=True)
+
+    def __enter__(self) -> JudgeServer:
+        self._socket = bound_socket(self.path)
+        self._socket.settimeout(0.5)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+
+    def wait_until_idle(self, idle_s: float) -> None:
+        """Returns when nobody asked for `idle_s` seconds, or somebody asked to stop."""
+        while not self._stop.wait(0.5):
+            if not self._busy and time.monotonic() - self._last_s > idle_s:
+                return
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            with connection:
+                self._busy = True
+                # A client that went away is no fault of ours.
+                with contextlib.suppress(BrokenPipeError, ConnectionError, TimeoutError):
+                    self._answer(connection)
+                self._last_s = time.monotonic()
+                self._busy = False
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(_REQUEST_TIMEOUT_S)
+        with connection.makefile("rwb") as stream:
+            line = stream.readline(_REQUEST_BYTES)
+
+            def send(message: dict[str, Any]) -> None:
+                stream.write(json.dumps(message).encode() + b"\n")
+                stream.flush()
+
+            def tell(phase: str, text: str) -> None:
+                with contextlib.suppress(OSError, ValueError):
+                    send({"progress": [phase, text]})
+
+            try:
+                command = str(json.loads(line)["command"])
+            except (ValueError, KeyError, TypeError):
+                send({"error": {"cause": "That is no request", "remedy": "", "exit_code": 2}})
+                return
+            try:
+                with self._session.telling(tell):
+                    answer = self._run(command)
+            except CudaAgentError as error:
+                answer = {"error": {"cause": error.cause, "remedy": error.remedy, "exit_code": error.exit_code}}
+            except Exception as error:
+                # Our own bug: whoever waits must hear of it, and the process must end with it.
+                send({"error": {"cause": f"The judge failed: {error!r}", "remedy": "Report this", "exit_code": 1}})
+                self._stop.set()
+                raise
+            send(answer)
+
+    def _run(self, command: str) -> dict[str, Any]:
+        if command == "status":
+            options = self._workspace.options
+            return {"status": {"task": self._workspace.task.name, "device": options.device.value}}
+        if command == "stop":
+            self._stop.set()
+            return {"status": {"stopping": True}}
+        if command not in ("compile", "verification", "profiling"):
+            raise UsageError(f"Unknown command {command!r}", "Known: compile, verification, profiling, status, stop")
+        edited = self._workspace.edited_files()
+        if edited:
+            raise UsageError(f"Fixed files were edited or are missing: {', '.join(edited)}", "Restore them")
+        candidate = self._workspace.snapshot()
+        if command == "compile":
+            built = self._session.built(candidate)
+            if built.library is not None:
+                _copy_library(built.library, self._workspace.library)
+            return {"build": built.report.model_dump(mode="json")}
+        if "model_new.py" not in candidate.files:
+            raise UsageError("There is no model_new.py yet", "Write it; SKILL.md shows how")
+        judged = self._session.verify(candidate) if command == "verification" else self._session.evaluate(candidate)
+        return {"evaluation": without_seeds(judged).model_dump(mode="json")}
+
+
+def without_seeds(evaluation: Evaluation) -> Evaluation:
+    """Seeds stay with the judge: whoever optimises reads what this returns."""
+    verify = evaluation.verify
+    if verify is None:
+        return evaluation
+    trials = tuple(trial.model_copy(update={"seed": None}) for trial in verify.trials)
+    return evaluation.model_copy(update={"verify": verify.model_copy(update={"trials": trials})})
+
+
+def _copy_library(library: Path, target: Path) -> None:
+    """For the user's own `import cuda_extension`; the judge loads its own copy."""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".cuda_extension.", dir=target.parent)
+        os.close(handle)
+        shutil.copyfile(library, temporary)
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, target)
+    except OSError as error:
+        raise StoreError(f"Can't write {target}: {error.strerror}", "Free some space") from None
+
+
+class _LazySession:
+    """A `JudgeSession` that starts its workers when they are first needed: compiling needs none."""
+
+    def __init__(self, workspace: Workspace, stack: contextlib.ExitStack) -> None:
+        from cuda_agent.judge.session import JudgeSession
+
+        self._session = JudgeSession(workspace.task, workspace.options)
+        self._stack = stack
+        self._started = False
+
+    @property
+    def progress(self) -> Any:
+        return self._session.progress
+
+    @progress.setter
+    def progress(self, progress: Any) -> None:
+        self._session.progress = progress
+
+    def built(self, candidate: Candidate) -> Built:
+        return self._session.built(candidate)
+
+    def verify(self, candidate: Candidate) -> Evaluation:
+        return self._ready().verify(candidate)
+
+    def evaluate(self, candidate: Candidate) -> Evaluation:
+        return self._ready().evaluate(candidate)
+
+    def _ready(self) -> Session:
+        if not self._started:
+            self._stack.enter_context(self._session)
+            self._started = True
+        self._session.admit()
+        return self._session
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one workspace until nobody asks any more. Exit code 0, or the error's; 0 too when one serves already."""
+    workspace = open_workspace(Path(arguments[0]))
+    signal.signal(signal.SIGTERM, _end)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(workspace.socket.with_suffix(".lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return 0
+        session = SharedSession(_LazySession(workspace, stack))
+        server = stack.enter_context(JudgeServer(session, workspace, workspace.socket))
+        server.wait_until_idle(IDLE_S)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except CudaAgentError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

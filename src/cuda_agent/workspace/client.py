@@ -1,0 +1,181 @@
+"""What `utils/*` call: ask the judge at `$CUDA_AGENT_SOCKET`, or one started for this workspace alone; print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, CudaAgentError, UsageError, WorkerError
+from cuda_agent.core.records import BuildReport, Evaluation, Timing
+from cuda_agent.workspace.layout import Workspace, open_workspace
+from cuda_agent.workspace.sockets import connected_socket, end_server
+
+_START_TIMEOUT_S = 60.0
+
+
+def main(command: str, directory: Path, arguments: list[str]) -> int:
+    """Run `compile`, `verification` or `profiling` for the workspace at `directory`. Returns 0 only on success."""
+    try:
+        if arguments not in ([], ["--json"]):
+            raise UsageError(f"Unknown argument {arguments[0]!r}", "Known: --json")
+        answer = _ask(command, directory, quiet=bool(arguments))
+        return _show(command, answer, as_json=bool(arguments))
+    except CudaAgentError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+
+
+def _ask(command: str, directory: Path, *, quiet: bool) -> dict[str, Any]:
+    """The judge's last line. Raises WorkerError when there is none."""
+    for message in _messages(command, directory):
+        if "progress" not in message:
+            return message
+        if not quiet and sys.stderr.isatty():
+            phase, text = message["progress"]
+            sys.stderr.write(f"\r\x1b[K{phase}: {text}"[:160])
+            sys.stderr.flush()
+    raise WorkerError("The judge ended without an answer", "Try again; its log is .cuda-agent/judge.log")
+
+
+def _messages(command: str, directory: Path) -> Iterator[dict[str, Any]]:
+    named = os.environ.get("CUDA_AGENT_SOCKET")
+    if named:
+        client = connected_socket(Path(named))
+        if client is None:
+            raise WorkerError(f"No judge listens at {named}", "Unset CUDA_AGENT_SOCKET to start one here")
+    else:
+        client = _own_judge(open_workspace(directory))
+    with client, client.makefile("rwb") as stream:
+        stream.write(json.dumps({"command": command}).encode() + b"\n")
+        stream.flush()
+        try:
+            for line in stream:
+                yield json.loads(line)
+        except KeyboardInterrupt:
+            if not named:
+                end_server(client)
+            raise
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+
+
+def _own_judge(workspace: Workspace) -> Any:
+    """A connection to this workspace's judge, which is started when none runs. Raises WorkerError."""
+    client = connected_socket(workspace.socket)
+    if client is not None:
+        return client
+    log = workspace.socket.with_suffix(".log")
+    with log.open("wb") as stream:
+        command = [sys.executable, "-m", "cuda_agent.judge.serve", str(workspace.directory)]
+        judge = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd="/"
+        )
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        client = connected_socket(workspace.socket)
+        if client is not None:
+            return client
+        if judge.poll() not in (None, 0):
+            break
+        time.sleep(0.05)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    raise WorkerError(f"The judge did not start: {lines[-1] if lines else 'no message'}", f"See {log}")
+
+
+# ---------------------------------------------------------------- what is printed
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _print(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _show(command: str, answer: dict[str, Any], *, as_json: bool) -> int:
+    if "error" in answer:
+        error = answer["error"]
+        _say(f"error: {error['cause']}. {error['remedy']}".rstrip(". ") + ".")
+        return int(error["exit_code"])
+    if as_json:
+        _print(json.dumps(answer))
+    if "build" in answer:
+        report = BuildReport.model_validate(answer["build"])
+        return (EXIT_NOT_PASSED, 0)[report.succeeded] if as_json else _show_build(report)
+    evaluation = Evaluation.model_validate(answer["evaluation"])
+    good = _verified(evaluation) if command == "verification" else evaluation.verdict is Verdict.PASSED
+    if not as_json:
+        (_show_verification if command == "verification" else _show_profiling)(evaluation)
+    return 0 if good else EXIT_NOT_PASSED
+
+
+def _show_build(report: BuildReport) -> int:
+    if report.log:
+        _print(report.log)
+    if not report.succeeded:
+        _print("Compilation failed.")
+        return EXIT_NOT_PASSED
+    counts = f"{report.compiled_objects} compiled, {report.cached_objects} unchanged"
+    _print(f"Compiled cuda_extension.so in {report.duration_s:.1f} s ({counts}).")
+    return 0
+
+
+def _verified(evaluation: Evaluation) -> bool:
+    return evaluation.verify is not None and evaluation.verify.passed and not evaluation.violations
+
+
+def _show_failure(evaluation: Evaluation) -> None:
+    _print(f"{evaluation.verdict.value.replace('_', ' ')} in {evaluation.phase.value}: {evaluation.reason}")
+    for violation in evaluation.violations:
+        _print(f"  rule {violation.rule} ({violation.layer}): {violation.detail}")
+    if evaluation.build is not None and not evaluation.build.succeeded:
+        _print(evaluation.build.log)
+    elif evaluation.log_tail:
+        _print(evaluation.log_tail)
+
+
+def _show_verification(evaluation: Evaluation) -> None:
+    trials = evaluation.verify.trials if evaluation.verify is not None else ()
+    for index, trial in enumerate(trials, 1):
+        errors = [("error", trial.candidate_error), ("eager", trial.eager_error), ("allowed", trial.budget)]
+        numbers = ", ".join(f"{label} {value:.2e}" for label, value in errors if value is not None)
+        _print(
+            f"{index:>3}  {'passed' if trial.passed else 'FAILED'}  {trial.kind:<18} {numbers}  {trial.reason}".rstrip()
+        )
+    if _verified(evaluation) and evaluation.verify is not None:
+        _print(f"Verified: {len(trials)} of {len(trials)} trials (oracle {evaluation.verify.oracle}).")
+    else:
+        _show_failure(evaluation)
+
+
+def _show_profiling(evaluation: Evaluation) -> None:
+    profile = evaluation.profile
+    if profile is None or evaluation.verdict is not Verdict.PASSED:
+        _show_failure(evaluation)
+        return
+    _print(f"{'':<22}{'us':>12}  {'95 % interval':<24}{'yours is faster by'}")
+    for name, timing in profile.baselines.items():
+        ratio = profile.ratios.get(name)
+        faster = f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else ""
+        _print(f"{name + (' (matched)' if name == profile.matched else ''):<22}{_time(timing)}{faster}".rstrip())
+    _print(f"{'yours':<22}{_time(profile.candidate)}".rstrip())
+    for name, why in profile.failed_baselines.items():
+        _print(f"{name}: not timed: {why}")
+    for note in profile.notes:
+        _print(f"note: {note}")
+
+
+def _time(timing: Timing) -> str:
+    interval = f"[{timing.low_us:,.1f}, {timing.high_us:,.1f}]"
+    return f"{timing.latency_us:>12,.1f}  {interval:<24}"
