@@ -1,0 +1,78 @@
+"""Tasks that can't be judged end with one line that names the cause and the remedy. Real workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.records import Task
+from cuda_agent.judge.session import JudgeSession
+from judge_specimens import TASK
+
+pytestmark = pytest.mark.integration
+
+_MODEL = "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def forward(self, x):\n        {body}\n"
+_INPUTS = "def get_inputs():\n    return [torch.randn(64, 64)]\n"
+_INIT = "def get_init_inputs():\n    return []\n"
+
+
+def task(body: str = "return x + 1", inputs: str = _INPUTS, **fields: float) -> Task:
+    return Task(name="bad", source=_MODEL.format(body=body) + inputs + _INIT, **fields)
+
+
+BAD = {
+    "syntax_error": (Task(name="bad", source="def ("), "line 1"),
+    "no_model": (Task(name="bad", source="import torch\n" + _INPUTS + _INIT), "no class `Model`"),
+    "inputs_raise": (task(inputs="def get_inputs():\n    raise OSError('no data')\n"), "no data"),
+    "no_tensors": (task(inputs="def get_inputs():\n    return [3]\n"), "no tensors"),
+    "forward_raises": (task("return x @ x[:3]"), "Model.forward"),
+    "forward_exits": (task("import os; os._exit(3)"), "code 3"),
+    "needs_a_gpu": (task("return x.cuda()"), "CUDA"),
+    "stochastic": (task("return x + torch.rand_like(x)"), "stochastic"),
+    "dropout_kept_on": (task("return nn.functional.dropout(x, 0.5, training=True)"), "stochastic"),
+    "hidden_state": (
+        Task(
+            name="bad",
+            source="import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+            "        super().__init__()\n        self.noise = torch.randn(64)\n"
+            "    def forward(self, x):\n        return x + self.noise\n" + _INPUTS + _INIT,
+        ),
+        "state dict",
+    ),
+    "zeros_pass": (task("return x * 0"), "all zeros"),
+    "constant": (task("return x * 0 + 3"), "constant"),
+    "tiny_values": (task("return x * 1e-12", atol=1e-2), None),
+    "other_inputs_pass": (task("return torch.sigmoid(x.abs().sum() * 100).expand(8).clone()"), ""),
+    "no_output": (task("return 3"), "no tensor"),
+    "changing_shapes": (
+        task(inputs="n = [3]\ndef get_inputs():\n    n[0] += 1\n    return [torch.randn(n[0], 4)]\n"),
+        "other shapes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused_with_cause_and_remedy(name: str) -> None:
+    bad, words = BAD[name]
+    options = JudgeOptions(device=Device.CPU, seed=5)
+    with JudgeSession(bad, options) as session:
+        if words is None:
+            # Small, yet told apart by the relative bound of the oracle.
+            assert session.admit().outputs
+            return
+        with pytest.raises(TaskError) as caught:
+            session.admit()
+    assert words in caught.value.cause
+    assert caught.value.remedy
+    assert "\n" not in caught.value.cause
+
+
+def test_a_good_task_is_described() -> None:
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as session:
+        admission = session.admit()
+        assert session.graph().nodes
+    assert admission.outputs[0].shape == (64, 256)
+    assert admission.weights == 1
+    assert "aten.relu.default" in admission.operators

@@ -1,0 +1,161 @@
+"""From sources to the verdict with a real compiler: an honest kernel passes, a wrong one and a broken one don't."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Phase, Verdict
+from cuda_agent.core.records import Candidate, Task
+from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workspace.process import descendants
+
+pytestmark = pytest.mark.integration
+
+TASK = Task(
+    name="add_relu",
+    source="""
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def forward(self, x, y):
+        return torch.relu(x * 2 + y) * 0.5
+def get_inputs():
+    return [torch.randn(256, 1024), torch.randn(256, 1024)]
+def get_init_inputs():
+    return []
+""",
+)
+
+MODEL = """
+import torch.nn as nn
+import cuda_extension
+
+CONFIG = {"add_relu": 0}
+
+
+class ModelNew(nn.Module):
+    def forward(self, x, y):
+        return cuda_extension.add_relu_forward(x, y, CONFIG["add_relu"])
+"""
+
+KERNEL = """
+#include <cstdint>
+
+extern "C" void add_relu_launcher(float* out, const float* x, const float* y, int64_t n, int config) {
+    const int64_t grain = config == 1 ? 1 << 12 : 1 << 15;
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += grain) {
+        const int64_t end = begin + grain < n ? begin + grain : n;
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) {
+            const float v = x[i] * 2 + y[i];
+            out[i] = (v > 0 ? v : 0) * 0.5f;
+        }
+    }
+}
+"""
+
+BINDING = """
+#include <torch/types.h>
+#include <torch/csrc/utils/pybind.h>
+#include "../binding_registry.h"
+
+extern "C" void add_relu_launcher(float* out, const float* x, const float* y, int64_t n, int config);
+
+static torch::Tensor add_relu_forward(torch::Tensor x, torch::Tensor y, int config) {
+    auto out = torch::empty_like(x);
+    add_relu_launcher(out.data_ptr<float>(), x.data_ptr<float>(), y.data_ptr<float>(), x.numel(), config);
+    return out;
+}
+
+void register_add_relu(pybind11::module& m) { m.def("add_relu_forward", &add_relu_forward); }
+REGISTER_BINDING(add_relu, register_add_relu);
+"""
+
+
+def candidate(kernel: str = KERNEL, model: str = MODEL) -> Candidate:
+    files = {"model_new.py": model, "kernels/add_relu.cpp": kernel, "kernels/add_relu_binding.cpp": BINDING}
+    return Candidate(files=files)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[JudgeSession]:
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU, timing_budget_s=2.0)) as opened:
+        opened.admit()
+        yield opened
+
+
+def test_an_honest_kernel_passes_with_times(session: JudgeSession) -> None:
+    evaluation = session.evaluate(candidate())
+    assert evaluation.verdict is Verdict.PASSED, evaluation.reason + evaluation.log_tail
+    assert evaluation.candidate_digest == candidate().digest
+    assert evaluation.build is not None and evaluation.build.library_digest
+    assert evaluation.verify is not None and evaluation.verify.passed
+    assert {"fresh", "in_place", "new_storage", "magnitudes"} <= {t.kind for t in evaluation.verify.trials}
+    assert evaluation.profile is not None and {"eager", "compile"} <= set(evaluation.profile.baselines)
+    assert set(evaluation.durations_s) == {"guard", "build", "verify", "profile"}
+
+
+def test_verification_alone_never_passes(session: JudgeSession) -> None:
+    evaluation = session.verify(candidate())
+    assert evaluation.verdict is Verdict.TIMING_VOID
+    assert evaluation.phase is Phase.VERIFY
+    assert evaluation.verify is not None and evaluation.verify.passed
+
+
+def test_a_wrong_kernel_is_incorrect(session: JudgeSession) -> None:
+    evaluation = session.evaluate(candidate(KERNEL.replace("* 0.5f", "* 0.51f")))
+    assert evaluation.verdict is Verdict.INCORRECT
+    assert evaluation.phase is Phase.VERIFY
+    assert evaluation.profile is None
+    assert "trial" in evaluation.reason
+
+
+def test_a_kernel_that_does_not_compile(session: JudgeSession) -> None:
+    evaluation = session.evaluate(candidate(KERNEL.replace("float v =", "flaot v =")))
+    assert evaluation.verdict is Verdict.BUILD_FAILED
+    assert "flaot" in evaluation.log_tail
+    assert evaluation.build is not None and not evaluation.build.succeeded
+
+
+def test_a_kernel_that_writes_through_a_null_pointer(session: JudgeSession) -> None:
+    evaluation = session.evaluate(
+        candidate(KERNEL.replace("const int64_t grain", "out = nullptr;\n    const int64_t grain"))
+    )
+    assert evaluation.verdict is Verdict.CRASHED
+    assert "SIGSEGV" in evaluation.reason
+
+
+def test_torch_compute_in_python_is_a_violation(session: JudgeSession) -> None:
+    model = MODEL.replace(
+        "return cuda_extension",
+        "import torch\n        return torch.relu(x * 2 + y) * 0.5\n        return cuda_extension",
+    )
+    evaluation = session.evaluate(candidate(model=model))
+    assert evaluation.verdict is Verdict.VIOLATION
+    assert evaluation.violations
+
+
+def test_screening_times_every_setting_and_names_what_failed(session: JudgeSession) -> None:
+    configs = [{"add_relu": 0}, {"add_relu": 1}]
+    report = session.screen(candidate(), configs)
+    assert [time is not None for time in report.latency_us] == [True, True], report.failures
+    without = session.screen(
+        candidate(model=MODEL.replace('CONFIG["add_relu"]', "0").replace("CONFIG", "OTHER")), configs
+    )
+    assert without.latency_us == (None, None)
+    assert "CONFIG" in without.failures[0]
+
+
+def test_nothing_is_left_behind() -> None:
+    others = set(descendants(os.getpid()))
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
+        opened.reference  # noqa: B018
+        directory: Path = opened.directory
+        assert set(descendants(os.getpid())) - others
+    assert not directory.exists()
+    assert not set(descendants(os.getpid())) - others
