@@ -106,7 +106,7 @@ def check(model: Any, inputs: list[Any], device: Device = Device.CPU, config: in
         if not plain.is_floating_point():
             assert torch.equal(mine, plain), text
             continue
-        error, budget = _error(mine, truth), max(4 * _error(plain, truth), tolerance)
+        error, budget = _error(mine, truth), max(4 * _error(plain, truth), tolerance, 4e-3 if mine.dtype is torch.bfloat16 else 0)
         assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}\n{text}"
     return steps
 

@@ -220,7 +220,9 @@ def environment() -> jinja2.Environment:
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    return environment().get_template(template).render(**values)
+    """The template's text; lines that hold only an empty insertion are dropped."""
+    text = environment().get_template(template).render(**values)
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
 
 
 def indent(lines: Iterable[str], by: int) -> str:

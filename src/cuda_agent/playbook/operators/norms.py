@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.lower import Builder, Lowering
+from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.reductions import mean_of, variance_of
 
 
@@ -107,8 +107,20 @@ def batch_norm(b: Builder, node: Node) -> str | tuple[str | None, ...]:
     return b.finish(node, result)
 
 
+def batch_norm_of_batch(b: Builder, node: Node) -> tuple[str | None, ...]:
+    """_native_batch_norm_legit.no_stats: the batch's own statistics."""
+    x, weight, bias = (b.arg(node, i) for i in range(3))
+    if not node.op.endswith("no_stats"):
+        raise CantLower("updates running statistics")
+    rank = len(b.values[x].shape)
+    inner = b.internal(b.values[x].dtype)
+    result = normalised(b, x, (0, *range(2, rank)), float(b.arg(node, 5, "eps", 1e-5)))
+    result = _affine(b, result, _per_channel(b, weight, rank), _per_channel(b, bias, rank), inner)
+    return (b.cast(result, b.out(node).dtype, b.fresh(node.name)), None, None)
+
+
 TABLE: dict[str, Lowering] = {
     "layer_norm": layer_norm, "native_layer_norm": layer_norm, "rms_norm": rms_norm, "group_norm": group_norm,
     "native_group_norm": group_norm, "instance_norm": instance_norm, "batch_norm": batch_norm,
-    "_native_batch_norm_legit_no_training": batch_norm,
+    "_native_batch_norm_legit_no_training": batch_norm, "_native_batch_norm_legit": batch_norm_of_batch,
 }  # fmt: skip

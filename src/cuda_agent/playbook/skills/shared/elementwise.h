@@ -290,58 +290,12 @@ INLINE T f_softsign(T x) { return x / (T(1) + f_abs(x)); }
 template <typename T>
 INLINE T f_logsigmoid(T x) { return f_minimum(x, T(0)) - f_log1p(f_exp(-f_abs(x))); }
 
-// Reductions over a block that lies in the first-level cache.
 template <typename T>
-INLINE T block_sum(const T* p, long n) {
-  T total = 0;
-#pragma omp simd reduction(+ : total)
-  for (long j = 0; j < n; ++j) total += p[j];
-  return total;
-}
+INLINE T f_plus(T x, T y) { return x + y; }
 template <typename T>
-INLINE T block_prod(const T* p, long n) {
-  T total = 1;
-#pragma omp simd reduction(* : total)
-  for (long j = 0; j < n; ++j) total *= p[j];
-  return total;
-}
-// A NaN wins, as in PyTorch.
-template <typename T>
-INLINE T block_max(const T* p, long n) {
-  T best = p[0];
-  int nan = 0;
-#pragma omp simd reduction(max : best) reduction(| : nan)
-  for (long j = 0; j < n; ++j) {
-    best = p[j] > best ? p[j] : best;
-    nan |= p[j] != p[j];
-  }
-  return nan ? static_cast<T>(NAN) : best;
-}
-template <typename T>
-INLINE T block_min(const T* p, long n) {
-  T best = p[0];
-  int nan = 0;
-#pragma omp simd reduction(min : best) reduction(| : nan)
-  for (long j = 0; j < n; ++j) {
-    best = p[j] < best ? p[j] : best;
-    nan |= p[j] != p[j];
-  }
-  return nan ? static_cast<T>(NAN) : best;
-}
-template <typename T>
-INLINE T block_expsum(const T* p, long n, T top) {
-  T total = 0;
-#pragma omp simd reduction(+ : total)
-  for (long j = 0; j < n; ++j) total += f_exp(p[j] - top);
-  return total;
-}
-template <typename T>
-INLINE T block_m2(const T* p, long n, T mean) {
-  T total = 0;
-#pragma omp simd reduction(+ : total)
-  for (long j = 0; j < n; ++j) total += (p[j] - mean) * (p[j] - mean);
-  return total;
-}
+INLINE T f_times(T x, T y) { return x * y; }
+INLINE bool f_or(bool x, bool y) { return x || y; }
+INLINE bool f_and(bool x, bool y) { return x && y; }
 
 // Writes past the caches: for results that are larger than they are. Both may have any alignment.
 INLINE void stream_copy(void* to, const void* from, long bytes) {

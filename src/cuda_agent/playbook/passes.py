@@ -1,0 +1,215 @@
+"""Reductions of one kernel, in the order in which a row can compute them.
+
+Two forms of the same kernel. `exact`: only plain reductions (sum, max, …), so Σ exp(x - max x) needs a pass after the
+maximum; for rows that stay in registers or caches. `online`: `expsum` and `m2` run together with the maximum or the sum
+in one pass, by merging partial states; for rows that are read again from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import COSTS
+from cuda_agent.playbook.frame import Coord, Expr
+from cuda_agent.playbook.kernel import Kernel, children
+
+#: what a node must cost to be kept from one pass to the next, in simple instructions.
+KEEP_COST = 8
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Reductions that one sweep over the row computes, and the nodes that it keeps for later sweeps."""
+
+    reduces: tuple[int, ...]
+    kept: tuple[int, ...] = ()
+
+
+@dataclass
+class _Rebuild:
+    """Copies an expression graph node by node through a rule, merging equal nodes."""
+
+    source: tuple[Expr, ...]
+    rule: Callable[[_Rebuild, Expr], int | None]
+    nodes: list[Expr]
+    known: dict[Expr, int]
+    done: dict[int, int]
+
+    def add(self, expr: Expr) -> int:
+        at = self.known.get(expr)
+        if at is None:
+            at = self.known[expr] = len(self.nodes)
+            self.nodes.append(expr)
+        return at
+
+    def visit(self, at: int) -> int:
+        if at not in self.done:
+            old = self.source[at]
+            moved = replace(
+                old,
+                args=tuple(self.visit(a) for a in old.args),
+                coord=self._coord(old.coord),
+                guards=tuple(replace(b, coord=self._coord(b.coord)) for b in old.guards),
+            )
+            ruled = self.rule(self, moved)
+            self.done[at] = self.add(moved) if ruled is None else ruled
+        return self.done[at]
+
+    def _coord(self, coord: Coord) -> Coord:
+        return replace(coord, dynamic=tuple((self.visit(node), coef) for node, coef in coord.dynamic))
+
+
+def _rebuilt(work: Kernel, rule: Callable[[_Rebuild, Expr], int | None]) -> Kernel:
+    state = _Rebuild(work.nodes, rule, [], {}, {})
+    stores = tuple(
+        replace(
+            s,
+            node=state.visit(s.node),
+            coord=replace(s.coord, dynamic=tuple((state.visit(n), c) for n, c in s.coord.dynamic)),
+        )
+        for s in work.stores
+    )
+    return replace(work, nodes=tuple(state.nodes), stores=stores)
+
+
+def exact(work: Kernel) -> Kernel:
+    """Without expsum and m2."""
+    count = ir.numel(work.cols)
+
+    def rule(state: _Rebuild, expr: Expr) -> int | None:
+        if expr.op != "reduce" or expr.name not in ("expsum", "m2"):
+            return None
+        body, type_ = expr.args[0], expr.type
+        if expr.name == "expsum":
+            top = state.add(Expr("reduce", type_, (body,), name="max"))
+            term = state.add(Expr("exp", type_, (state.add(Expr("sub", type_, (body, top))),)))
+        else:
+            total = state.add(Expr("reduce", type_, (body,), name="sum"))
+            part = state.add(Expr("const", type_, value=1.0 / count))
+            mean = state.add(Expr("mul", type_, (total, part)))
+            term = state.add(Expr("square", type_, (state.add(Expr("sub", type_, (body, mean))),)))
+        return state.add(Expr("reduce", type_, (term,), name="sum"))
+
+    return _rebuilt(work, rule)
+
+
+def online(work: Kernel) -> Kernel:
+    """Σ exp(b - max b) and Σ (b - mean b)² as expsum and m2, also where they were written out by hand."""
+    count = ir.numel(work.cols)
+
+    def rule(state: _Rebuild, expr: Expr) -> int | None:
+        if expr.op != "reduce" or expr.name != "sum":
+            return None
+        term = state.nodes[expr.args[0]]
+        base = _difference(state.nodes, term, count)
+        if base is None:
+            return None
+        return state.add(Expr("reduce", expr.type, (base[1],), name=base[0]))
+
+    return _with_companions(_rebuilt(work, rule))
+
+
+def _difference(nodes: list[Expr], term: Expr, count: int) -> tuple[str, int] | None:
+    """(kind, body) where the term is exp(b - max b) or (b - mean b)²."""
+    if term.op == "exp":
+        inner, kind = nodes[term.args[0]], "expsum"
+    elif term.op == "square" or (term.op == "mul" and term.args[0] == term.args[1]):
+        inner, kind = nodes[term.args[0]], "m2"
+    else:
+        return None
+    if inner.op != "sub":
+        return None
+    body, shift = inner.args[0], nodes[inner.args[1]]
+    if kind == "expsum":
+        return (kind, body) if shift.op == "reduce" and shift.name == "max" and shift.args == (body,) else None
+    if shift.op not in ("mul", "div") or len(shift.args) != 2:
+        return None
+    total, scale = nodes[shift.args[0]], nodes[shift.args[1]]
+    if total.op != "reduce" or total.name != "sum" or total.args != (body,) or scale.op != "const":
+        return None
+    factor = float(scale.value or 0)
+    is_mean = abs(factor * count - 1) < 1e-6 if shift.op == "mul" else factor == count
+    return (kind, body) if is_mean else None
+
+
+def _with_companions(work: Kernel) -> Kernel:
+    """Add the maximum beside every expsum, and the sum beside every m2: their states need them."""
+    nodes = list(work.nodes)
+    for expr in work.nodes:
+        if expr.op == "reduce" and expr.name in ("expsum", "m2"):
+            other = Expr("reduce", expr.type, expr.args, name="max" if expr.name == "expsum" else "sum")
+            if other not in nodes:
+                nodes.append(other)
+    return replace(work, nodes=tuple(nodes))
+
+
+def companion(work: Kernel, at: int) -> int | None:
+    """The expsum or m2 whose state also yields this max or sum; for those two, their max or sum."""
+    expr = work.nodes[at]
+    pairs = {"expsum": "max", "m2": "sum", "max": "expsum", "sum": "m2"}
+    other = pairs.get(expr.name)
+    for index, node in enumerate(work.nodes):
+        if other is not None and node.op == "reduce" and node.name == other and node.args == expr.args:
+            return index
+    return None
+
+
+def passes(work: Kernel, *, keep: bool) -> tuple[Pass, ...]:
+    """The reductions by sweeps; with `keep`, which values later sweeps take over instead of computing them again."""
+    depth: dict[int, int] = {}
+
+    def depth_of(at: int) -> int:
+        if at not in depth:
+            depth[at] = max((depth_of(child) for child in children(work.nodes[at])), default=0)
+            depth[at] += work.nodes[at].op == "reduce"
+        return depth[at]
+
+    for at in range(len(work.nodes)):
+        depth_of(at)
+    reduces = [at for at, expr in enumerate(work.nodes) if expr.op == "reduce"]
+    count = max((depth[at] for at in reduces), default=0)
+    groups = [tuple(at for at in reduces if depth[at] == level) for level in range(1, count + 1)]
+    kept = _kept(work, groups) if keep else [()] * len(groups)
+    return tuple(Pass(group, tuple(nodes)) for group, nodes in zip(groups, kept, strict=True))
+
+
+def _kept(work: Kernel, groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """For each sweep the full-size nodes worth keeping, none below another kept one."""
+    full = work.full()
+    roots = [[work.nodes[at].args[0] for at in group] for group in groups]
+    roots.append([s.node for s in work.stores if s.full])
+    result: list[list[int]] = [[] for _ in groups]
+    made: dict[int, int] = {}
+    for sweep, starts in enumerate(roots):
+        stack, seen = list(starts), set()
+        fresh: list[int] = []
+        while stack:
+            at = stack.pop()
+            if at in seen or at not in full:
+                continue
+            seen.add(at)
+            if at in made and _cost(work, at, full) >= KEEP_COST:
+                if at not in result[made[at]]:
+                    result[made[at]].append(at)
+                continue
+            fresh.append(at)
+            stack += list(children(work.nodes[at]))
+        for at in fresh:
+            made.setdefault(at, sweep)
+    return [tuple(sorted(nodes)) for nodes in result]
+
+
+def _cost(work: Kernel, root: int, full: frozenset[int]) -> int:
+    seen: set[int] = set()
+    stack, total = [root], 0
+    while stack:
+        at = stack.pop()
+        if at in seen or at not in full:
+            continue
+        seen.add(at)
+        expr = work.nodes[at]
+        total += 0 if expr.op in ("load", "const", "index") else COSTS.get(expr.op, 1)
+        stack += list(children(expr))
+    return total

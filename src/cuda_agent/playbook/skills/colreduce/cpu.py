@@ -1,0 +1,165 @@
+"""Column reductions in C++: a tile of contiguous results is reduced together, one vector lane a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, indent, render, storage_type
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.passes import Pass, exact, passes
+from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common
+from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+
+_TILE = 512
+#: tiles below which threads share the reduced axis, and the length from which that pays.
+_FEW_TASKS, _LONG = 16, 256
+
+
+@dataclass
+class _Columns:
+    """Prints one column kernel."""
+
+    work: Kernel
+    split: bool
+    sweeps: tuple[Pass, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.full = self.work.full()
+        self.rows = len(self.work.rows)
+        self.sweeps = passes(self.work, keep=False)
+        self.printer = Printer(self.work, self.axis, self.load)
+
+    def axis(self, k: int) -> str:
+        return "j" if k == self.rows - 1 else f"i{k}"
+
+    def load(self, at: int, expr: Expr) -> str:
+        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
+        if expr.guards:
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+        return read
+
+    def decode_cols(self) -> list[str]:
+        names = [f"i{k}" for k in range(self.rows, len(self.work.axes()))]
+        return decode(self.work.cols, names, "col", "long")
+
+    def decode_rows(self) -> list[str]:
+        names = [f"i{k}" for k in range(self.rows - 1)]
+        return decode(self.work.rows[:-1], names, "outer", "long") if names else []
+
+    def prepared(self, roots: list[int], suffix: str) -> list[str]:
+        """Row-level operands that cost something, as arrays over the tile, before the loop over columns."""
+        wanted: set[int] = set()
+        for at in self.printer.needed(roots):
+            if at in self.full:
+                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full and c not in self.printer.known)
+        wanted = {at for at in wanted if self.cost(at) >= 4}
+        if not wanted:
+            return []
+        outside = dict(self.printer.known)
+        body = self.printer.statements(sorted(wanted))
+        lines = [f"alignas(64) {C_TYPES[self.work.nodes[at].type]} w{at}{suffix}[TILE];" for at in sorted(wanted)]
+        lines += ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *(f"  {line}" for line in body)]
+        lines += [f"  w{at}{suffix}[j - begin] = {self.printer.known[at]};" for at in sorted(wanted)] + ["}"]
+        self.printer.known = outside
+        for at in wanted:
+            self.printer.known[at] = f"w{at}{suffix}[j - begin]"
+        return lines
+
+    def cost(self, at: int) -> int:
+        if at in self.printer.known:
+            return 0
+        expr = self.work.nodes[at]
+        return COSTS.get(expr.op, 1 if expr.args else 0) + sum(self.cost(child) for child in children(expr))
+
+    def _begin(self, number: int) -> list[str]:
+        if not self.split:
+            return self.decode_rows() if number == 0 else []
+        self.printer.known = {}
+        for item in self.sweeps[:number]:
+            for at in item.reduces:
+                self.printer.known[at] = f"all{at}[outer * INNER + j]"
+        return self.decode_rows()
+
+    def sweep(self, number: int) -> dict[str, Any]:
+        item, work, printer = self.sweeps[number], self.work, self.printer
+        bodies = [work.nodes[at].args[0] for at in item.reduces]
+        before = self._begin(number) + self.prepared(bodies, f"_{number}")
+        outside = dict(printer.known)
+        lines = printer.statements(bodies)
+        arrays, reduces = [], []
+        for at in item.reduces:
+            expr = work.nodes[at]
+            type_, begin = C_TYPES[expr.type], identity(expr.name, expr.type)
+            combine = COMBINE[expr.name]
+            arrays.append(f"alignas(64) {type_} r{at}[TILE];")
+            arrays.append(f"for (long k = 0; k < count; ++k) r{at}[k] = {begin};")
+            lines.append(f"r{at}[j - begin] = {combine}(r{at}[j - begin], {printer.known[expr.args[0]]});")
+            reduces.append({"id": at, "type": type_, "identity": begin, "combine": combine})
+        printer.known = outside
+        for at in item.reduces:
+            printer.known[at] = f"r{at}[j - begin]"
+        by = 6 if self.split else 4
+        return {
+            "reduces": reduces,
+            "before": indent(before, by),
+            "arrays": indent(arrays, by),
+            "decode": indent(self.decode_cols(), by + 2),
+            "body": indent(lines, by + 4),
+        }
+
+    def outputs(self) -> dict[str, Any]:
+        full = [s for s in self.work.stores if s.full]
+        single = [s for s in self.work.stores if not s.full]
+        before = self._begin(len(self.sweeps))
+        state = dict(self.printer.known)
+        row_lines = self.printer.statements([s.node for s in single])
+        row_lines += [self._assign(s) for s in single]
+        self.printer.known = state
+        before += self.prepared([s.node for s in full], "_last")
+        body = self.printer.statements([s.node for s in full])
+        body += [self._assign(s) for s in full]
+        row_output = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *(f"  {x}" for x in row_lines), "}"]
+        by = 6 if self.split else 4
+        return {
+            "before": indent(before, by),
+            "row_output": indent(row_output, by + 2 if self.split else by) if single else "",
+            "decode": indent(self.decode_cols(), by + 2),
+            "body": indent(body, by + 4) if full else "",
+        }
+
+    def _assign(self, store: Store) -> str:
+        type_ = storage_type(store.dtype, Device.CPU)
+        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
+
+
+def source(work: Kernel, name: str) -> str:
+    """The kernel's file."""
+    work = exact(work)
+    outer, inner, cols = ir.numel(work.rows[:-1]), work.rows[-1], ir.numel(work.cols)
+    tile = min(_TILE, inner)
+    tasks = outer * -(-inner // tile)
+    split = tasks < _FEW_TASKS and cols >= _LONG
+    printer = _Columns(work, split)
+    sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
+    return render(
+        "skills/colreduce/cols.cpp.j2",
+        {
+            **common(work, Device.CPU, name),
+            "rows": outer * inner,
+            "cols": cols,
+            "row_axes": " x ".join(map(str, work.rows)),
+            "col_axes": " x ".join(map(str, work.cols)),
+            "outer": outer,
+            "inner": inner,
+            "tile": tile,
+            "split": split,
+            "parts": min(-(-64 // tasks), -(-cols // 32)),
+            "sweeps": sweeps,
+            "last": printer.outputs(),
+        },
+    )

@@ -1,0 +1,242 @@
+"""Row reductions in C++: one thread a row, several sweeps over a row that lies in the caches; few long rows are shared
+by all threads, sweep by sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, literal, render, storage_type
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.passes import Pass, exact, passes
+from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common
+
+_TILE = 2048
+_LARGE_BYTES = 8 << 20
+#: rows below which threads share a row, and the elements from which that pays.
+_FEW_ROWS, _LONG_ROW = 64, 1 << 14
+_KEEP_ELEMENTS = 1 << 16
+
+IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
+COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
+
+
+def identity(kind: str, type_: str) -> str:
+    """What a reduction begins with, as text."""
+    if kind in IDENTITY:
+        return IDENTITY[kind]
+    if type_ in ("f32", "f64"):
+        return literal(float("-inf" if kind == "max" else "inf"), type_)
+    if type_ == "b":
+        return "false" if kind == "max" else "true"
+    lowest = {"i32": "INT32_MIN", "i64": "INT64_MIN"}[type_]
+    return lowest if kind == "max" else lowest.replace("MIN", "MAX")
+
+
+@dataclass
+class _Rows:
+    """Prints one row kernel."""
+
+    work: Kernel
+    name: str
+    split: bool
+    sweeps: tuple[Pass, ...] = ()
+    kept: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.full = self.work.full()
+        self.rows = len(self.work.rows)
+        self.last = len(self.work.axes()) - 1
+        self.sweeps = passes(self.work, keep=not self.split and ir.numel(self.work.cols) <= _KEEP_ELEMENTS)
+        self.kept = {node: sweep for sweep, item in enumerate(self.sweeps) for node in item.kept}
+        self.printer = Printer(self.work, self.axis, self.load)
+
+    def axis(self, k: int) -> str:
+        return "j" if k == self.last else f"i{k}"
+
+    def load(self, at: int, expr: Expr) -> str:
+        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
+        if expr.guards:
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+        return read
+
+    def decode_rows(self) -> list[str]:
+        return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "long") if self.rows else []
+
+    def decode_outer(self) -> list[str]:
+        names = [f"i{k}" for k in range(self.rows, self.last)]
+        return decode(self.work.cols[:-1], names, "outer", "long") if names else []
+
+    def row_level(self, roots: list[int]) -> list[str]:
+        """Row-level operands of full-size nodes, before the loop over columns."""
+        wanted: set[int] = set()
+        for at in self.printer.needed(roots):
+            if at in self.full:
+                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full)
+            elif at in roots:
+                wanted.add(at)
+        wanted = {at for at in wanted if self.work.nodes[at].op != "const"}
+        return self.printer.statements(sorted(wanted))
+
+    def position(self) -> str:
+        return "outer * INNER + j" if self.last > self.rows else "j"
+
+    def sweep(self, number: int) -> dict[str, Any]:
+        """Texts of one sweep; afterwards its reductions are known."""
+        item, work, printer = self.sweeps[number], self.work, self.printer
+        bodies = [work.nodes[at].args[0] for at in item.reduces]
+        before = self._reload(number)
+        before += self.row_level([*bodies, *item.kept])
+        outside = dict(printer.known)
+        lines = printer.statements([*bodies, *item.kept])
+        totals, locals_, merge, clauses, reduces = [], [], [], [], []
+        for at in item.reduces:
+            expr = work.nodes[at]
+            type_, begin = C_TYPES[expr.type], identity(expr.name, expr.type)
+            value = printer.known[expr.args[0]]
+            totals.append(f"{type_} r{at} = {begin};")
+            texts = _accumulate(at, expr, type_, begin, value)
+            locals_ += texts["locals"]
+            lines += texts["body"]
+            clauses += texts["clauses"]
+            merge += texts["merge"]
+            reduces.append({"id": at, "type": type_, "identity": begin, "combine": COMBINE[expr.name]})
+        for at in item.kept:
+            lines.append(f"keep{at}[{self.position()}] = {printer.known[at]};")
+        printer.known = outside
+        for at in item.reduces:
+            printer.known[at] = f"r{at}"
+        for at in item.kept:
+            printer.known[at] = f"keep{at}[{self.position()}]"
+        return {
+            "reduces": reduces,
+            "before": indent(before, 6),
+            "totals": indent(totals, 6),
+            "decode_outer": indent(self.decode_outer(), 8),
+            "locals": indent(locals_, 10),
+            "clauses": " ".join(clauses),
+            "body": indent(lines, 12),
+            "merge": indent(merge, 10),
+        }
+
+    def _reload(self, number: int) -> list[str]:
+        """Row indices, and where the row is split over threads, results of earlier sweeps."""
+        if not self.split:
+            return self.decode_rows() if number == 0 else []
+        self.printer.known = {}
+        lines = self.decode_rows()
+        for item in self.sweeps[:number]:
+            for at in item.reduces:
+                lines.append(f"const {C_TYPES[self.work.nodes[at].type]} r{at} = all{at}[row];")
+                self.printer.known[at] = f"r{at}"
+        return lines
+
+    def outputs(self) -> dict[str, Any]:
+        """Texts of the last sweep, which stores."""
+        full = [s for s in self.work.stores if s.full]
+        single = [s for s in self.work.stores if not s.full]
+        before = self._reload(len(self.sweeps))
+        row_before = list(before)
+        state = dict(self.printer.known)
+        row_lines = self.printer.statements([s.node for s in single])
+        row_lines += [self._assign(s, self.printer.address(s.coord)) for s in single]
+        if self.split:
+            self.printer.known = state
+        before += self.row_level([s.node for s in full])
+        body = self.printer.statements([s.node for s in full]) if full else []
+        return {
+            "before": indent(before, 6),
+            "before_rows": indent(row_before, 6),
+            "row_stores": indent(row_lines, 6),
+            "decode_outer": indent(self.decode_outer(), 8),
+            "body": bool(full),
+            "output": indent(self._output(full, body), 10),
+        }
+
+    def _assign(self, store: Store, address: str) -> str:
+        type_ = storage_type(store.dtype, Device.CPU)
+        return f"{cpp_name(store.name)}[{address}] = narrow<{type_}>({self.printer.known[store.node]});"
+
+    def _output(self, stores: list[Store], body: list[str]) -> list[str]:
+        direct = [self._assign(s, self.printer.address(s.coord)) for s in stores]
+        plain = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + direct), "}"]
+        streamed = [s for s in stores if s.coord.coef((self.last, 0)) == 1]
+        if not streamed or self.work.cols[-1] < 1024:
+            return plain
+        buffers, inside, copies = [], [], []
+        for number, store in enumerate(stores):
+            type_ = storage_type(store.dtype, Device.CPU)
+            if store in streamed:
+                base = self.printer.address(store.coord, without=self.last)
+                buffers.append(f"alignas(64) {type_} y{number}[TILE];")
+                inside.append(f"y{number}[j - begin] = narrow<{type_}>({self.printer.known[store.node]});")
+                copies.append(f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));")
+            else:
+                inside.append(self._assign(store, self.printer.address(store.coord)))
+        past = [*buffers, "#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + inside), "}", *copies]
+        return ["if (PAST_CACHES) {", *_in(past), "} else {", *_in(plain), "}"]
+
+
+def _in(lines: list[str]) -> list[str]:
+    return [line if line.startswith("#") else f"  {line}" for line in lines]
+
+
+def _accumulate(at: int, expr: Expr, type_: str, begin: str, value: str) -> dict[str, list[str]]:
+    """One tile's share of a reduction, and how it joins the row's."""
+    combine = f"r{at} = {COMBINE[expr.name]}(r{at}, t{at});"
+    if expr.name in ("sum", "prod"):
+        sign = "+" if expr.name == "sum" else "*"
+        return {"locals": [f"{type_} t{at} = {begin};"], "clauses": [f"reduction({sign} : t{at})"],
+                "body": [f"t{at} {sign}= {value};"], "merge": [combine]}  # fmt: skip
+    if expr.name in ("any", "all"):
+        sign = "|" if expr.name == "any" else "&"
+        return {"locals": [f"int n{at} = {begin};"], "clauses": [f"reduction({sign} : n{at})"],
+                "body": [f"n{at} {sign}= {value};"], "merge": [f"r{at} = {COMBINE[expr.name]}(r{at}, n{at} != 0);"]}  # fmt: skip
+    sign = ">" if expr.name == "max" else "<"
+    floating = expr.type in ("f32", "f64")
+    body = [f"const {type_} x{at} = {value};", f"t{at} = x{at} {sign} t{at} ? x{at} : t{at};"]
+    clauses = [f"reduction({expr.name} : t{at})"]
+    locals_ = [f"{type_} t{at} = {begin};"]
+    merge = [combine]
+    if floating:
+        # A NaN wins, as in PyTorch.
+        locals_.append(f"int n{at} = 0;")
+        body.append(f"n{at} |= x{at} != x{at};")
+        clauses.append(f"reduction(| : n{at})")
+        merge.insert(0, f"if (n{at}) t{at} = NAN;")
+    return {"locals": locals_, "clauses": clauses, "body": body, "merge": merge}
+
+
+def source(work: Kernel, name: str) -> str:
+    """The kernel's file."""
+    work = exact(work)
+    rows, outer, inner = ir.numel(work.rows), ir.numel(work.cols[:-1]), work.cols[-1]
+    split = rows < _FEW_ROWS and outer * inner >= _LONG_ROW
+    piece = min(inner, max(_TILE, -(-inner // max(1, 64 // outer))))
+    printer = _Rows(work, name, split)
+    sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
+    written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores if s.full) * rows * outer * inner
+    return render(
+        "skills/rowreduce/rows.cpp.j2",
+        {
+            **common(work, Device.CPU, name),
+            "rows": rows,
+            "cols": outer * inner,
+            "row_axes": " x ".join(map(str, work.rows)) or "none",
+            "col_axes": " x ".join(map(str, work.cols)),
+            "outer": outer,
+            "inner": inner,
+            "tile": _TILE,
+            "split": split,
+            "parts": -(-inner // piece),
+            "piece": piece,
+            "sweeps": sweeps,
+            "last": printer.outputs(),
+            "kept": [{"id": at, "type": C_TYPES[work.nodes[at].type]} for at in sorted(printer.kept)],
+            "large": written >= _LARGE_BYTES,
+        },
+    )
