@@ -15,7 +15,6 @@
 #include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace {
 
@@ -72,7 +71,9 @@ struct Context {
 struct LtPlan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
-  std::vector<cublasLtMatmulHeuristicResult_t> algorithms;
+  // An array: nvcc 13.0 in C++20 mode dies on a vector of this C type.
+  cublasLtMatmulHeuristicResult_t algorithms[kAlgorithms];
+  int found = 0;
   ~LtPlan() {
     if (operation) cublasLtMatmulDescDestroy(operation);
     for (auto layout : {left, right, result})
@@ -144,11 +145,9 @@ bool find_algorithms(LtPlan& plan, cublasLtHandle_t handle, const std::array<int
               put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof d) &&
               put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof d);
   int found = 0;
-  plan.algorithms.resize(kAlgorithms);
   good = good && cublasLtMatmulAlgoGetHeuristic(handle, plan.operation, plan.left, plan.right, plan.result, plan.result,
-                                                wish, kAlgorithms, plan.algorithms.data(),
-                                                &found) == CUBLAS_STATUS_SUCCESS;
-  plan.algorithms.resize(good ? found : 0);
+                                                wish, kAlgorithms, plan.algorithms, &found) == CUBLAS_STATUS_SUCCESS;
+  plan.found = good ? found : 0;
   cublasLtMatmulPreferenceDestroy(wish);
   return true;  // none found is an answer too: that config isn't available
 }
@@ -175,7 +174,7 @@ int run_lt(const Problem& p, Context& c, void* workspace, void* d, const void* a
            int index, cudaStream_t stream) {
   LtPlan* plan = lt_plan(p, {alignment(a), alignment(b), alignment(d)}, bias, c.lt);
   if (!plan) return kLibrary;
-  if (index >= static_cast<int>(plan->algorithms.size())) return kNotAvailable;
+  if (index >= plan->found) return kNotAvailable;
   if (p.has_bias && !set(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) return kLibrary;
   const float one = 1.0f, zero = 0.0f;
   const cublasStatus_t status =

@@ -27,9 +27,10 @@ CONFIGS = 17
 
 DECLARATION = (
     'extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, '
-    "long long k, long long batch, long long lda, long long ldb, long long ldd, long long stride_a, long long stride_b, "
-    "long long stride_d, long long outer, long long outer_a, long long outer_b, long long outer_d, int transpose_a, "
-    "int transpose_b, int type, int math, int activation, int config, cudaStream_t stream);"
+    "long long k, long long batch, long long lda, long long ldb, long long ldd, long long stride_a, "
+    "long long stride_b, long long stride_d, long long outer, long long outer_a, long long outer_b, "
+    "long long outer_d, int transpose_a, int transpose_b, int type, int math, int activation, int config, "
+    "cudaStream_t stream);"
 )
 
 
@@ -85,7 +86,7 @@ def _operands(node: Node) -> tuple[list[str], bool]:
     return given, node.op == "aten.linear.default"
 
 
-def _product(state: PlanState, node: Node) -> Product:
+def product_of(state: PlanState, node: Node) -> Product:
     """Raises NotAMatrix."""
     meta = node.outputs[0]
     if node.op not in _OPERATORS or meta is None or meta.dtype not in _TYPES or 0 in meta.shape:
@@ -124,6 +125,16 @@ def _pointer(buffer: str, offset: int, width: int) -> str:
     return f"static_cast<const char*>({start}) + {offset * width}LL" if offset else start
 
 
+def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
+    """The launcher's arguments from `m` to `activation`."""
+    a, b, size = product.left, product.right, product.m * product.n
+    return [
+        *(product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n, a.batch_stride, b.batch_stride, size),
+        *(a.outer, a.outer_stride, b.outer_stride, a.batch * size, int(a.transposed), int(b.transposed)),
+        *(_TYPES[product.dtype], _MATH[precision], activation),
+    ]
+
+
 def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     tail, activation = _fused_activation(state, node)
     result = tail.name if tail is not None else node.name
@@ -132,11 +143,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
     tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
     bias = _pointer(*product.bias, width) if product.bias else "nullptr"
-    size = product.m * product.n
-    numbers = [product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n]
-    numbers += [a.batch_stride, b.batch_stride, size]
-    numbers += [a.outer, a.outer_stride, b.outer_stride, a.batch * size, int(a.transposed), int(b.transposed)]
-    numbers += [_TYPES[product.dtype], _MATH[state.precision], activation]
+    numbers = launch_numbers(product, state.precision, activation)
     call = (
         "{\n"
         f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {_pointer(a.buffer, a.offset, width)}, "
@@ -209,7 +216,7 @@ class Gemm:
         """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
         operands into memory that aren't there yet."""
         try:
-            product = _product(state, node)
+            product = product_of(state, node)
         except NotAMatrix:
             return None
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)

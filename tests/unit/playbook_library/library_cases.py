@@ -1,0 +1,117 @@
+"""Modules whose matrix products and convolutions take every path of the library skills."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    """Packed projections, heads as strided views, two batched products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1)
+        return self.out((weights @ v).transpose(1, 2).reshape(b, t, c))
+
+
+class Products(nn.Module):
+    """Every operator and operand order that the matrix skill takes, one result each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(24, 40), nn.Linear(24, 17, bias=False)
+        self.w = nn.Parameter(torch.randn(24, 12))
+        self.bias = nn.Parameter(torch.randn(12))
+        self.stack = nn.Parameter(torch.randn(3, 24, 8))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        # x [3, 10, 24], y [3, 24, 10]
+        return (
+            F.relu(self.a(x)),
+            F.gelu(self.a(x), approximate="tanh"),
+            torch.sin(self.b(y.transpose(1, 2))),
+            torch.addmm(self.bias, x[1], self.w),
+            x @ self.w,
+            x @ y,
+            torch.bmm(y.transpose(1, 2), x.transpose(1, 2)),
+            x @ self.stack,
+            torch.mm(x[0].t(), y[1].t()),
+            torch.matmul(x.unsqueeze(1), y.unsqueeze(0)),
+            F.linear(x[:, ::2, 8:16], self.a.weight[:, 8:16]),
+            self.a(x[0, 0]),
+        )
+
+
+class Convolutions(nn.Module):
+    """One, two and three dimensions, forward and transposed, groups, padding, dilation, strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1 = nn.Conv1d(5, 7, 4, padding="same")
+        self.c2 = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.c2s = nn.Conv2d(16, 24, (3, 5), stride=(2, 1), padding=(1, 2), dilation=(2, 1), bias=False)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.grouped = nn.Conv2d(16, 32, 1, groups=4)
+        self.c3 = nn.Conv3d(2, 9, 3, stride=2, padding=1)
+        self.t1 = nn.ConvTranspose1d(5, 6, 4, stride=3, padding=1, output_padding=1)
+        self.t2 = nn.ConvTranspose2d(16, 12, 3, stride=2, padding=1, output_padding=1)
+        self.t2g = nn.ConvTranspose2d(16, 8, 4, stride=2, groups=2)
+        self.t3 = nn.ConvTranspose3d(2, 5, 3)
+
+    def forward(self, line: torch.Tensor, image: torch.Tensor, volume: torch.Tensor):
+        x = F.silu(self.norm(self.c2(image)))
+        return (
+            self.c1(line),
+            x,
+            F.relu(self.c2s(x)),
+            torch.tanh(self.depthwise(x)),
+            self.grouped(x),
+            F.relu(self.c3(volume)),
+            self.t1(line),
+            self.t2(x),
+            self.t2g(x),
+            self.t3(volume),
+            self.c2(image[0]),
+        )
+
+
+def products(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(0)
+    module = Products().to(device, dtype)
+    return module, [torch.randn(3, 10, 24).to(device, dtype), torch.randn(3, 24, 10).to(device, dtype)]
+
+
+def convolutions(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(0)
+    module = Convolutions().to(device, dtype)
+    shapes = ((2, 5, 21), (2, 3, 18, 20), (2, 2, 8, 9, 10))
+    return module, [torch.randn(shape).to(device, dtype) for shape in shapes]
+
+
+def attention(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(0)
+    return Attention().to(device, dtype), [torch.randn(3, 8, 64).to(device, dtype)]
+
+
+CASES = {"products": products, "convolutions": convolutions, "attention": attention}
+
+
+def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((found.double().cpu() - truth.double().cpu()).norm() / (truth.double().norm().cpu() + 1e-30))
+
+
+def exact(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results in float64, on the CPU."""
+    import copy
+
+    with torch.no_grad():
+        result = copy.deepcopy(module).cpu().double().eval()(*[item.cpu().double() for item in inputs])
+    return list(result) if isinstance(result, tuple) else [result]

@@ -1,0 +1,75 @@
+"""Test tools: the CUDA library launchers compiled and called through ctypes; whole proposals built and loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.build import build
+from cuda_agent.judge.toolchain import find_toolchain
+from cuda_agent.judge.worker.capture import capture
+from cuda_agent.playbook import skills
+from cuda_agent.playbook.proposal import propose
+
+SKILLS = Path(skills.__file__).parent
+LIBRARIES = {"gemm": ("cublas", "cublasLt"), "convolution": ("cudnn",)}
+
+
+def graph_of(module: torch.nn.Module, inputs: list[torch.Tensor]):
+    return capture(module.eval(), inputs, SimpleNamespace(Model=type(module)))
+
+
+def compile_kernels(skill: str, output: Path, arch: str = "9.0") -> subprocess.CompletedProcess[str]:
+    """The skill's `.cu` as an object file, with a build's flags. Raises DeviceError without nvcc."""
+    # ctypes must see the launchers.
+    command = [part.replace("-fvisibility=hidden,", "") for part in find_toolchain(Device.CUDA, arch).nvcc_command()]
+    command += ["-c", str(SKILLS / skill / f"{skill}.cu"), "-o", str(output)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def library(skill: str, directory: Path) -> ctypes.CDLL:
+    """The skill's launchers as a shared library."""
+    done = compile_kernels(skill, directory / f"{skill}.o")
+    assert done.returncode == 0, done.stderr[-3000:]
+    tools = find_toolchain(Device.CUDA, "9.0")
+    wanted = [path for path in tools.libraries if path.name.split(".")[0][3:] in (*LIBRARIES[skill], "cudart")]
+    result = directory / f"lib{skill}.so"
+    command = ["g++", "-shared", str(directory / f"{skill}.o"), *map(str, wanted), "-o", str(result)]
+    command += [f"-Wl,-rpath,{path.parent}" for path in wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return ctypes.CDLL(str(result))
+
+
+def pointers(*tensors: torch.Tensor | None) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None) for tensor in tensors]
+
+
+def load_proposal(
+    module: torch.nn.Module, inputs: list[torch.Tensor], device: Device, precision: Precision = Precision.TF32
+) -> tuple[Any, Any]:
+    """The proposal for a module, and its `ModelNew` built, loaded and with the module's weights."""
+    proposal = propose(graph_of(module, inputs), device, precision)
+    built = build(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
+    assert built.library is not None, built.report.log
+    spec = importlib.util.spec_from_file_location("cuda_extension", built.library)
+    assert spec is not None and spec.loader is not None
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    sys.modules["cuda_extension"] = extension
+    namespace: dict[str, Any] = {"__name__": "model_new"}
+    exec(compile(proposal.files["model_new.py"], "model_new.py", "exec"), namespace)
+    model = namespace["ModelNew"]()
+    place = "cuda" if device is Device.CUDA else "cpu"
+    model = model.to(place)
+    model.load_state_dict(module.state_dict())
+    return proposal, model.eval()
