@@ -140,8 +140,8 @@ class JudgeChannel:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise DeadlinePassed(op)
-            self._socket.settimeout(left)
             try:
+                self._socket.settimeout(left)
                 # recv takes no ancillary data: descriptors that a worker sends are dropped by the kernel.
                 part = self._socket.recv(min(count - len(data), 1 << 20))
             except TimeoutError:
@@ -154,8 +154,8 @@ class JudgeChannel:
         return bytes(data)
 
     def _refuse_unasked(self) -> None:
-        self._socket.settimeout(0)
         try:
+            self._socket.settimeout(0)
             waiting = self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return

@@ -19,7 +19,7 @@ from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.buffers import Arena, synchronize
-from cuda_agent.judge.channel import ChannelClosed, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
+from cuda_agent.judge.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
@@ -27,6 +27,7 @@ from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 START_TIMEOUT_S = 180.0
 LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
+_PACKAGES = Path(__file__).resolve().parents[2]
 
 #: Idle threads of one worker must not spin on the cores on which another one is timed.
 _THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
@@ -104,7 +105,8 @@ class Worker:
             spec = SandboxSpec(
                 scratch=self.scratch,
                 level=self.settings.level,
-                readable=(self.files,),
+                # The folder that our package is found in: an import lists it.
+                readable=(self.files, _PACKAGES),
                 writable=self._writable,
                 environment=_THREADS,
                 hidden=self.settings.hidden,
@@ -122,15 +124,24 @@ class Worker:
             theirs.close()
 
     def ready(self) -> None:
-        """Waits until it has imported torch, then lets it start its device. Raises WorkerFault."""
+        """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
+
+        Raises WorkerError."""
         if self._ready:
             return
         self._ready = True
         try:
             self._channel.hello(timeout_s=START_TIMEOUT_S)
-        except (ChannelClosed, DeadlinePassed, ProtocolViolation) as error:
-            raise WorkerFault(self._fault(error, "start")) from None
-        self.request("start", {"device": self.settings.device.value}, timeout_s=START_TIMEOUT_S)
+            self._channel.request("start", {"device": self.settings.device.value}, timeout_s=START_TIMEOUT_S)
+        except ChannelError as error:
+            fault = self._fault(error, "start")
+            self.kill()
+            line = " ".join(fault.reason.split())[:300]
+            raise WorkerError(
+                f"The {self.role} worker doesn't start: {line}",
+                "`cuda-agent doctor` says what is missing",
+                detail=fault.log_tail,
+            ) from None
 
     def request(
         self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float, descriptors: Sequence[int] = ()
@@ -139,7 +150,7 @@ class Worker:
         self.ready()
         try:
             return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors)
-        except (ChannelClosed, DeadlinePassed, ProtocolViolation, RemoteFailure) as error:
+        except ChannelError as error:
             raise WorkerFault(self._fault(error, op, timeout_s)) from None
 
     def attach(self, arena: Arena) -> None:
@@ -169,7 +180,7 @@ class Worker:
     def tail(self) -> str:
         return self._process.tail(LOG_TAIL)
 
-    def _fault(self, error: Exception, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
+    def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
         if isinstance(error, RemoteFailure):
             verdict = _VERDICTS.get(error.kind, Verdict.RAISED)
             return Fault(verdict, error.message, error.kind if error.kind in _VERDICTS else "raised", self.tail())

@@ -107,6 +107,7 @@ class JudgeSession:
         if self._reference is not None:
             self._reference.release()
             self._reference = None
+        if not self._reference_worker.alive:
             self._reference_worker = self.pool.start("reference")
         self.progress("task", "loading the reference")
         reference = Reference(
