@@ -50,6 +50,20 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert layout.open(out / "workspace").snapshot() == run.best, "the best stands in the workspace again"
 
 
+def test_the_workspaces_commands_reach_the_same_judge(tmp_path: Path) -> None:
+    policy = Scripted([
+        writes(FILES),
+        move(call("Bash", command="bash utils/compile.sh && ls cuda_extension.so")),
+        move(call("Bash", command="python3 -m utils.verification")),
+        move(call("Finish", message="done")),
+    ])  # fmt: skip
+    run = optimize(write_task(tmp_path), out=tmp_path / "run", policy=policy, **QUICK)
+    compiled, verified = run.turns[1].results[0], run.turns[2].results[0]
+    assert compiled.ok and "cuda_extension.so" in compiled.text, compiled.text
+    assert verified.ok and "Verified" in verified.text, verified.text
+    assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
+
+
 def test_an_interrupt_leaves_a_whole_run(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

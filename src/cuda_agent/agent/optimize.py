@@ -10,6 +10,7 @@ from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Context, Progress, Session
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policy import Brief, PolicyMaker, make_policy, policy_name
 from cuda_agent.agent.rundir import RunDirectory
@@ -100,16 +101,12 @@ class _Run:
         return trajectory
 
     def _play(self) -> Ending:
-        from cuda_agent.judge.session import JudgeSession
-
         judge = self.options.judge
         with ExitStack() as stack:
             workspace = layout.create(self.task, self.directory.workspace, options=judge)
-            session = stack.enter_context(
-                JudgeSession(self.task, judge, progress=self.progress, hidden=(self.directory.path,))
-            )
-            session.admit()
-            shell = stack.enter_context(open_shell(workspace, hidden=(self.directory.path,)))
+            hidden = (self.directory.path,)
+            session, socket = stack.enter_context(open_judge(self.task, workspace, self.progress, hidden))
+            shell = stack.enter_context(open_shell(workspace, hidden=hidden, socket=socket))
             files = WorkspaceFiles(workspace.directory, self.directory.logs)
             context = Context(workspace, session, files, shell, self.best, self.directory.logs)
             tools = Toolbox(context)

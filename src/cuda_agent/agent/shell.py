@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,11 +120,10 @@ def open_shell(
     workspace: Workspace,
     *,
     hidden: tuple[Path, ...],
-    reachable: tuple[Path, ...] = (),
-    environment: Mapping[str, str] | None = None,
+    socket: Path | None = None,
 ) -> Iterator[Shell]:
-    """A shell for one run. It can't change the workspace's fixed files or see the `hidden` folders; it can write in the
-    `reachable` ones (such as a socket's). Raises SandboxError."""
+    """A shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The workspace's own
+    commands (`utils/*`) in it ask the judge at `socket`. Raises SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
         scratch, logs = Path(temporary) / "scratch", Path(temporary) / "logs"
         scratch.mkdir()
@@ -133,10 +132,10 @@ def open_shell(
         spec = SandboxSpec(
             scratch=scratch,
             level=resolve_level(workspace.options.sandbox),
-            writable=(root, *reachable),
+            writable=(root, *((socket.parent,) if socket is not None else ())),
             readable=(*workspace.fixed_paths, root / PRIVATE),
             hidden=(*hidden, cache_dir()),
-            environment=dict(environment or {}),
+            environment={"CUDA_AGENT_SOCKET": str(socket)} if socket is not None else {},
             limits=LIMITS,
         )
         shell = Shell(root, spec, logs)
