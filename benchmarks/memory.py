@@ -59,6 +59,16 @@ def name(pid: int) -> str:
     return text if len(text) <= 90 else f"{text[:40]} … {text[-45:]}"
 
 
+def left_behind(known: set[int]) -> list[str]:
+    """What is still there some seconds after the command ended."""
+    for _ in range(20):
+        known = grow(known)
+        if not known:
+            break
+        time.sleep(INTERVAL_S)
+    return [f"{pid} {name(pid)}" for pid in sorted(known)]
+
+
 def main() -> int:
     command = sys.argv[1:]
     if command[:1] == ["--"]:
@@ -85,8 +95,8 @@ def main() -> int:
     print(f"\npeak PSS {peak:.0f} MiB, without shared memory {peak_without:.0f} MiB ({samples} samples); at the peak:")
     for size, part, label in at_peak:
         print(f"{size:8.0f} MiB ({part:.0f} shared)  {label}")
-    left = [pid for pid in grow(known) if pid != process.pid]
-    print(f"processes left behind: {len(left)}")
+    left = left_behind(known - {process.pid})
+    print(f"processes left behind: {len(left)}", *left, sep="\n  ")
     return process.returncode
 
 

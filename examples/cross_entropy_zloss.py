@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, VOCABULARY = (4096, 65536) if ON_GPU else (256, 32768)
+TOKENS, VOCABULARY = (4096, 65536) if ON_GPU else (128, 32768)
 
 
 class Model(nn.Module):

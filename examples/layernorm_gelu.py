@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, HIDDEN = (49152, 6144) if ON_GPU else (3072, 2048)
+TOKENS, HIDDEN = (49152, 6144) if ON_GPU else (2048, 2048)
 
 
 class Model(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-HEADS, QUERIES, LENGTH = (16, 2048, 8192) if ON_GPU else (8, 512, 2048)
+HEADS, QUERIES, LENGTH = (16, 2048, 8192) if ON_GPU else (4, 512, 2048)
 HEAD_DIM = 64
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-TOKENS, HIDDEN = (16384, 8192) if ON_GPU else (3072, 2048)
+TOKENS, HIDDEN = (16384, 8192) if ON_GPU else (2048, 2048)
 
 
 class Model(nn.Module):
