@@ -51,6 +51,7 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     assert baselines.products == Products(True, False)
     for form in baselines.forms():
         baselines.prepare(form)
+    baselines.drop_sample()
     x = torch.randn(5, 4)
     weight, bias = torch.randn(3, 4), torch.randn(3)
     baselines.load_weights({"linear.weight": weight, "linear.bias": bias})
@@ -60,4 +61,7 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
             y, total = baselines.program(form.name)(x)
         torch.testing.assert_close(y, expected)
         torch.testing.assert_close(total, x.sum(1))
+    baselines.prepare(baselines.frozen_form())
+    with torch.no_grad():
+        torch.testing.assert_close(baselines.program("frozen_tf32")(x)[0], expected)
     stop_compiler_processes()

@@ -86,10 +86,10 @@ COARSE_WHEN_TIMED = (
 CRASHING = HEAD + "    def forward(self, x):\n        import os\n        os.abort()\n"
 
 
-def verified() -> VerifyReport:
+def verified(frozen: bool) -> VerifyReport:
     """What verification would have said of the honest candidate."""
     trial = TrialReport(kind="fresh", passed=True, max_abs_error=1e-6, candidate_error=1e-7, eager_error=1e-7)
-    return VerifyReport(passed=True, trials=(trial,))
+    return VerifyReport(passed=True, trials=(trial,), frozen=frozen)
 
 
 class Bench:
@@ -108,7 +108,7 @@ class Bench:
         self.baselines.begin()
         self.reference.load(3)
 
-    def time(self, source: str) -> Profiled:
+    def time(self, source: str, *, frozen: bool = False) -> Profiled:
         process = CandidateProcess(self.pool.candidate(), self.reference, timeout_s=60)
         try:
             process.load(Candidate(files={"model_new.py": source}), None)
@@ -120,7 +120,7 @@ class Bench:
                 self.reference,
                 self.baselines,
                 process,
-                verified(),
+                verified(frozen),
                 self.secrets,
                 floor=2e-6,
                 progress=lambda phase, text: None,
@@ -168,3 +168,8 @@ def test_crash_is_the_candidates_fault(bench: Bench) -> None:
     found = bench.time(CRASHING)
     assert found.fault is not None and found.fault.verdict is Verdict.CRASHED
     assert bench.time(HONEST).report is not None, "the next one is unaffected"
+
+
+def test_frozen_candidate_meets_a_frozen_baseline(bench: Bench) -> None:
+    report = bench.time(HONEST, frozen=True).report
+    assert report is not None and "frozen_tf32" in report.baselines

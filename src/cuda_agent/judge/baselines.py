@@ -78,6 +78,22 @@ class Baselines:
         assert self._worker is not None
         return self._worker
 
+    def freeze(self) -> None:
+        """After `wait`: adds the form whose weights are constants, the match for a candidate that derives its weights.
+        Where it fails, that is among `failed`. A dead worker is left to `wait`."""
+        name = f"frozen_{self._options.precision}"
+        if name in self._forms or name in self._failed:
+            return
+        worker = self.wait()
+        try:
+            worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
+            worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+            self._forms[name] = True
+        except WorkerFault as error:
+            self.fail(name, error.fault.reason)
+            if error.fault.kind == "device":
+                worker.kill()
+
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""

@@ -63,13 +63,13 @@ def profile(
         if load is not None and options.device is Device.CUDA:
             return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
         bounds = _bounds(task, verified, floor)
-        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress)
+        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
         readings = [read_clocks(uuid)]
         try:
             rounds.prepare()
             rounds.run()
             readings.append(read_clocks(uuid))
-            violations = _violations(rounds, options.device)
+            violations = _violations(rounds, baselines, options.device)
             if violations:
                 return Profiled(violations=violations)
             return Profiled(report=_report(rounds, baselines, readings, [load] if load else []))
@@ -110,11 +110,11 @@ def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
     )
 
 
-def _violations(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
+def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[Violation, ...]:
     """What timed outputs and clocks convict the candidate of."""
     found = {
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
-        "clock": timing.disagreement(rounds.rounds, CANDIDATE, device),
+        "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
     }
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
 

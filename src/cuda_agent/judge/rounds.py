@@ -63,6 +63,8 @@ class Rounds:
     secrets: Secrets
     bounds: Bounds
     progress: Progress
+    #: the candidate derives its weights when it loads them, so a baseline may too.
+    frozen: bool = False
     rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,6 +87,9 @@ class Rounds:
         self.reference.draw_weights(self.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
         self._for_candidate(lambda: self.candidate.ask("forget", {}))
+        if self.frozen:
+            self.progress("profile", "compiling the baseline with constant weights")
+            self.baselines.freeze()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
@@ -264,6 +269,8 @@ class Rounds:
             old.kill()
         if not old.alive:
             self._rings.pop(old).close()
+            if self.frozen:
+                self.baselines.freeze()
             self._load_baseline_weights()
             self._add_ring(self._baseline)
 

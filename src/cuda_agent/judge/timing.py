@@ -24,6 +24,8 @@ CONFIDENCE = 0.95
 #: stop when every needed ratio is known this well (half width over value).
 RELATIVE_WIDTH = 0.01
 MIN_ROUNDS = 6
+#: a one-sided 95 % bound of a median needs five samples: 1 - 2**-5 = 96.9 %.
+LEAST_TO_CONVICT = 5
 #: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
 CHECKPOINTS = (6, 9, 13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
 
@@ -70,10 +72,12 @@ class Round:
 @dataclass(frozen=True)
 class Witness:
     """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n.
-    `unexplained_low_us`: lower 95 % bound of the median over rounds of what the events' own sum leaves over."""
+    `unexplained_low_us`: lower 95 % bound of the median over rounds of what the events' own sum leaves over;
+    `unexplained_us`: that median."""
 
     low_us: float
     unexplained_low_us: float
+    unexplained_us: float
 
 
 def median(values: Iterable[float]) -> float:
@@ -154,23 +158,26 @@ def witness(rounds: Sequence[Round], name: str) -> Witness | None:
     null_us = median(nulls)
     per_call = [(b.wall_us - null_us) / len(b.event_us) for b in mine]
     unexplained = [(b.wall_us - null_us - sum(b.event_us)) / len(b.event_us) for b in mine]
-    return Witness(low_quantile(per_call), lower_bound(unexplained))
+    return Witness(low_quantile(per_call), lower_bound(unexplained), median(unexplained))
 
 
-def disagreement(rounds: Sequence[Round], name: str, device: Device) -> str | None:
-    """Why the program's events can't be believed, None when they can.
+def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: Iterable[str] = ()) -> str | None:
+    """Why the program's events can't be believed, None when they can. Fewer than five rounds give no 95 % bound.
 
     Only time that the events' *sum* leaves unexplained convicts: foreign load makes some calls slow, in the events as
-    on the wall. Unevenness within bursts doesn't convict, but it pays (`Witness.low_us`).
+    on the wall. What it does to the rest of a burst, the `trusted` programs (baselines) show, and that much is taken
+    off. Unevenness within bursts doesn't convict, but it pays (`Witness.low_us`).
     """
     seen = witness(rounds, name)
-    if seen is None:
+    if seen is None or len(medians(rounds, name)) < LEAST_TO_CONVICT:
         return None
+    others = [found.unexplained_us for other in trusted if (found := witness(rounds, other)) is not None]
+    unexplained_us = seen.unexplained_low_us - max([0.0, *others])
     event_us = median(medians(rounds, name))
-    if not TOLERANCES[device].exceeded(seen.unexplained_low_us, event_us):
+    if not TOLERANCES[device].exceeded(unexplained_us, event_us):
         return None
     return (
-        f"the judge's clock finds at least {seen.unexplained_low_us:.1f} µs per call more than the device events, "
+        f"the judge's clock finds at least {unexplained_us:.1f} µs per call more than the device events, "
         f"whose median is {event_us:.1f} µs"
     )
 

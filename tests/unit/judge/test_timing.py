@@ -120,8 +120,19 @@ def test_foreign_load_does_not_convict() -> None:
         rounds.append(Round({"candidate": Burst(tuple(events), sum(events) + 400)}, null=Burst((1.0,) * 6, 300.0)))
     assert timing.disagreement(rounds, "candidate", Device.CPU) is None
     assert timing.disagreement(rounds, "candidate", Device.CUDA) is not None, (
-        "100 µs unexplained of 4 calls is 17 µs each"
+        "100 µs unexplained of 6 calls is 17 µs each"
     )
+
+
+def test_trusted_programs_excuse_what_the_machine_does() -> None:
+    def both(candidate_extra_us: float) -> list[Round]:
+        bursts = {"candidate": Burst((100.0,), 400.0 + candidate_extra_us), "eager": Burst((200.0,), 540.0)}
+        return [Round(bursts, null=Burst((1.0,), 300.0)) for _ in range(6)]
+
+    assert timing.disagreement(both(30.0), "candidate", Device.CUDA) is not None
+    assert timing.disagreement(both(30.0), "candidate", Device.CUDA, ["eager"]) is None
+    assert timing.disagreement(both(90.0), "candidate", Device.CUDA, ["eager"]) is not None
+    assert timing.disagreement(both(90.0)[:4], "candidate", Device.CUDA, ["eager"]) is None, "too few rounds"
 
 
 def test_witness_needs_a_null() -> None:

@@ -27,6 +27,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         **timed.operations(),
         "load": baseline.load,
         "prepare": baseline.prepare,
+        "freeze": baseline.freeze,
         "settle": baseline.settle,
         "set_weights": baseline.set_weights,
     }
@@ -56,6 +57,13 @@ class Baseline:
         """{form}: compile it and run it until it is warm."""
         self._set.prepare(self._forms[params["form"]])
         return {}
+
+    def freeze(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Adds the form that has its weights as constants: those that it has now, since no time depends on their
+        values."""
+        form = self._set.frozen_form()
+        self._set.prepare(form)
+        return {"forms": [{"name": form.name, "matched": form.matched}]}
 
     def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Everything is prepared: frees what only preparing needs."""

@@ -59,8 +59,8 @@ POLICY_FLAGS = {
 
 @dataclass(frozen=True)
 class Form:
-    """One way to run the task: `mode` is `eager`, `compile`, `graphs` (reduce-overhead) or `autotune` (max-autotune).
-    `matched`: its arithmetic is that of the precision policy."""
+    """One way to run the task: `mode` is `eager`, `compile`, `graphs` (reduce-overhead), `autotune` (max-autotune) or
+    `frozen` (compiled with the weights as constants). `matched`: its arithmetic is that of the precision policy."""
 
     name: str
     mode: str
@@ -119,8 +119,8 @@ class BaselineSet:
         self.device, self.precision = device, precision
         self._source, self._name, self._seed = source, name, seed
         self._owner = self._make_model("eager")
-        task = load_task_module(source, f"{name}_inputs")
-        self._sample = make_inputs(task, device.value, seed)
+        self._sample_task = load_task_module(source, f"{name}_inputs")
+        self._sample = make_inputs(self._sample_task, device.value, seed)
         Flags().apply()
         with torch.no_grad(), _FindProducts() as found:
             output = run_forward(self._owner_task, self._owner, self._sample)
@@ -133,6 +133,11 @@ class BaselineSet:
     def forms(self, *, autotune: bool = False) -> tuple[Form, ...]:
         return forms_for(self.device, self.precision, self.products, autotune=autotune)
 
+    def frozen_form(self) -> Form:
+        """The form for candidates that derive their weights: the compiler may fold, pack and convert them too."""
+        matched = [form for form in self.forms() if form.matched and form.mode in ("eager", "compile")]
+        return Form(f"frozen_{self.precision}", "frozen", matched[-1].flags, True)
+
     def prepare(self, form: Form, calls: int = 4) -> None:
         """Build the form and call it on inputs of the right shapes until it is compiled, captured and warm. Raises
         whatever the compiler or the task raises. Idempotent."""
@@ -141,9 +146,10 @@ class BaselineSet:
         model = self._models.get(form.name) or self._make_model(form.name)
         program = self._program(form, model)
         form.flags.apply()
+        sample = self._sample or make_inputs(self._sample_task, self.device.value, self._seed)
         with torch.no_grad(), _quiet():
             for _ in range(1 if form.mode == "eager" else calls):
-                program(*self._sample)
+                program(*sample)
             if self.device is Device.CUDA:
                 torch.cuda.synchronize()
         self._models[form.name], self._programs[form.name], self._flags[form.name] = model, program, form.flags
@@ -163,7 +169,7 @@ class BaselineSet:
                 mine[name].copy_(value)
 
     def drop_sample(self) -> None:
-        """Free the inputs that `prepare` uses; nothing can be prepared afterwards."""
+        """Free the inputs that `prepare` uses; it makes new ones when it is needed again."""
         self._sample = []
 
     def _make_model(self, form: str) -> Any:
@@ -182,6 +188,8 @@ class BaselineSet:
             return model  # type: ignore[no-any-return]
         if form.mode == "compile":
             return torch.compile(model)  # type: ignore[no-any-return]
+        if form.mode == "frozen":
+            return torch.compile(model, options={"freezing": True})  # type: ignore[no-any-return]
         mode = {"graphs": "reduce-overhead", "autotune": "max-autotune"}[form.mode]
         return _fresh_outputs(torch.compile(model, mode=mode))
 
