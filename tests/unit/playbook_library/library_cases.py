@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -110,8 +112,6 @@ def relative_error(found: torch.Tensor, truth: torch.Tensor) -> float:
 
 def exact(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results in float64, on the CPU."""
-    import copy
-
     with torch.no_grad():
         result = copy.deepcopy(module).cpu().double().eval()(*[item.cpu().double() for item in inputs])
     return list(result) if isinstance(result, tuple) else [result]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,22 +54,33 @@ def pointers(*tensors: torch.Tensor | None) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None) for tensor in tensors]
 
 
-def load_proposal(
-    module: torch.nn.Module, inputs: list[torch.Tensor], device: Device, precision: Precision = Precision.TF32
-) -> tuple[Any, Any]:
-    """The proposal for a module, and its `ModelNew` built, loaded and with the module's weights."""
+def results_of_proposal(case: str, dtype: str, device: Device, directory: Path) -> list[torch.Tensor]:
+    """The results of a case's proposal, built, loaded and run in a process of its own (one extension a process)."""
+    command = [sys.executable, __file__, case, dtype, device.value, str(directory / "results.pt")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return torch.load(directory / "results.pt")
+
+
+def _run_case(case: str, dtype: str, device: Device, output: str) -> None:
+    from library_cases import CASES
+
+    module, inputs = CASES[case](getattr(torch, dtype), device.value)
+    precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
     proposal = propose(graph_of(module, inputs), device, precision)
+    assert {"gemm", "convolution"} & set(proposal.skills)
     built = build(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
-    spec = importlib.util.spec_from_file_location("cuda_extension", built.library)
-    assert spec is not None and spec.loader is not None
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
-    sys.modules["cuda_extension"] = extension
+    sys.path.insert(0, str(built.library.parent))
     namespace: dict[str, Any] = {"__name__": "model_new"}
     exec(compile(proposal.files["model_new.py"], "model_new.py", "exec"), namespace)
-    model = namespace["ModelNew"]()
-    place = "cuda" if device is Device.CUDA else "cpu"
-    model = model.to(place)
+    model = namespace["ModelNew"]().to(device.value)
     model.load_state_dict(module.state_dict())
-    return proposal, model.eval()
+    with torch.no_grad():
+        found = model.eval()(*inputs)
+    torch.save([item.cpu() for item in (found if isinstance(found, tuple) else [found])], output)
+
+
+if __name__ == "__main__":
+    _run_case(sys.argv[1], sys.argv[2], Device(sys.argv[3]), sys.argv[4])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
 from torch_graph import capture, in_float64, operators, randomised, run
 
+from cuda_agent.judge.worker.capture import capture as judge_capture
 from cuda_agent.playbook.algebra import rewrite
 
 
@@ -228,3 +226,76 @@ def test_rewriting_is_idempotent_and_pure():
     first = rewrite(graph)
     assert graph.to_json() == text
     assert rewrite(first.graph).graph == first.graph
+
+
+def test_attention_becomes_products():
+    shape = (2, 3, 5, 4)
+    q, k, v = (torch.randn(shape) for _ in range(3))
+    for function in (
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3),
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=m.mask),
+        lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=m.bias),
+    ):
+        mask = torch.randn(5, 5) > -1
+        mask[:, 0] = True
+        ops = main_ops(check(Function(function, mask=mask, bias=nn.Parameter(torch.randn(5, 5))), q, k, v))
+        assert ops.count("matmul") == 2 and "softmax" in ops
+
+
+def test_einsum_becomes_a_product():
+    a, b = torch.randn(2, 3, 4, 5), torch.randn(2, 6, 4, 5)
+    for equation, x, y in (
+        ("bihd,bjhd->bhij", a, b),
+        ("bihd,bjhd->bijh", a, b),
+        ("bihd,de->bihe", a, torch.randn(5, 7)),
+        ("bihd,hdf->bfi", a, torch.randn(4, 5, 7)),
+        ("ij,jk->ik", torch.randn(3, 4), torch.randn(4, 2)),
+        ("bi,bi->b", torch.randn(3, 4), torch.randn(3, 4)),
+        ("bi,i->b", torch.randn(3, 4), torch.randn(4)),
+    ):
+        module = Function(lambda m, x, y, equation=equation: torch.einsum(equation, x, y))
+        ops = main_ops(check(module, x, y))
+        if equation not in ("bi,bi->b", "bi,i->b"):
+            assert "einsum" not in ops, equation
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transposed_convolution_of_stride_one_becomes_forward(dims, groups):
+    kind = getattr(nn, f"ConvTranspose{dims}d")
+    result = check(kind(4, 6, 3, padding=1, groups=groups, dilation=2), torch.randn(2, 4, *[6] * dims))
+    assert f"conv{dims}d" in main_ops(result) and f"conv_transpose{dims}d" not in main_ops(result)
+    assert f"conv_transpose{dims}d" in main_ops(check(kind(4, 6, 3, stride=2), torch.randn(2, 4, *[6] * dims)))
+    assert f"conv_transpose{dims}d" in main_ops(check(kind(4, 6, 2, padding=3), torch.randn(2, 4, *[9] * dims)))
+
+
+def test_products_with_vectors():
+    module = Function(
+        lambda m, x: (torch.mv(x, m.v), x @ m.v, torch.dot(x[0], m.v), torch.baddbmm(m.c, x[None], x.t()[None])),
+        v=nn.Parameter(torch.randn(4)),
+        c=nn.Parameter(torch.randn(1, 3, 3)),
+    )
+    ops = main_ops(check(module, torch.randn(3, 4)))
+    assert not {"mv", "dot", "baddbmm"} & set(ops) and ops.count("matmul") == 1
+
+
+@pytest.mark.parametrize("size", [4, 40])
+def test_decomposed_diagonals_become_scalings(size):
+    module = Function(lambda m, x: torch.diag(m.d) @ x, d=nn.Parameter(torch.randn(size)))
+    for graph_maker in (captured_by_the_judge,):
+        graph = graph_maker(module, torch.randn(size, 3))
+        ops = operators(rewrite(graph).graph)
+        assert "mul" in ops and "where" not in ops and "matmul" not in ops
+    graph = captured_by_the_judge(
+        Function(lambda m, d, x: x @ torch.diag_embed(d)), torch.randn(2, size), torch.randn(2, 3, size)
+    )
+    assert "matmul" not in operators(rewrite(graph).graph)
+    graph = captured_by_the_judge(
+        Function(lambda m, d, x: torch.tril(d) @ x), torch.randn(size, size), torch.randn(size, 3)
+    )
+    assert "linear" in operators(rewrite(graph).graph)
+
+
+def captured_by_the_judge(module, *inputs):
+    return judge_capture(module.eval(), list(inputs), SimpleNamespace(Model=type(module)))

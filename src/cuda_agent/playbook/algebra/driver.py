@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuda_agent.core.graph import Graph
-from cuda_agent.playbook.algebra import fold, products, tidy
+from cuda_agent.playbook.algebra import fold, lower, products, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Rule, apply
 
-RULES: tuple[Rule, ...] = (*tidy.RULES, *products.RULES, *fold.RULES)
+RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *products.RULES, *fold.RULES)
 
 
 @dataclass(frozen=True)

@@ -138,3 +138,43 @@ def with_weights(layer: Layer, weight: Ref, bias: Arg) -> tuple[tuple[Arg, ...],
     args[1] = weight
     args[2:3] = [bias]
     return tuple(args), kwargs
+
+
+def _counts_up(draft: Draft, value: Arg, shape: tuple[int, ...]) -> bool:
+    """Whether the value is 0, 1, 2, … in this shape."""
+    if not isinstance(value, Ref) or draft.meta(value).shape != shape:
+        return False
+    item, node = draft.inputs.get(value.ref), draft.node(value)
+    count = math.prod(shape)
+    if item is not None:
+        return item.values is not None and item.values == tuple(range(count))
+    if (
+        node is not None
+        and node.op in ("aten.unsqueeze.default", "aten.view.default")
+        and isinstance(node.args[0], Ref)
+    ):
+        return _counts_up(draft, node.args[0], (count,))
+    return node is not None and (node.op, tuple(node.args)) in (
+        ("aten.arange.default", (count,)),
+        ("aten.arange.start", (0, count)),
+        ("aten.arange.start_step", (0, count)),
+        ("aten.arange.start_step", (0, count, 1)),
+    )
+
+
+def is_identity_mask(draft: Draft, value: Arg, size: int) -> bool:
+    """Whether a bool value [..., size, size] is true exactly on the main diagonal."""
+    if not isinstance(value, Ref) or draft.meta(value).shape[-2:] != (size, size):
+        return False
+    if draft.meta(value).numel != size * size:
+        return False
+    item, node = draft.inputs.get(value.ref), draft.node(value)
+    if item is not None and item.values is not None:
+        return all(bool(entry) == (index % (size + 1) == 0) for index, entry in enumerate(item.values))
+    if node is not None and node.op in ("aten.view.default", "aten.reshape.default"):
+        return is_identity_mask(draft, node.args[0], size)
+    if node is None or node.op != "aten.eq.Tensor":
+        return False
+    a, b = node.args[:2]
+    sides = ((a, b), (b, a))
+    return any(_counts_up(draft, row, (size,)) and _counts_up(draft, column, (size, 1)) for row, column in sides)

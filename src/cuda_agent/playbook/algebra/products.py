@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
 from cuda_agent.playbook.algebra.emit import argument, binary, cast, linear, matmul, reduce, reshape, transpose, wide
-from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term
+from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
 _BATCHED = aten("matmul bmm")
 _PRODUCTS = _BATCHED | aten("linear")
@@ -20,17 +20,30 @@ def dot_rows(draft: Draft, at: Node, x: Ref, vector: Ref, *, keepdim: bool) -> R
     return reduce(draft, at, "sum", product, (len(draft.meta(product).shape) - 1,), keepdim)
 
 
-def _diagonal(draft: Draft, value: Arg) -> Ref | None:
+def _diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
     """v when the value is diag(v) (of the last dimension, main diagonal)."""
     node = draft.node(value)
     if node is None or node.op not in ("aten.diag.default", "aten.diag_embed.default"):
-        return None
+        return _masked_diagonal(draft, at, value)
     v = node.args[0]
     if not isinstance(v, Ref) or any(argument(node, 1 + i, key, 0) for i, key in enumerate(("offset", "diagonal"))):
         return None
     if node.op == "aten.diag.default" and (len(draft.meta(v).shape) != 1 or "diagonal" in node.kwargs):
         return None
     return v if node.op == "aten.diag.default" or len(node.args) + len(node.kwargs) <= 1 else None
+
+
+def _masked_diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
+    """v when the value is where(identity mask, v as a row, 0), which is what diag and diag_embed decompose into."""
+    node = draft.node(value)
+    if node is None or node.op not in ("aten.where.ScalarOther", "aten.where.self") or draft.literal(node.args[2]) != 0:
+        return None
+    row, shape = node.args[1], draft.meta(node.name).shape
+    if not isinstance(row, Ref) or draft.meta(row).shape != (*shape[:-2], 1, shape[-1]):
+        return None
+    if not is_identity_mask(draft, node.args[0], shape[-1]):
+        return None
+    return reshape(draft, at, row, (*shape[:-2], shape[-1]))
 
 
 def _through_transpose(draft: Draft, value: Ref) -> Ref:
@@ -49,8 +62,8 @@ def diagonal_product(draft: Draft, node: Node) -> str | None:
     if not isinstance(a, Ref) or not isinstance(b, Ref) or argument(node, 2, "bias") is not None:
         return None
     is_linear = node.op == "aten.linear.default"
-    left = _diagonal(draft, a)
-    right = _diagonal(draft, _through_transpose(draft, b) if is_linear else b)
+    left = _diagonal(draft, node, a)
+    right = _diagonal(draft, node, _through_transpose(draft, b) if is_linear else b)
     if left is not None and (not is_linear or len(draft.meta(left).shape) == 1):
         inner = _through_transpose(draft, b)
         other = b if not is_linear else (inner if inner != b else transpose(draft, node, b))
@@ -60,6 +73,20 @@ def diagonal_product(draft: Draft, node: Node) -> str | None:
         row = right if len(shape) == 1 else reshape(draft, node, right, (*shape[:-1], 1, shape[-1]))
         return binary(draft, node, "mul", a, row).ref
     return None
+
+
+def matrix_vector(draft: Draft, node: Node) -> str | None:
+    """mv(A, v), A·v and dot(u, v) with a vector v are sums of products along the last dimension. Only the order of
+    summation changes."""
+    if node.op not in ("aten.mv.default", "aten.dot.default", "aten.matmul.default"):
+        return None
+    a, v = node.args[:2]
+    if not isinstance(a, Ref) or not isinstance(v, Ref) or not is_float(draft.meta(a).dtype):
+        return None
+    if len(draft.meta(v).shape) != 1:
+        return None
+    total = dot_rows(draft, node, a, v, keepdim=False)
+    return cast(draft, node, total, draft.meta(node.name).dtype).ref
 
 
 def narrow_linear(draft: Draft, node: Node) -> str | None:
@@ -217,5 +244,6 @@ RULES: tuple[Rule, ...] = (
     reduced_batched,
     split_reduction,
     merge_linears,
+    matrix_vector,
     narrow_linear,
 )

@@ -6,7 +6,7 @@ import math
 
 from cuda_agent.core.graph import Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
-from cuda_agent.playbook.algebra.emit import argument, binary, integers, linear, reduce, reshape, transpose
+from cuda_agent.playbook.algebra.emit import argument, binary, integers, linear, matmul, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 
 _COPIES = aten("clone contiguous detach alias lift_fresh_copy lift_fresh detach_")
@@ -164,6 +164,18 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
     return linear(draft, node, x, weight, bias).ref
 
 
+def baddbmm_to_sum(draft: Draft, node: Node) -> str | None:
+    """baddbmm(c, A, B) = A·B + c: exact up to one rounding."""
+    if node.op != "aten.baddbmm.default" or any(
+        argument(node, 3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))
+    ):
+        return None
+    c, a, b = node.args[:3]
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or not isinstance(c, Ref):
+        return None
+    return binary(draft, node, "add", matmul(draft, node, a, b), c).ref
+
+
 RULES: tuple[Rule, ...] = (
     drop_copy,
     constant_operand,
@@ -173,4 +185,5 @@ RULES: tuple[Rule, ...] = (
     double_transpose,
     merge_reshapes,
     product_to_linear,
+    baddbmm_to_sum,
 )

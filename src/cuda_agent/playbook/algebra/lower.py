@@ -1,0 +1,150 @@
+"""Composite operators as products: attention, two-operand einsum; a transposed convolution as a forward one."""
+
+from __future__ import annotations
+
+import math
+
+from cuda_agent.core.graph import Arg, Node, NonFinite, Ref, TensorMeta
+from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous, is_float
+from cuda_agent.playbook.algebra.emit import argument, binary, cast, integers, matmul, reshape
+from cuda_agent.playbook.algebra.match import CONVOLUTIONS
+
+
+def _swapped(draft: Draft, at: Node, value: Ref, order: tuple[int, ...]) -> Ref:
+    """The value with its dimensions in another order, as a view."""
+    if order == tuple(range(len(order))):
+        return value
+    meta = draft.meta(value)
+    view = TensorMeta(
+        shape=tuple(meta.shape[i] for i in order), dtype=meta.dtype, strides=tuple(meta.strides[i] for i in order)
+    )
+    return draft.emit(at, "aten.permute.default", (value, list(order)), view)
+
+
+def _causal_mask(draft: Draft, at: Node, rows: int, columns: int) -> Ref:
+    """True where column ≤ row: made by comparing indices, which costs a kernel nothing."""
+    steps: list[Ref] = []
+    for size in (rows, columns):
+        steps.append(draft.emit(at, "aten.arange.default", (size,), contiguous((size,), "int64")))
+    row = reshape(draft, at, steps[0], (rows, 1))
+    return draft.emit(at, "aten.le.Tensor", (steps[1], row), contiguous((rows, columns), "bool"))
+
+
+def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
+    """Scores where the mask is true, −inf elsewhere."""
+    meta = draft.meta(scores)
+    args: tuple[Arg, ...] = (mask, scores, NonFinite(nonfinite="-inf"))
+    return draft.emit(at, "aten.where.ScalarOther", args, contiguous(meta.shape, meta.dtype))
+
+
+def attention_to_products(draft: Draft, node: Node) -> str | None:
+    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v, s = 1/√d: the definition. Two matrix
+    products, which may use the tensor cores that torch's float32 path doesn't, and one softmax kernel between
+    them."""
+    if node.op != "aten.scaled_dot_product_attention.default":
+        return None
+    q, k, v = node.args[:3]
+    mask, causal = argument(node, 3, "attn_mask"), argument(node, 5, "is_causal", False)
+    if not isinstance(q, Ref) or not isinstance(k, Ref) or not isinstance(v, Ref):
+        return None
+    q_shape, k_shape = draft.meta(q).shape, draft.meta(k).shape
+    if argument(node, 4, "dropout_p", 0.0) != 0.0 or argument(node, 7, "enable_gqa", False) or len(q_shape) < 3:
+        return None
+    if q_shape[:-2] != k_shape[:-2]:
+        return None
+    scale = argument(node, 6, "scale")
+    factor = scale if isinstance(scale, int | float) else 1.0 / math.sqrt(q_shape[-1])
+    rank = len(k_shape)
+    keys = _swapped(draft, node, k, (*range(rank - 2), rank - 1, rank - 2))
+    scores = binary(draft, node, "mul", matmul(draft, node, q, keys), factor)
+    if isinstance(mask, Ref):
+        is_bool = draft.meta(mask).dtype == "bool"
+        scores = _masked(draft, node, scores, mask) if is_bool else binary(draft, node, "add", scores, mask)
+    if causal:
+        scores = _masked(draft, node, scores, _causal_mask(draft, node, q_shape[-2], k_shape[-2]))
+    meta = draft.meta(scores)
+    weights = draft.emit(node, "aten.softmax.int", (scores, len(meta.shape) - 1), contiguous(meta.shape, meta.dtype))
+    return cast(draft, node, matmul(draft, node, weights, v), draft.meta(node.name).dtype).ref
+
+
+def _letters(equation: str) -> tuple[str, str, str] | None:
+    """The letters of both operands and the result; None for forms with repeats, ellipses or another number of
+    operands."""
+    left, _, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if "->" not in equation or len(terms) != 2 or "." in equation:
+        return None
+    if any(len(set(term)) != len(term) for term in (*terms, result)):
+        return None
+    return terms[0], terms[1], result
+
+
+def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
+    """An einsum of two operands whose letters are shared by both and the result (batch), both (summed), or one
+    operand and the result is one batched matrix product between reorderings of dimensions: exact."""
+    if node.op != "aten.einsum.default" or not isinstance(node.args[0], str):
+        return None
+    operands, letters = node.args[1], _letters(node.args[0])
+    if letters is None or not isinstance(operands, list | tuple) or len(operands) != 2:
+        return None
+    a, b = operands
+    left, right, result = letters
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or not is_float(draft.meta(a).dtype):
+        return None
+    sizes = dict(zip(left, draft.meta(a).shape, strict=True)) | dict(zip(right, draft.meta(b).shape, strict=True))
+    batch = [c for c in result if c in left and c in right]
+    summed = [c for c in left if c in right and c not in result]
+    rows, columns = [c for c in result if c not in right], [c for c in result if c not in left]
+    if set(left) != {*batch, *summed, *rows} or set(right) != {*batch, *summed, *columns}:
+        return None
+
+    def arranged(value: Ref, term: str, groups: tuple[list[str], ...]) -> Ref:
+        order = tuple(term.index(c) for group in groups for c in group)
+        shape = [sizes[c] for c in batch] + [math.prod(sizes[c] for c in group) for group in groups[1:]]
+        return reshape(draft, node, _swapped(draft, node, value, order), shape)
+
+    if not summed or (not columns and not rows):
+        return None
+    product = matmul(
+        draft, node, arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns))
+    )
+    letters_now = [*batch, *rows, *columns]
+    spread = reshape(draft, node, product, [sizes[c] for c in letters_now])
+    return _swapped(draft, node, spread, tuple(letters_now.index(c) for c in result)).ref
+
+
+def _numbers(value: Arg, dims: int, default: int) -> list[int]:
+    found = list(integers(value)) or [default]
+    return found * dims if len(found) == 1 else found
+
+
+def transposed_to_forward(draft: Draft, node: Node) -> str | None:
+    """A transposed convolution of stride 1 is a convolution with the filter mirrored, its channels exchanged and
+    padding d·(k − 1) − p: the same products, exact. Libraries run forward convolutions faster."""
+    if not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]):
+        return None
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    assert isinstance(x, Ref) and isinstance(weight, Ref)
+    shape = draft.meta(weight).shape
+    dims = len(shape) - 2
+    stride, padding = _numbers(argument(node, 3, "stride"), dims, 1), _numbers(argument(node, 4, "padding"), dims, 0)
+    extra, dilation = (
+        _numbers(argument(node, 5, "output_padding"), dims, 0),
+        _numbers(argument(node, 7, "dilation"), dims, 1),
+    )
+    groups = argument(node, 6, "groups", 1)
+    around = [step * (size - 1) - pad for size, step, pad in zip(shape[2:], dilation, padding, strict=True)]
+    if not isinstance(groups, int) or max(stride) > 1 or max(extra) > 0 or min(around) < 0:
+        return None
+    meta = draft.meta(weight)
+    mirrored = draft.emit(node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous(shape, meta.dtype))
+    grouped = reshape(draft, node, mirrored, (groups, shape[0] // groups, shape[1], *shape[2:]))
+    exchanged = _swapped(draft, node, grouped, (0, 2, 1, *range(3, dims + 3)))
+    copied = draft.emit(node, "aten.clone.default", (exchanged,), contiguous(draft.meta(exchanged).shape, meta.dtype))
+    filters = reshape(draft, node, copied, (groups * shape[1], shape[0] // groups, *shape[2:]))
+    args: tuple[Arg, ...] = (x, filters, bias, [*[1] * dims], [*around], [*dilation], groups)
+    result = draft.meta(node.name)
+    return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous(result.shape, result.dtype)).ref
+
+
+RULES: tuple[Rule, ...] = (attention_to_products, einsum_to_matmul, transposed_to_forward)
