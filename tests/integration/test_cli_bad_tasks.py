@@ -70,3 +70,12 @@ def test_no_space_left(tmp_path: Path) -> None:
     (line,) = error_lines(done.stderr)
     assert "No space left on device. Free some space" in line
     assert "Traceback" not in done.stderr
+
+
+def test_a_sandbox_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_AGENT_BWRAP", "/nonexistent/bwrap")
+    task, out = write_task(tmp_path / "tasks"), tmp_path / "run"
+    done = agent("optimize", task, "--device", "cpu", "--out", out, "--sandbox", "full")
+    assert done.returncode == 5, done.stderr
+    (line,) = error_lines(done.stderr)
+    assert "bubblewrap" in line

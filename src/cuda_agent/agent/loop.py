@@ -13,6 +13,9 @@ from cuda_agent.agent.transcript import Transcript
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 
+#: tools whose answer is a text that is only worth naming to whoever watches.
+_LOOKS = ("Read", "Glob", "Grep")
+
 
 class Outcome(StrEnum):
     """How a run ended. The first three are the policy's own word (tool Finish)."""
@@ -76,6 +79,7 @@ def _digest(tools: Toolbox) -> str | None:
 def _call(tools: Toolbox, call: ToolCall, progress: Progress) -> ToolResult:
     result = tools.call(call)
     lines = [line for line in result.text.strip().splitlines() if line.strip()]
-    first = lines[0] if lines else ""
+    looked_at = call.arguments.get("path") or call.arguments.get("pattern") if call.tool in _LOOKS else None
+    first = str(looked_at) if looked_at and result.ok else lines[0] if lines else ""
     progress(call.tool, first if result.ok else f"not ok: {first}")
     return result

@@ -1,5 +1,5 @@
 """The folder that a run leaves: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json,
-config.json, logs/."""
+best.json (the best candidate so far, for a run that is killed), config.json, task.json, logs/."""
 
 from __future__ import annotations
 

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.tools.glob import glob_matcher
 from cuda_agent.agent.tools.registry import ALL
-from unit.agent.agent_workspace import Calls
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Task
+from cuda_agent.workspace import layout
+from unit.agent.agent_workspace import SOURCE, Calls
 
 
 def test_every_tool_has_a_schema_from_its_model() -> None:
@@ -130,3 +135,19 @@ def test_finish_ends_and_later_calls_do_not_run(calls: Calls) -> None:
     assert calls("Finish", message="done").ok
     assert calls.box.finished == ("finished", "done")
     assert not calls("Write", path="kernels/late.cu", content="x").ok
+
+
+def test_the_shell_where_namespaces_are_forbidden(run_directory: Path) -> None:
+    options = JudgeOptions(device=Device.CPU, sandbox="reduced")
+    workspace = layout.create(Task(name="t", source=SOURCE), run_directory / "workspace", options=options)
+    (run_directory / "secret.txt").write_text("hidden words")
+    with open_shell(workspace, hidden=(run_directory,)) as shell:
+        assert shell.level == "reduced"
+
+        def said(command: str) -> str:
+            return shell.wait(shell.start(command, timeout_s=20)).text
+
+        assert said("cat model.py").startswith("import torch")
+        assert said("echo 'int a;' > kernels/b.cu && cat kernels/b.cu") == "int a;\n"
+        assert "hidden words" not in said(f"cat {run_directory}/secret.txt")
+        assert "refused" not in said("exec 3<>/dev/tcp/127.0.0.1/9 && echo open"), "not even an answer"
