@@ -90,6 +90,8 @@ class Rounds:
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
+            # Compiling isn't timing.
+            self._begin = time.monotonic()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
