@@ -20,6 +20,9 @@ from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
+_PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 24, 28
+_NO_ROOT_LOCKED = 0b1111
+_CAPABILITY_VERSION_3 = 0x20080522
 _SETUP_FAILED = 125
 _MIB = 1 << 20
 
@@ -106,10 +109,23 @@ def _supervise(program: int) -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
+def _drop_capabilities() -> None:
+    """A root user's powers, and the way back to them: they would see through Landlock into other processes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in range(64):
+        libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    libc.prctl(_PR_SET_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    if libc.capset(ctypes.byref(header), ctypes.byref(nothing)) != 0:
+        raise OSError(ctypes.get_errno(), "can't drop capabilities")
+
+
 def _confine(options: dict[str, Any]) -> None:
     _apply_limits(options["limits"])
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
+    _drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     rules = options.get("landlock")
     if rules is not None:

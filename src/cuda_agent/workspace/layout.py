@@ -91,6 +91,7 @@ class Workspace:
     def snapshot(self) -> Candidate:
         """The writable files as they are now. Raises UsageError for a link, text that isn't UTF-8, or too much."""
         files: dict[str, str] = {}
+        _refuse_links(self.directory, self.directory / "kernels" / "any")
         names = [self.directory / "model_new.py", *sorted((self.directory / "kernels").rglob("*"))]
         for path in names:
             name = path.relative_to(self.directory).as_posix()
@@ -108,6 +109,7 @@ class Workspace:
         """Make the writable files exactly the candidate's. Raises UsageError (foreign path) or StoreError (disk)."""
         check_candidate(candidate)
         kernels = self.directory / "kernels"
+        _refuse_links(self.directory, kernels / "any")
         for path in kernels.rglob("*") if kernels.is_dir() else ():
             name = path.relative_to(self.directory).as_posix()
             if name not in candidate.files and is_writable(name) and not path.is_dir():
