@@ -167,6 +167,8 @@ def _wants_torch(name: str, text: str) -> bool:
 
 def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
     """The files that a compile sees, which are those that its cache key covers."""
+    if source == "binding.cpp":
+        return {name: text for name, text in files.items() if "/" not in name}
     texts = [files[source], *(text for name, text in files.items() if not name.endswith((".cu", ".cpp")))]
     if any(_UNUSUAL_INCLUDE.search(text) for text in texts):
         return files

@@ -1,0 +1,204 @@
+"""Real compilers: the published layout builds and loads, faults are told apart, nothing is compiled twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError, StoreError
+from cuda_agent.core.files import cache_dir
+from cuda_agent.core.records import Candidate
+from cuda_agent.core.stack import find_nvcc
+from cuda_agent.judge import compiler, toolchain
+from cuda_agent.judge.build import Built, build, compile_only
+from cuda_agent.judge.guard import check_symbols
+from published_workspace import axpby_candidate
+
+pytestmark = pytest.mark.integration
+
+OPTIONS = JudgeOptions(device=Device.CPU)
+
+
+def build_cpu(candidate: Candidate, *, cache: Path | None = None, **changes: object) -> Built:
+    options = OPTIONS.model_copy(update=changes)
+    return build(candidate, device=Device.CPU, options=options, cache=cache)
+
+
+def changed(candidate: Candidate, path: str, old: str, new: str) -> Candidate:
+    assert old in candidate.files[path]
+    return Candidate(files={**candidate.files, path: candidate.files[path].replace(old, new)})
+
+
+@pytest.fixture(scope="module")
+def axpby() -> Candidate:
+    return axpby_candidate(Device.CPU)
+
+
+@pytest.fixture(scope="module")
+def built(axpby: Candidate) -> Built:
+    return build_cpu(axpby)
+
+
+def test_the_library_is_imported_and_computes(built: Built) -> None:
+    assert built.report.succeeded, built.report.log
+    assert built.library is not None
+    code = (
+        f"import sys; sys.path.insert(0, {str(built.library.parent)!r})\n"
+        "import torch, cuda_extension\n"
+        "x, y = torch.randn(4, 100), torch.randn(4, 100)\n"
+        "torch.testing.assert_close(cuda_extension.axpby_forward(x, y, 2.0, -0.5), 2.0 * x - 0.5 * y)\n"
+        "print(cuda_extension.__file__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(built.library)
+
+
+def test_an_honest_library_imports_nothing_forbidden(built: Built) -> None:
+    assert built.library is not None
+    assert check_symbols(built.library, Device.CPU) == ()
+
+
+def test_the_second_build_compiles_nothing(axpby: Candidate, built: Built) -> None:
+    again = build_cpu(axpby)
+    assert again.library == built.library
+    assert (again.report.compiled_objects, again.report.cached_objects) == (0, 3)
+    assert again.report.library_digest == built.report.library_digest
+
+
+def test_only_what_changed_is_compiled(axpby: Candidate, built: Built) -> None:
+    other = changed(axpby, "kernels/axpby.cpp", "alpha", "a")
+    again = build_cpu(other)
+    assert again.report.succeeded, again.report.log
+    assert (again.report.compiled_objects, again.report.cached_objects) == (1, 2)
+    assert again.library != built.library
+
+
+def test_a_changed_header_is_noticed(axpby: Candidate, built: Built) -> None:
+    files = {**axpby.files, "kernels/one.h": "#define ONE 1\n"}
+    files["kernels/axpby.cpp"] += '\n#include "one.h"\nint one() { return ONE; }\n'
+    first = build_cpu(Candidate(files={k: v for k, v in files.items() if "binding" not in k}))
+    files["kernels/one.h"] = "#define ONE 2\n"
+    second = build_cpu(Candidate(files={k: v for k, v in files.items() if "binding" not in k}))
+    assert not first.report.log and not second.report.log
+    assert second.report.library_digest != first.report.library_digest
+
+
+def test_compile_errors_name_the_workspace_paths(axpby: Candidate) -> None:
+    bad = build_cpu(changed(axpby, "kernels/axpby.cpp", "for (", "for [")).report
+    assert not bad.succeeded
+    assert bad.log.startswith("kernels/axpby.cpp: compile error")
+    assert "kernels/axpby.cpp:" in bad.log
+    assert "/build-" not in bad.log
+
+
+def test_a_missing_definition_is_a_link_error(axpby: Candidate) -> None:
+    bad = build_cpu(changed(axpby, "kernels/axpby.cpp", "axpby_launcher", "axpby_launch")).report
+    assert not bad.succeeded
+    assert "undefined axpby_launcher" in bad.log
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"model_new.py": ""}, "nothing to build"),
+        ({"kernels/a.cu": "// CUDA"}, "device is cpu"),
+        ({"setup.py": "", "kernels/a.cpp": ""}, "can't be part of a candidate"),
+    ],
+)
+def test_what_can_not_be_built_says_why(files: dict[str, str], message: str) -> None:
+    report = build_cpu(Candidate(files=files)).report
+    assert not report.succeeded
+    assert message in report.log
+
+
+def test_a_compiler_without_end_is_ended() -> None:
+    recursive = "template <int N> struct F { static constexpr long v = F<N - 1>::v + F<N - 2>::v * N; };\n"
+    slow = recursive + "constexpr int f(int n) { return n < 2 ? n : f(n - 1) + f(n - 2); }\nstatic_assert(f(60) > 0);\n"
+    report = build_cpu(
+        Candidate(files={"kernels/a.cpp": '#pragma GCC optimize("O0")\n' + slow}), build_timeout_s=4.0
+    ).report
+    assert not report.succeeded
+    # GCC's own limit on constant evaluation may end it first.
+    assert "took too long" in report.log or "constexpr" in report.log
+
+
+def test_an_endless_include_takes_bounded_time_and_space(tmp_path: Path) -> None:
+    report = build_cpu(Candidate(files={"kernels/a.cpp": '#include "/dev/zero"\n'}), build_timeout_s=20.0).report
+    assert not report.succeeded
+
+
+def test_files_of_the_machine_are_out_of_reach(tmp_path: Path) -> None:
+    secret = Path.home() / f".cuda-agent-test-{tmp_path.name}"
+    secret.write_text("12345")
+    try:
+        text = f'asm(".incbin \\"{secret}\\"");\n'
+        report = build_cpu(Candidate(files={"kernels/a.cpp": text})).report
+        assert not report.succeeded
+        assert "12345" not in report.log
+    finally:
+        secret.unlink()
+
+
+def test_a_source_may_include_another_one(axpby: Candidate) -> None:
+    files = {
+        "kernels/a.cpp": '#include "b.cpp"\nint a() { return b_value; }\n',
+        "kernels/b.cpp": "static int b_value = 1;\n",
+    }
+    assert build_cpu(Candidate(files=files)).report.succeeded
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, axpby: Candidate) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    toolchain.find_toolchain.cache_clear()
+    try:
+        with pytest.raises(DeviceError, match=r"apt install g\+\+"):
+            build_cpu(axpby)
+    finally:
+        toolchain.find_toolchain.cache_clear()
+
+
+def test_a_full_disk_is_said(axpby: Candidate, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(StoreError, match="CUDA_AGENT_CACHE"):
+        build_cpu(axpby, cache=cache)
+
+
+def test_the_cache_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
+    cache = compiler.ObjectCache(tmp_path)
+    for index in range(3):
+        made = tmp_path / "made"
+        made.write_bytes(b"x" * 1000)
+        kept = cache.keep("objects", f"key{index}", "object.o", made)
+        os.utime(kept.parent, (index, index))
+    cache.prune(limit_bytes=2500)
+    assert cache.find("objects", "key0", "object.o") is None
+    assert cache.find("objects", "key2", "object.o") is not None
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")
+def test_cuda_sources_compile_without_a_gpu() -> None:
+    outcomes = compile_only(
+        axpby_candidate(Device.CUDA), device=Device.CUDA, options=JudgeOptions(device=Device.CUDA), arch="9.0"
+    )
+    assert {name: outcome.fault for name, outcome in outcomes.items()} == dict.fromkeys(
+        ("binding.cpp", "kernels/axpby.cu", "kernels/axpby_binding.cpp"), ""
+    ), {name: outcome.log for name, outcome in outcomes.items()}
+    kernel = outcomes["kernels/axpby.cu"].output
+    assert kernel is not None
+    assert b"sm_90a" in kernel.read_bytes()
+
+
+def test_builds_at_the_reduced_level_too(axpby: Candidate) -> None:
+    report = build_cpu(changed(axpby, "kernels/axpby.cpp", "alpha", "first"), sandbox="reduced").report
+    assert report.succeeded, report.log
+    assert report.compiled_objects == 1
+    assert (cache_dir() / "build" / "objects").is_dir()
