@@ -62,7 +62,7 @@ def test_the_library_is_imported_and_computes(built: Built) -> None:
 
 def test_an_honest_library_imports_nothing_forbidden(built: Built) -> None:
     assert built.library is not None
-    assert check_symbols(built.library, Device.CPU) == ()
+    assert check_symbols(built.objects, Device.CPU) == ()
 
 
 def test_the_second_build_compiles_nothing(axpby: Candidate, built: Built) -> None:

@@ -6,9 +6,9 @@ import hashlib
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from cuda_agent.core.config import JudgeOptions
@@ -34,10 +34,12 @@ _UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
 
 @dataclass(frozen=True)
 class Built:
-    """`library` is a `cuda_extension.so` alone in a folder that is named by its content; None when the build failed."""
+    """`library` is a `cuda_extension.so` alone in a folder that is named by its content; None when the build failed.
+    `objects`: source path -> object file of the candidate's own sources, from which the library was linked."""
 
     report: BuildReport
     library: Path | None
+    objects: Mapping[str, Path] = field(default_factory=dict)
 
 
 def default_arch() -> str:
@@ -104,7 +106,8 @@ def build(
         **_counts(outcomes),
     )
     objects.prune()
-    return Built(report, library)
+    own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
+    return Built(report, library, own)
 
 
 def compile_sources(

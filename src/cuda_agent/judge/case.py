@@ -57,7 +57,7 @@ class Case:
             self._build, self._library = built.report, built.library
             if built.library is None:
                 self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
-            self._convict(guard.check_symbols(built.library, self._session.options.device))
+            self._convict(guard.check_symbols(built.objects, self._session.options.device))
 
     def _verify_and_profile(self, *, with_profile: bool) -> None:
         session = self._session

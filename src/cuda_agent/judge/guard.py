@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from cuda_agent.core.enums import Device
@@ -92,28 +93,31 @@ def check_sources(candidate: Candidate, device: Device) -> tuple[Violation, ...]
     return tuple(found)
 
 
-def check_symbols(library: Path, device: Device) -> tuple[Violation, ...]:
-    """Every forbidden thing that the built library asks the loader for. Raises DeviceError when `nm` is missing."""
+def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violation, ...]:
+    """Every forbidden thing that the candidate's own object files ask the linker for; source path -> object.
+
+    The linked library would also show what the toolchain itself brings (a libstdc++ linked statically opens files).
+    Raises DeviceError when `nm` is missing.
+    """
+    return tuple(violation for source, path in objects.items() for violation in _object_symbols(source, path, device))
+
+
+def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
+    command = ["nm", "--undefined-only", "-C", str(path)]
     try:
-        done = subprocess.run(
-            ["nm", "-D", "--undefined-only", "-C", str(library)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         raise DeviceError("The symbol lister nm is missing", "apt install binutils") from None
     if done.returncode != 0:
-        return (Violation(rule="unreadable_library", layer="symbols", detail=done.stderr.strip()[:200]),)
+        return [Violation(rule="unreadable_object", layer="symbols", detail=f"{source}: {done.stderr.strip()[:200]}")]
     found = []
     for line in done.stdout.splitlines():
-        symbol = line.split(None, 1)[1].strip() if len(line.split(None, 1)) == 2 else ""
-        rule = forbidden_symbol(symbol, device)
+        _, _, symbol = line.strip().partition(" ")
+        rule = forbidden_symbol(symbol.strip(), device)
         if rule:
-            detail = f"{library.name} uses {symbol.split('(')[0][:160]}"
+            detail = f"{source} uses {symbol.split('(')[0][:160]}"
             found.append(Violation(rule=rule, layer="symbols", detail=detail))
-    return tuple(found)
+    return found
 
 
 def forbidden_symbol(symbol: str, device: Device) -> str:
