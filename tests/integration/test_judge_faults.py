@@ -18,12 +18,14 @@ pytestmark = pytest.mark.integration
 CALL_TIMEOUT_S = 8.0
 
 
-@pytest.fixture(scope="module", params=["auto", "reduced"])
-def session(request: pytest.FixtureRequest) -> Iterator[JudgeSession]:
-    options = JudgeOptions(
-        device=Device.CPU, call_timeout_s=CALL_TIMEOUT_S, host_memory_mib=3072, sandbox=request.param, seed=11
-    )
-    with JudgeSession(TASK, options) as opened:
+def opened_session(sandbox: str) -> JudgeSession:
+    options = {"device": Device.CPU, "call_timeout_s": CALL_TIMEOUT_S, "host_memory_mib": 1536, "sandbox": sandbox}
+    return JudgeSession(TASK, JudgeOptions.parse({**options, "seed": 11}))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[JudgeSession]:
+    with opened_session("auto") as opened:
         opened.reference  # noqa: B018 - loads the task outside the time limits
         yield opened
 
@@ -93,6 +95,17 @@ SPECIMENS = {
 }
 
 
+LOOKS_AROUND = """
+found = []
+for top in ('/tmp', os.path.expanduser('~'), os.getcwd()):
+    for folder, _, names in os.walk(top):
+        found += [os.path.join(folder, name) for name in names]
+with open('/proc/self/environ') as stream:
+    found.append(stream.read())
+raise RuntimeError('SEEN ' + ' '.join(found))
+"""
+
+
 @pytest.mark.parametrize("name", SPECIMENS)
 def test_each_failure_has_its_verdict(session: JudgeSession, name: str) -> None:
     body, expected, words = SPECIMENS[name]
@@ -111,6 +124,18 @@ def test_the_next_evaluation_is_right(session: JudgeSession, after: str) -> None
     assert report is not None
     assert [trial.kind for trial in report.trials][:4] == ["fresh", "in_place", "fresh", "new_storage"]
     assert report.oracle == "float64"
+
+
+def test_processes_end_without_namespaces_too() -> None:
+    with opened_session("reduced") as session:
+        for name in ("segmentation_fault", "grows", "forks_and_hangs", "forged_answer"):
+            body, expected, words = SPECIMENS[name]
+            verdict, reason, _ = verified(session, specimen(body))
+            assert verdict == expected, (name, reason)
+            assert words in reason
+        verdict, reason, _ = verified(session, HONEST)
+        assert verdict == "verified", reason
+        assert "reference" not in verified(session, specimen(LOOKS_AROUND))[1]
 
 
 def test_loading_failures(session: JudgeSession) -> None:
@@ -148,16 +173,7 @@ class ModelNew(nn.Module):
 
 
 def test_a_candidate_sees_neither_the_reference_nor_other_workers(session: JudgeSession) -> None:
-    body = """
-found = []
-for top in ('/tmp', os.path.expanduser('~'), os.getcwd()):
-    for folder, _, names in os.walk(top):
-        found += [os.path.join(folder, name) for name in names]
-with open('/proc/self/environ') as stream:
-    found.append(stream.read())
-raise RuntimeError('SEEN ' + ' '.join(found))
-"""
-    verdict, reason, _ = verified(session, specimen(body))
+    verdict, reason, _ = verified(session, specimen(LOOKS_AROUND))
     assert verdict == "raised"
     assert "SEEN" in reason
     assert "reference" not in reason

@@ -242,6 +242,14 @@ def synchronize(device: Device) -> None:
         torch.cuda.synchronize()
 
 
+def trim(device: Device) -> None:
+    """Hands device memory that this process's torch caches back, for others to use."""
+    if device is Device.CUDA:
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 class _IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_ubyte * 64),)
 

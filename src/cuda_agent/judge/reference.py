@@ -18,7 +18,16 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, Worke
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
-from cuda_agent.judge.buffers import ITEM_BYTES, Arena, Layout, OutOfDeviceMemory, contiguous, is_dense, synchronize
+from cuda_agent.judge.buffers import (
+    ITEM_BYTES,
+    Arena,
+    Layout,
+    OutOfDeviceMemory,
+    contiguous,
+    is_dense,
+    synchronize,
+    trim,
+)
 from cuda_agent.judge.process import Worker, WorkerFault
 
 Spec = dict[str, Any]
@@ -193,6 +202,7 @@ class Reference:
                 self.detach(places)
             places.arena.close()
         self._places.clear()
+        trim(self.device)
 
     def _place(self, purpose: str, metas: Sequence[TensorMeta]) -> Places:
         if purpose not in self._places:

@@ -261,6 +261,10 @@ class Verification:
                 continue
             if not torch.equal(places.arena.raw(slot.offset, count), masters.raw(slot.offset, count)):
                 return f"forward changed its input {index} in place"
+        mine, theirs = self.candidate.weights, self.reference.weights
+        count = mine.layout.nbytes
+        if self.reference.spec.state and not torch.equal(mine.arena.raw(0, count), theirs.arena.raw(0, count)):
+            return "forward changed a weight in place"
         changed = self.candidate.changed_weights()
         return f"forward changed the weight {changed[0]!r}" if changed else ""
 
