@@ -45,7 +45,7 @@ class Proposal:
 def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
     """Raises NotCovered, naming the operators, where no skill covers the whole graph."""
     _check(graph)
-    rewritten = rewrite(graph)
+    rewritten = rewrite(graph, expose_biases=device is Device.CUDA)
     main = rewritten.graph
     steps, state = plan(main, device, precision, SKILLS)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}

@@ -30,10 +30,10 @@ class Function(nn.Module):
         return self.function(self, *inputs)
 
 
-def check(module, *inputs, tolerance=1e-12):
+def check(module, *inputs, tolerance=1e-12, **options):
     """Rewrite, compare in float64 over two draws of weights, run in the graph's own types too. Returns the result."""
     graph, weights = capture(module, *inputs)
-    result = rewrite(graph)
+    result = rewrite(graph, **options)
     names = [item.name for item in graph.inputs if item.position is not None]
     for seed in range(2):
         drawn = randomised(weights, seed)
@@ -299,3 +299,28 @@ def test_decomposed_diagonals_become_scalings(size):
 
 def captured_by_the_judge(module, *inputs):
     return judge_capture(module.eval(), list(inputs), SimpleNamespace(Model=type(module)))
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_padding_by_name_becomes_numbers(size):
+    ops = main_ops(check(nn.Conv2d(3, 4, (size, 3), padding="same"), torch.randn(2, 3, 7, 8)))
+    assert ops == (["conv2d"] if size == 3 else ["constant_pad_nd", "conv2d"])
+    assert main_ops(check(nn.Conv1d(3, 4, size, padding="valid"), torch.randn(2, 3, 7))) == ["conv1d"]
+
+
+def test_biases_leave_calls_before_kernels():
+    silu = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU())
+    result = check(silu, torch.randn(2, 3, 6, 6), expose_biases=True)
+    assert [op for op in main_ops(result) if op != "reshape"] == ["conv2d", "add", "silu"]
+    relu = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    assert main_ops(check(relu, torch.randn(2, 3, 6, 6), expose_biases=True)) == ["conv2d", "relu"]
+    assert main_ops(check(nn.Linear(4, 3), torch.randn(2, 4), expose_biases=True)) == ["linear"]
+    swish = nn.Sequential(nn.Linear(4, 3), nn.SiLU())
+    assert main_ops(check(swish, torch.randn(2, 4), expose_biases=True)) == ["linear", "add", "silu"]
+    half = check(swish.bfloat16(), torch.randn(2, 4).bfloat16(), expose_biases=True)
+    assert main_ops(half) == ["linear", "silu"]
+
+
+def test_a_copy_into_another_order_stays():
+    module = Function(lambda m, x: m.conv(x.transpose(1, 2).contiguous()), conv=nn.Conv1d(3, 4, 3))
+    assert main_ops(check(module, torch.randn(2, 8, 3))) == ["transpose", "clone", "conv1d"]

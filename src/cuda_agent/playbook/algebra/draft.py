@@ -28,6 +28,11 @@ def contiguous(shape: Sequence[int], dtype: str) -> TensorMeta:
     return TensorMeta(shape=tuple(shape), dtype=dtype, strides=tuple(reversed(strides)))
 
 
+def same_layout(a: TensorMeta, b: TensorMeta) -> bool:
+    """Equal strides, wherever there is more than one element."""
+    return all(n == 1 or x == y for n, x, y in zip(a.shape, a.strides, b.strides, strict=True))
+
+
 def refs(arg: Arg) -> Iterator[str]:
     """The names of the values that an argument uses, nested lists included."""
     if isinstance(arg, Ref):

@@ -147,4 +147,28 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous(result.shape, result.dtype)).ref
 
 
-RULES: tuple[Rule, ...] = (attention_to_products, einsum_to_matmul, transposed_to_forward)
+def named_padding(draft: Draft, node: Node) -> str | None:
+    """A convolution padded by name (`valid`, `same`) is one padded by numbers: exact. What `same` adds on one side
+    only is a padded input."""
+    name, _, form = node.op.removeprefix("aten.").partition(".")
+    if form != "padding" or name not in ("conv1d", "conv2d", "conv3d"):
+        return None
+    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    assert isinstance(x, Ref) and isinstance(weight, Ref)
+    shape, meta = draft.meta(weight).shape, draft.meta(x)
+    dims = len(shape) - 2
+    stride, dilation = (_numbers(argument(node, at, key), dims, 1) for at, key in ((3, "stride"), (5, "dilation")))
+    totals = [step * (size - 1) for size, step in zip(shape[2:], dilation, strict=True)]
+    if argument(node, 4, "padding", "valid") == "valid":
+        totals = [0] * dims
+    if any(total % 2 for total in totals):
+        pads: list[Arg] = [number for total in reversed(totals) for number in (0, total % 2)]
+        sizes = (*meta.shape[:-dims], *(n + t % 2 for n, t in zip(meta.shape[-dims:], totals, strict=True)))
+        x = draft.emit(node, "aten.constant_pad_nd.default", (x, pads, 0.0), contiguous(sizes, meta.dtype))
+    half: list[Arg] = [total // 2 for total in totals]
+    args: tuple[Arg, ...] = (x, weight, bias, [*stride], half, [*dilation], argument(node, 6, "groups", 1))
+    result = draft.meta(node.name)
+    return draft.emit(node, f"aten.{name}.default", args, contiguous(result.shape, result.dtype)).ref
+
+
+RULES: tuple[Rule, ...] = (attention_to_products, einsum_to_matmul, transposed_to_forward, named_padding)

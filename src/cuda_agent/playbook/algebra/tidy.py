@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cuda_agent.core.graph import Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
 from cuda_agent.playbook.algebra.emit import argument, binary, integers, linear, matmul, reduce, reshape, transpose
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 
@@ -21,7 +21,8 @@ def drop_copy(draft: Draft, node: Node) -> str | None:
     source = node.args[0] if node.args else None
     if not isinstance(source, Ref) or len(node.outputs) != 1 or node.outputs[0] is None:
         return None
-    same = node.outputs[0].shape == draft.meta(source).shape and node.outputs[0].dtype == draft.meta(source).dtype
+    before, after = draft.meta(source), node.outputs[0]
+    same = before.shape == after.shape and before.dtype == after.dtype and same_layout(before, after)
     identity = node.op in _COPIES or node.op in _CASTS or node.op in _RESHAPES or node.op == "aten.expand.default"
     if node.op in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
         identity = argument(node, 2, "train") is False

@@ -28,7 +28,7 @@ def _is_plain(view: StridedView, width: int) -> bool:
     return (not pairs or (len(pairs) == 1 and pairs[0][1] == 1)) and view.offset * width % 16 == 0
 
 
-def _geometry(call: Convolution, precision: Precision, relu: bool) -> list[int]:
+def geometry_numbers(call: Convolution, precision: Precision, relu: bool) -> list[int]:
     """The numbers that the launcher takes; one spatial dimension counts as two, the first of size 1."""
     axes = [(a.size, a.result, a.filter, a.before, a.after, a.stride, a.dilation) for a in call.axes]
     if len(axes) == 1:
@@ -56,7 +56,7 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(result)
-    numbers = _geometry(call, state.precision, relu is not None)
+    numbers = geometry_numbers(call, state.precision, relu is not None)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
     x, weight, *rest = [_pointer(view, width) for view in views]
     config = f"config_{tunable}"
