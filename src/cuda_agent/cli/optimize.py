@@ -21,7 +21,7 @@ from cuda_agent.cli.options import (
     SandboxOption,
     TimingArg,
 )
-from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.cli.output import ProgressView, emit, say, show
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import (
     EXIT_INTERRUPTED,
@@ -121,7 +121,8 @@ def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, a
     """One after the other. A task that can't be judged is a row; what no task can survive ends the suite."""
     rows: list[RunRow] = []
     codes: list[int] = []
-    for path, name in zip(files, _names(files), strict=True):
+    for number, (path, name) in enumerate(zip(files, _names(files), strict=True), start=1):
+        say(f"{name} ({number} of {len(files)})")
         try:
             trajectory = _run(path, out / name if out is not None else None, settings)
         except (TaskError, UsageError) as error:
