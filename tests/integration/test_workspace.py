@@ -17,6 +17,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.serve import JudgeServer, SharedSession
 from cuda_agent.workspace import layout
+from cuda_agent.workspace.sandbox import SandboxSpec, available_level, spawn
 from cuda_agent.workspace.sockets import connected_socket, end_server
 from published_workspace import axpby_candidate, axpby_task
 
@@ -125,6 +126,20 @@ def test_bad_use_is_one_line(workspace: layout.Workspace) -> None:
         edited.write_text(text)
 
 
+def _from_the_agents_shell(workspace: layout.Workspace, path: Path, folder: Path) -> str:
+    """What the command prints in a sandbox that sees the judge's socket and nothing else of the judge."""
+    spec = SandboxSpec(
+        scratch=folder / "scratch",
+        level=available_level(),
+        readable=(workspace.directory, path.parent),
+        environment={"CUDA_AGENT_SOCKET": str(path), "PYTHON": sys.executable},
+    )
+    command = ["bash", "utils/compile.sh"]
+    with spawn(command, spec, cwd=workspace.directory, log=folder / "shell.log") as process:
+        process.wait(120)
+    return process.tail()
+
+
 def test_commands_ask_the_judge_of_the_run(workspace: layout.Workspace, tmp_path: Path) -> None:
     from cuda_agent.judge.session import JudgeSession
 
@@ -133,4 +148,5 @@ def test_commands_ask_the_judge_of_the_run(workspace: layout.Workspace, tmp_path
         done = command(workspace, "bash", "utils/compile.sh", CUDA_AGENT_SOCKET=str(server.path))
         assert done.returncode == 0, done.stderr
         assert session.build(workspace.snapshot()).succeeded
+        assert "Compiled" in _from_the_agents_shell(workspace, server.path, tmp_path)
     assert connected_socket(tmp_path / "judge.sock") is None

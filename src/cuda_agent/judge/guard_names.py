@@ -1,4 +1,4 @@
-"""How the guard's lists of names are written."""
+"""Names that `model_new.py` may use, by where and when; anything else is a violation."""
 
 from __future__ import annotations
 
@@ -6,3 +6,73 @@ from __future__ import annotations
 def words(text: str) -> frozenset[str]:
     """The set of the blank-separated words."""
     return frozenset(text.split())
+
+
+MODULES = {"torch", "torch.nn", "math", "typing", "cuda_extension", "__future__", "collections.abc", "dataclasses"}
+FROM_TORCH = {"nn", "Tensor", "device", "dtype", "Size"}
+FROM_DATACLASSES = {"dataclass", "field"}
+#: what `torch.` may stand before, wherever it is.
+TORCH_NAMES = words(
+    """
+    nn Tensor Size device dtype empty empty_like empty_strided zeros zeros_like no_grad inference_mode is_tensor
+    float32 float64 float16 bfloat16 float double half int8 int16 int32 int64 int long short uint8 bool
+    float8_e4m3fn float8_e5m2 contiguous_format channels_last channels_last_3d preserve_format strided finfo
+    iinfo
+    """
+)
+#: while the module is constructed: values that the weights' real ones replace, and constants of the task.
+TORCH_AT_CONSTRUCTION = words(
+    """
+    ones ones_like full full_like rand randn randint arange linspace eye tensor tril triu randn_like rand_like
+    stack cat outer pow exp log sqrt cos sin meshgrid
+    """
+)
+NN_NAMES = {"Module", "Parameter", "ParameterList", "ParameterDict", "ModuleList", "ModuleDict", "Buffer"}
+BUILTINS = words(
+    """
+    abs all any bool dict divmod enumerate float int isinstance len list max min print range reversed round set
+    str sum super tuple zip frozenset property staticmethod slice AssertionError ValueError TypeError
+    RuntimeError NotImplementedError hasattr
+    """
+)
+#: methods that compute nothing: views, shapes, containers, module bookkeeping.
+METHODS = words(
+    """
+    view reshape transpose permute t contiguous flatten unflatten squeeze unsqueeze narrow select expand
+    expand_as view_as movedim swapaxes unbind split chunk as_strided detach size stride dim numel nelement
+    element_size is_contiguous data_ptr get_device ndimension is_floating_point new_empty new_empty_strided
+    new_zeros storage_offset append extend items keys values get index count join format startswith endswith
+    copy update setdefault pop insert __init__ load_state_dict register_buffer register_parameter add_module
+    parameters buffers named_parameters named_buffers children modules eval train requires_grad_ state_dict _apply
+    """
+)
+METHODS_AT_CONSTRUCTION = words(
+    """
+    to float half bfloat16 double clone type fill_ zero_ normal_ uniform_ mul_ add_ repeat repeat_interleave
+    cumsum pow reciprocal exp cos sin sqrt log masked_fill masked_fill_
+    """
+)
+#: while weights are loaded: conversions of what is derived from them. The arithmetic is the extension's.
+METHODS_AT_LOADING = {"to", "float", "half", "bfloat16", "double", "clone", "copy_"}
+READ_ONLY = words(
+    """
+    shape dtype device ndim T mT H is_cuda layout requires_grad itemsize nbytes training weight bias
+    running_mean running_var eps data is_sparse num_features in_features out_features
+    """
+)
+DUNDERS_DEFINED = {"__init__"}
+TENSOR_COMPUTE = words(
+    """
+    matmul mm bmm addmm add sub mul div sum mean max min softmax log_softmax relu gelu sigmoid tanh exp log sqrt
+    rsqrt pow norm var std dot mv einsum copy_ clone to half float double bfloat16 cpu cuda numpy tolist item
+    apply_ map_ where gather scatter index_select masked_fill clamp abs neg cumsum cumprod sort topk argmax
+    argmin prod repeat conv1d conv2d forward __call__
+    """
+)
+NAMES_FORBIDDEN = words(
+    """
+    eval exec compile open globals locals vars getattr setattr delattr breakpoint input memoryview dir id type
+    object map filter
+    """
+)
+SCALARS = {"int", "float", "bool", "str"}

@@ -5,76 +5,8 @@ from __future__ import annotations
 import ast
 
 from cuda_agent.core.records import Violation
-from cuda_agent.judge.guard_names import words
+from cuda_agent.judge import guard_names as lists
 
-_MODULES = {"torch", "torch.nn", "math", "typing", "cuda_extension", "__future__", "collections.abc", "dataclasses"}
-_FROM_TORCH = {"nn", "Tensor", "device", "dtype", "Size"}
-_FROM_DATACLASSES = {"dataclass", "field"}
-#: what `torch.` may stand before, wherever it is.
-_TORCH_NAMES = words(
-    """
-    nn Tensor Size device dtype empty empty_like empty_strided zeros zeros_like no_grad inference_mode is_tensor
-    float32 float64 float16 bfloat16 float double half int8 int16 int32 int64 int long short uint8 bool
-    float8_e4m3fn float8_e5m2 contiguous_format channels_last channels_last_3d preserve_format strided finfo
-    iinfo
-    """
-)
-#: while the module is constructed: values that the weights' real ones replace, and constants of the task.
-_TORCH_AT_CONSTRUCTION = words(
-    """
-    ones ones_like full full_like rand randn randint arange linspace eye tensor tril triu randn_like rand_like
-    stack cat outer pow exp log sqrt cos sin meshgrid
-    """
-)
-_NN_NAMES = {"Module", "Parameter", "ParameterList", "ParameterDict", "ModuleList", "ModuleDict", "Buffer"}
-_BUILTINS = words(
-    """
-    abs all any bool dict divmod enumerate float int isinstance len list max min print range reversed round set
-    str sum super tuple zip frozenset property staticmethod slice AssertionError ValueError TypeError
-    RuntimeError NotImplementedError hasattr
-    """
-)
-#: methods that compute nothing: views, shapes, containers, module bookkeeping.
-_METHODS = words(
-    """
-    view reshape transpose permute t contiguous flatten unflatten squeeze unsqueeze narrow select expand
-    expand_as view_as movedim swapaxes unbind split chunk as_strided detach size stride dim numel nelement
-    element_size is_contiguous data_ptr get_device ndimension is_floating_point new_empty new_empty_strided
-    new_zeros storage_offset append extend items keys values get index count join format startswith endswith
-    copy update setdefault pop insert __init__ load_state_dict register_buffer register_parameter add_module
-    parameters buffers named_parameters named_buffers children modules eval train requires_grad_ state_dict _apply
-    """
-)
-_METHODS_AT_CONSTRUCTION = words(
-    """
-    to float half bfloat16 double clone type fill_ zero_ normal_ uniform_ mul_ add_ repeat repeat_interleave
-    cumsum pow reciprocal exp cos sin sqrt log masked_fill masked_fill_
-    """
-)
-#: while weights are loaded: conversions of what is derived from them. The arithmetic is the extension's.
-_METHODS_AT_LOADING = {"to", "float", "half", "bfloat16", "double", "clone", "copy_"}
-_READ_ONLY = words(
-    """
-    shape dtype device ndim T mT H is_cuda layout requires_grad itemsize nbytes training weight bias
-    running_mean running_var eps data is_sparse num_features in_features out_features
-    """
-)
-_DUNDERS_DEFINED = {"__init__"}
-_TENSOR_COMPUTE = words(
-    """
-    matmul mm bmm addmm add sub mul div sum mean max min softmax log_softmax relu gelu sigmoid tanh exp log sqrt
-    rsqrt pow norm var std dot mv einsum copy_ clone to half float double bfloat16 cpu cuda numpy tolist item
-    apply_ map_ where gather scatter index_select masked_fill clamp abs neg cumsum cumprod sort topk argmax
-    argmin prod repeat conv1d conv2d forward __call__
-    """
-)
-_NAMES_FORBIDDEN = words(
-    """
-    eval exec compile open globals locals vars getattr setattr delattr breakpoint input memoryview dir id type
-    object map filter
-    """
-)
-_SCALARS = {"int", "float", "bool", "str"}
 _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
 
 
@@ -106,6 +38,7 @@ class _Checker(ast.NodeVisitor):
         self._local_modules: set[str] = set()
         self._tensors: set[str] = set()
         self._callable: set[str] = set()
+        self._passed_through: set[ast.expr] = set()
 
     # ------------------------------------------------------------ what the file defines
 
@@ -156,15 +89,15 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.name not in _MODULES:
+            if alias.name not in lists.MODULES:
                 self._add("forbidden_import", node, f"import {alias.name}")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             allowed = (
-                (node.module == "torch" and alias.name in _FROM_TORCH)
-                or (node.module == "torch.nn" and (alias.name in _NN_NAMES or alias.name == "init"))
-                or (node.module == "dataclasses" and alias.name in _FROM_DATACLASSES)
+                (node.module == "torch" and alias.name in lists.FROM_TORCH)
+                or (node.module == "torch.nn" and (alias.name in lists.NN_NAMES or alias.name == "init"))
+                or (node.module == "dataclasses" and alias.name in lists.FROM_DATACLASSES)
                 or node.module in ("math", "typing", "__future__", "collections.abc", "cuda_extension")
             )
             if not allowed or node.level:
@@ -195,7 +128,7 @@ class _Checker(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._check_decorators(node)
-        if node.name.startswith("__") and node.name not in _DUNDERS_DEFINED:
+        if node.name.startswith("__") and node.name not in lists.DUNDERS_DEFINED:
             self._add("forbidden_method", node, f"def {node.name}")
         outer = (self._phase, self._tensors, self._callable)
         self._phase = {"__init__": _CONSTRUCTION, "load_state_dict": _LOADING}.get(node.name, _RUNNING)
@@ -245,7 +178,7 @@ class _Checker(ast.NodeVisitor):
             return self._is_tensor(node.value)
         if isinstance(node, ast.Attribute):
             return node.attr in ("T", "mT", "H", "data", "weight", "running_mean", "running_var") or (
-                node.attr not in _READ_ONLY and self._is_tensor(node.value)
+                node.attr not in lists.READ_ONLY and self._is_tensor(node.value)
             )
         if isinstance(node, ast.BinOp):
             return self._is_tensor(node.left) or self._is_tensor(node.right)
@@ -304,7 +237,7 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         forbidden = node.id.startswith("__") and node.id != "__name__"
-        if forbidden or node.id in _NAMES_FORBIDDEN:
+        if forbidden or node.id in lists.NAMES_FORBIDDEN:
             self._add("forbidden_name", node, node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -314,9 +247,17 @@ class _Checker(ast.NodeVisitor):
         elif root in self._torch or root in self._nn:
             self._check_torch(node)
             return
-        elif self._phase == _RUNNING and node.attr in _TENSOR_COMPUTE and root not in self._extension | self._math:
+        elif self._phase == _RUNNING and node.attr in lists.TENSOR_COMPUTE and not self._only_holds(node, root):
             self._add("torch_compute", node, ast.unparse(node))
+        if isinstance(node.value, ast.Attribute | ast.Subscript):
+            self._passed_through.add(_owner(node.value))
         self.generic_visit(node)
+
+    def _only_holds(self, node: ast.Attribute, root: str) -> bool:
+        """`norm` in `self.norm` and in `self.block.norm.weight` is a module's name, not a tensor's method."""
+        if root in self._extension | self._math:
+            return True
+        return root == "self" and (isinstance(node.value, ast.Name) or node in self._passed_through)
 
     def _check_torch(self, node: ast.Attribute) -> None:
         """A dotted name that begins at torch or nn."""
@@ -326,9 +267,11 @@ class _Checker(ast.NodeVisitor):
         if first == "nn":
             second = names[1] if len(names) > 1 else ""
             container = second[:1].isupper() and self._phase == _CONSTRUCTION
-            allowed = second in _NN_NAMES or container or (second == "init" and self._phase == _CONSTRUCTION)
+            allowed = second in lists.NN_NAMES or container or (second == "init" and self._phase == _CONSTRUCTION)
         else:
-            allowed = first in _TORCH_NAMES or (self._phase == _CONSTRUCTION and first in _TORCH_AT_CONSTRUCTION)
+            allowed = first in lists.TORCH_NAMES or (
+                self._phase == _CONSTRUCTION and first in lists.TORCH_AT_CONSTRUCTION
+            )
             allowed = allowed and (len(names) == 1 or first in ("finfo", "iinfo"))
         if not allowed:
             self._add("torch_compute", node, f"{'.'.join(parts)} may not be used {_WHEN[self._phase]}")
@@ -344,7 +287,7 @@ class _Checker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_name_call(self, node: ast.Call, name: str) -> None:
-        if name not in _BUILTINS | self._defined | self._callable | {"Parameter", "Buffer", "field", "dataclass"}:
+        if name not in lists.BUILTINS | self._defined | self._callable | {"Parameter", "Buffer", "field", "dataclass"}:
             self._add("hidden_call", node, f"{name}(…) is neither defined here nor allowed")
         computes = name in ("sum", "max", "min", "abs", "round", "divmod") and self._phase != _CONSTRUCTION
         if computes and any(self._is_tensor(argument) for argument in node.args):
@@ -357,11 +300,11 @@ class _Checker(ast.NodeVisitor):
         own = isinstance(function.value, ast.Name) and function.value.id == "self"
         if own and function.attr in self._methods | self._local_modules:
             return
-        allowed = set(_METHODS)
+        allowed = set(lists.METHODS)
         if self._phase == _CONSTRUCTION:
-            allowed |= _METHODS_AT_CONSTRUCTION
+            allowed |= lists.METHODS_AT_CONSTRUCTION
         elif self._phase == _LOADING:
-            allowed |= _METHODS_AT_LOADING
+            allowed |= lists.METHODS_AT_LOADING
         if function.attr not in allowed:
             self._add("torch_compute", node, f"{ast.unparse(function)[:60]}(…) may not be used {_WHEN[self._phase]}")
 
@@ -376,6 +319,13 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _owner(node: ast.expr) -> ast.expr:
+    """The attribute of which a part is taken: `self.layers` of `self.layers[0]`."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
+
+
 def _root_attribute(node: ast.expr) -> str:
     """`blocks` of `self.blocks`, `self.blocks[0]`, `self.blocks.values()`, `enumerate(self.blocks)`."""
     for part in ast.walk(node):
@@ -386,5 +336,5 @@ def _root_attribute(node: ast.expr) -> str:
 
 def _is_scalar(annotation: ast.expr | None) -> bool:
     return annotation is not None and any(
-        isinstance(part, ast.Name) and part.id in _SCALARS for part in ast.walk(annotation)
+        isinstance(part, ast.Name) and part.id in lists.SCALARS for part in ast.walk(annotation)
     )

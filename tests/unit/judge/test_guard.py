@@ -67,6 +67,10 @@ HONEST_MODULES = {
         init="self.add_module('seq', nn.Module())\nself.seq.add_module('0', nn.Module())\n"
         "self.seq._modules['0'].register_parameter('weight', nn.Parameter(torch.empty((3,), dtype=torch.float32)))",
     ),
+    "modules with a method's name": module(
+        "return cuda_extension.op(x, self.norm.weight, self.block.sum.weight, self.mean[0].bias)",
+        init="self.norm = nn.LayerNorm(4)",
+    ),
     "number with annotation": HEAD
     + "\nclass ModelNew(nn.Module):\n    def forward(self, x, k: int):\n        return cuda_extension.op(x, k + 1)\n",
     "several results": module("results = cuda_extension.op(x)\nreturn {'a': results[0], 'b': (results[1],)}"),
@@ -85,6 +89,7 @@ CHEATING_MODULES = {
     "comparison": (module("return cuda_extension.op(x > 0)"), "torch_compute"),
     "method": (module("return cuda_extension.op(x).sum()"), "torch_compute"),
     "captured method": (module("f = x.matmul\nreturn f(y)"), "torch_compute"),
+    "captured method of a weight": (module("f = self.w.matmul\nreturn f(x)"), "torch_compute"),
     "conversion": (module("return cuda_extension.op(x.half()).float()"), "torch_compute"),
     "call of a module": (module("return self.linear(x)", init="self.linear = nn.Linear(4, 4)"), "torch_compute"),
     "forward of a module": (
@@ -170,7 +175,7 @@ HONEST_SOURCES = {
     "string": binding('TORCH_CHECK(x.dim() == 2, "use at::relu, system( or time( elsewhere");'),
     "digit separators": binding("int64_t n = 1'000'000; const char c = '\\'';"),
     "member": binding("options.time(); p->system();"),
-    "allocation": binding("at::Tensor y = torch::empty({2}, x.options().dtype(torch::kBFloat16)), z = at::empty_like(y);"),
+    "allocation": binding("at::Tensor y = torch::empty({2}, x.options().dtype(torch::kHalf)), z = at::empty_like(y);"),
     "blas handle": binding(
         "auto h = at::cuda::getCurrentCUDABlasHandle();", "#include <ATen/cuda/CUDAContext.h>\n#include <cublas_v2.h>"
     ),
