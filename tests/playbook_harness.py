@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import subprocess
 import tempfile
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +52,24 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
 
 
-def run_steps(
-    graph: Graph, model: Any, inputs: list[Any], device: Device, config: int = 0, steps_out: list[Step] | None = None
-) -> list[Any]:
-    """The graph's outputs as computed by the generated kernels."""
+def run_steps(graph: Graph, model: Any, inputs: list[Any], device: Device, every_setting: bool = False) -> Iterator[tuple[Any, ...]]:
+    """(setting, outputs, steps) of the generated kernels: for the default setting, or for every one."""
     steps, state = plan(graph, device, Precision.FP32, ())
-    if steps_out is not None:
-        steps_out += steps
     place = "cuda" if device is Device.CUDA else "cpu"
-    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())} if isinstance(model, torch.nn.Module) else {}
+    with tempfile.TemporaryDirectory() as folder:
+        functions = [compile_step(step, Path(folder), device) for step in steps]
+        settings = max((n for step in steps for n in step.tunables.values()), default=1) if every_setting else 1
+        for setting in range(settings):
+            buffers = _given(graph, model, inputs, place)
+            for step, function in zip(steps, functions, strict=True):
+                _call(step, function, buffers, setting, place)
+            if device is Device.CUDA:
+                torch.cuda.synchronize()
+            yield setting, [buffers[name] for name in state.returned], steps
+
+
+def _given(graph: Graph, model: Any, inputs: list[Any], place: str) -> dict[str, Any]:
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     buffers: dict[str, Any] = {}
     for item in graph.inputs:
         if item.kind is ValueKind.INPUT:
@@ -69,46 +80,53 @@ def run_steps(
         elif item.values is not None:
             value = torch.tensor(item.values, dtype=torch.float64).to(getattr(torch, item.meta.dtype))
             buffers[item.name] = value.view(item.meta.shape).to(place)
-    with tempfile.TemporaryDirectory() as folder:
-        for step in steps:
-            function = compile_step(step, Path(folder), device)
-            for buffer in (*step.outputs, *step.scratch):
-                meta = buffer.meta
-                made = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype), device=place)
-                made.untyped_storage().fill_(0xA5)
-                buffers[buffer.name] = made
-            names = [*step.inputs, *(b.name for b in step.outputs), *(b.name for b in step.scratch)]
-            arguments = [ctypes.c_void_p(buffers[name].data_ptr()) for name in names] + [ctypes.c_int(config)]
-            if device is Device.CUDA:
-                arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-            function(*arguments)
-        if device is Device.CUDA:
-            torch.cuda.synchronize()
-    return [buffers[name] for name in state.returned]
+    return buffers
 
 
-def check(model: Any, inputs: list[Any], device: Device = Device.CPU, config: int = 0, tolerance: float = 3e-6) -> list[Step]:
-    """Compare with torch in float64; the error may be `tolerance` or four times eager's own (relative L2)."""
+def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, place: str) -> None:
+    for buffer in (*step.outputs, *step.scratch):
+        meta = buffer.meta
+        made = torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, meta.dtype), device=place)
+        made.untyped_storage().fill_(0xA5)
+        buffers[buffer.name] = made
+    names = [*step.inputs, *(b.name for b in step.outputs), *(b.name for b in step.scratch)]
+    arguments: list[Any] = [ctypes.c_void_p(buffers[name].data_ptr()) for name in names]
+    arguments.append(ctypes.c_int(setting % max(step.tunables.values(), default=1)))
+    if place == "cuda":
+        arguments.append(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    function(*arguments)
+
+
+def check(
+    model: Any, inputs: list[Any], device: Device = Device.CPU, tolerance: float = 3e-6, every_setting: bool = False
+) -> list[Step]:
+    """Compare with torch in float64; the error may be `tolerance` or four times eager's own (relative L2). Returns the
+    steps."""
     place = "cuda" if device is Device.CUDA else "cpu"
     inputs = [x.to(place) if isinstance(x, torch.Tensor) else x for x in inputs]
-    model = model if isinstance(model, torch.nn.Module) else Lambda(model)
+    model = copy.deepcopy(model) if isinstance(model, torch.nn.Module) else Lambda(model)
     model = model.to(place).eval()
     graph = graph_of(model, inputs)
-    steps: list[Step] = []
-    ours = run_steps(graph, model, inputs, device, config, steps)
     with torch.no_grad():
         eager = _flat(model(*inputs))
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
-        exact = _flat(model.double()(*wide))
-    text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if "elementwise" not in p)
-    for mine, plain, truth in zip(ours, eager, exact, strict=True):
-        assert mine.shape == plain.shape and mine.dtype == plain.dtype, (mine.shape, mine.dtype, plain.shape, plain.dtype)
-        if not plain.is_floating_point():
-            assert torch.equal(mine, plain), text
-            continue
-        error, budget = _error(mine, truth), max(4 * _error(plain, truth), tolerance, 4e-3 if mine.dtype is torch.bfloat16 else 0)
-        assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}\n{text}"
+        exact = _flat(copy.deepcopy(model).double()(*wide))
+    steps: list[Step] = []
+    for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting):
+        text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if s.name in p)
+        for mine, plain, truth in zip(ours, eager, exact, strict=True):
+            _compare(mine, plain, truth, tolerance, f"setting {setting}\n{text}")
     return steps
+
+
+def _compare(mine: Any, plain: Any, truth: Any, tolerance: float, text: str) -> None:
+    assert (mine.shape, mine.dtype) == (plain.shape, plain.dtype), text
+    if not plain.is_floating_point():
+        assert torch.equal(mine, plain), text
+        return
+    floor = {torch.bfloat16: 4e-3, torch.float16: 5e-4}.get(mine.dtype, tolerance)
+    error, budget = _error(mine, truth), max(4 * _error(plain, truth), floor)
+    assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}, {text}"
 
 
 def _flat(value: Any) -> list[Any]:

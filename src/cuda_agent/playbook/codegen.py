@@ -230,19 +230,19 @@ def indent(lines: Iterable[str], by: int) -> str:
     return ("\n" + " " * by).join(lines)
 
 
-def vector_width(work: Kernel, cap: int = 8) -> int:
-    """Elements that 16-byte accesses along the last axis may take together: 1 where nothing is contiguous."""
-    if not work.cols:
+def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:
+    """Elements that 16-byte accesses along an axis (the last one if not given) may take together: 1 where nothing is
+    contiguous."""
+    if not work.axes():
         return 1
-    axis = len(work.axes()) - 1
-    coords = [(e.coord, e.dtype) for e in work.nodes if e.op == "load"] + [
-        (s.coord, s.dtype) for s in work.stores if s.full
-    ]
+    axis = len(work.axes()) - 1 if along is None else along
+    coords = [(e.coord, e.dtype) for e in work.nodes if e.op == "load"]
+    coords += [(s.coord, s.dtype) for s in work.stores if s.full]
     contiguous = [(c, d) for c, d in coords if c.coef((axis, 0)) == 1]
     if not contiguous:
         return 1
     width = min(cap, 16 // min(ir.ITEM_BYTES[d] for _, d in contiguous))
-    while width > 1 and not _divides(width, work.cols[-1], contiguous, axis):
+    while width > 1 and not _divides(width, work.axes()[axis], contiguous, axis):
         width //= 2
     return width
 
@@ -257,10 +257,12 @@ def _divides(width: int, size: int, coords: list[tuple[Coord, str]], axis: int) 
     return True
 
 
-def header(device: Device) -> dict[str, str]:
-    """The scalar and vector helpers that every kernel includes."""
-    name = "elementwise.cuh" if device is Device.CUDA else "elementwise.h"
-    return {f"kernels/{name}": environment().get_template(f"skills/shared/{name}").render()}
+def header(device: Device, *, reduces: bool = False) -> dict[str, str]:
+    """The scalar, vector and reduction helpers that every kernel includes."""
+    names = ["elementwise.cuh" if device is Device.CUDA else "elementwise.h"]
+    if reduces and device is Device.CUDA:
+        names.append("reduction.cuh")
+    return {f"kernels/{name}": environment().get_template(f"skills/shared/{name}").render() for name in names}
 
 
 def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:

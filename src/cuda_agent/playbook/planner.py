@@ -149,7 +149,7 @@ class State:
             cut = self._cut(conflict, last)
             if cut == last or cut in self.resident:
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
-            self.require([cut])
+            self.require([cut, *self._siblings(cut)])
             return
         group = self._widen(group, last, pending)
         strides = {}
@@ -211,6 +211,17 @@ class State:
         if value == last and inside is not None:
             return inside
         return value
+
+    def _siblings(self, name: str) -> list[str]:
+        """Other reductions of the same value over the same dimensions: one kernel makes them all."""
+        value = self.builder.values[name]
+        if not isinstance(value, ir.Reduce):
+            return []
+        return [
+            other.name
+            for other in self.builder.values.values()
+            if isinstance(other, ir.Reduce) and (other.arg, other.dims) == (value.arg, value.dims) and other != value
+        ]
 
     def _emit(self, work: kernel.Kernel, strides: dict[str, tuple[int, ...]]) -> None:
         buffers = tuple(

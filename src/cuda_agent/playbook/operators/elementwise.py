@@ -336,6 +336,49 @@ def nan_to_num(b: Builder, node: Node) -> str:
     return b.pointwise("where", is_low, -big if low is None else low, x, dtype=dtype, name=node.name)
 
 
+def frac(b: Builder, node: Node) -> str:
+    dtype, x = b.out(node).dtype, b.arg(node, 0)
+    return b.pointwise("sub", x, b.pointwise("trunc", x, dtype=b.internal(dtype)), dtype=dtype, name=node.name)
+
+
+def xlogy(b: Builder, node: Node) -> str:
+    """x·log y, 0 where x is 0 (NaN where y is)."""
+    dtype, x, y = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1)
+    inner, at = b.internal(dtype), ir.compute_type(dtype)
+    product = b.pointwise("mul", x, b.pointwise("log", y, dtype=inner), dtype=inner)
+    zero = b.pointwise("eq", x, 0.0, dtype="bool", at=at)
+    known = b.pointwise("not", b.pointwise("isnan", y, dtype="bool", at=at), dtype="bool")
+    return b.pointwise("where", b.pointwise("and", zero, known, dtype="bool"), 0.0, product, dtype=dtype, name=node.name)
+
+
+def logit(b: Builder, node: Node) -> str:
+    dtype, x, eps = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1, "eps")
+    inner = b.internal(dtype)
+    if eps is not None:
+        x = b.pointwise("minimum", b.pointwise("maximum", x, eps, dtype=inner), 1 - eps, dtype=inner)
+    odds = b.pointwise("div", x, b.pointwise("sub", 1.0, x, dtype=inner), dtype=inner)
+    return b.pointwise("log", odds, dtype=dtype, name=node.name)
+
+
+def hypot(b: Builder, node: Node) -> str:
+    dtype = b.out(node).dtype
+    inner = b.internal(dtype)
+    squares = [b.pointwise("square", b.arg(node, i), dtype=inner) for i in (0, 1)]
+    return b.pointwise("sqrt", b.pointwise("add", *squares, dtype=inner), dtype=dtype, name=node.name)
+
+
+def logaddexp(b: Builder, node: Node) -> str:
+    """max + log1p(exp(-|x - y|)); equal infinities stay themselves."""
+    dtype, x, y = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1)
+    inner, at = b.internal(dtype), ir.compute_type(dtype)
+    top = b.pointwise("maximum", x, y, dtype=inner)
+    gap = b.pointwise("neg", b.pointwise("abs", b.pointwise("sub", x, y, dtype=inner), dtype=inner), dtype=inner)
+    total = b.pointwise("add", top, b.pointwise("log1p", b.pointwise("exp", gap, dtype=inner), dtype=inner), dtype=inner)
+    same = b.pointwise("eq", x, y, dtype="bool", at=at)
+    infinite = b.pointwise("and", same, b.pointwise("isinf", x, dtype="bool", at=at), dtype="bool")
+    return b.pointwise("where", infinite, top, total, dtype=dtype, name=node.name)
+
+
 def ignore(b: Builder, node: Node) -> None:
     """Assertions about metadata, which the captured shapes hold already."""
 
@@ -353,5 +396,6 @@ TABLE: dict[str, Lowering] = {
     "masked_fill": masked_fill, "addcmul": addcmul, "addcdiv": addcmul, "lerp": lerp, "to": to, "_to_copy": to,
     "type_as": to, "clone": alias, "contiguous": alias, "detach": alias, "alias": alias, "lift_fresh_copy": alias,
     "lift_fresh": alias, "glu": glu, "dropout": dropout, "feature_dropout": dropout, "nan_to_num": nan_to_num,
-    "_assert_tensor_metadata": ignore,
+    "_assert_tensor_metadata": ignore, "frac": frac, "xlogy": xlogy, "logit": logit, "hypot": hypot,
+    "logaddexp": logaddexp,
 }  # fmt: skip

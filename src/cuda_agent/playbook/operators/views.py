@@ -176,6 +176,41 @@ def index(b: Builder, node: Node) -> str:
     return take_along(b, node.name, x, used[0], picks[used[0]], b.out(node))
 
 
+def roll(b: Builder, node: Node) -> str:
+    """The tail, then the head, in each rolled dimension."""
+    x, shifts, dims = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "dims", [])
+    shape = b.out(node).shape
+    if not dims:
+        flat = b.reshape(x, (ir.numel(shape),))
+        return b.reshape(_rolled(b, flat, 0, int(shifts[0]), b.fresh("rolled")), shape, node.name)
+    for number, (shift, dim) in enumerate(zip(shifts, dims, strict=True)):
+        name = node.name if number == len(dims) - 1 else b.fresh("rolled")
+        x = _rolled(b, x, int(dim) % len(shape), int(shift), name)
+    return str(x)
+
+
+def _rolled(b: Builder, x: str, dim: int, shift: int, name: str) -> str:
+    source = b.values[x]
+    size = source.shape[dim]
+    head = shift % size
+    if head == 0:
+        return b.reshape(x, source.shape, name)
+    shapes = [tuple(part if d == dim else n for d, n in enumerate(source.shape)) for part in (head, size - head)]
+    tail = _window(b, x, shapes[0], dim, size - head, 1, b.fresh("tail"))
+    rest = _window(b, x, shapes[1], dim, 0, 1, b.fresh("rest"))
+    return b.add(ir.Cat(name, source.shape, source.dtype, (tail, rest), (head, size - head), dim))
+
+
+def repeat(b: Builder, node: Node) -> str:
+    """Copies as dimensions of their own, then merged."""
+    x, times, meta = b.arg(node, 0), b.arg(node, 1), b.out(node)
+    source = b.values[x]
+    shape = (1,) * (len(times) - len(source.shape)) + source.shape
+    pairs = tuple(size for count, n in zip(times, shape, strict=True) for size in (int(count), n))
+    single = b.reshape(x, tuple(size for n in shape for size in (1, n)))
+    return b.reshape(b.expand(single, pairs), meta.shape, node.name)
+
+
 def full(b: Builder, node: Node) -> str:
     """zeros, ones, full and their _like forms."""
     name, meta = node.op.split(".")[1], b.out(node)
@@ -218,5 +253,6 @@ TABLE: dict[str, Lowering] = {
     "cat": cat, "concat": cat, "concatenate": cat, "stack": stack, "pad": pad, "constant_pad_nd": pad,
     "gather": gather, "index_select": index_select, "embedding": embedding, "index": index, "zeros": full, "ones": full,
     "full": full, "zeros_like": full, "ones_like": full, "full_like": full, "new_zeros": full, "new_ones": full,
-    "new_full": full, "scalar_tensor": full, "arange": arange, "tril": triangle, "triu": triangle,
+    "new_full": full, "scalar_tensor": full, "arange": arange, "tril": triangle, "roll": roll,
+    "repeat": repeat, "triu": triangle,
 }  # fmt: skip

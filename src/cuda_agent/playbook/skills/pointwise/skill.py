@@ -24,6 +24,8 @@ NAME = "pointwise"
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
 CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
 _TILE = 2048
+#: the launcher's last pointer, where a kernel needs memory of its own.
+SCRATCH = (("void", "scratch"),)
 _LARGE_BYTES = 8 << 20
 
 
@@ -60,9 +62,9 @@ def casts(work: Kernel, device: Device) -> list[str]:
     return lines
 
 
-def common(work: Kernel, device: Device, name: str) -> dict[str, object]:
+def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
     """What every template of a launcher needs."""
-    declaration, _ = launcher(work, device, name)
+    declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
     inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
     pairs = parameters(work, device)
     return {
@@ -71,15 +73,16 @@ def common(work: Kernel, device: Device, name: str) -> dict[str, object]:
         "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
         "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
         "arguments": ", ".join(f"{n}_p" for _, n in pairs),
+        "names": ", ".join(n for _, n in pairs),
         "launcher_parameters": inside,
         "casts": indent(casts(work, device), 2),
         "axes": " x ".join(str(size) for size in work.axes()),
     }
 
 
-def is_late(work: Kernel, expr: Expr) -> bool:
-    """Loads whose address or guard changes otherwise than by one element along the vector."""
-    axis = (len(work.axes()) - 1, 0)
+def is_late(work: Kernel, expr: Expr, along: int | None = None) -> bool:
+    """Loads whose address or guard changes otherwise than by one element along the vector (the last axis, or `along`)."""
+    axis = (len(work.axes()) - 1 if along is None else along, 0)
     moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
     return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or moving_guard
 

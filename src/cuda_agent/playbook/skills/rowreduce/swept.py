@@ -1,0 +1,220 @@
+"""Row reductions on CUDA by sweeps over memory: rows that no registers hold, and long rows that leave only a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type, vector_width
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.passes import online, passes
+from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type, is_late
+from cuda_agent.playbook.skills.shared.states import StateText, state_text
+
+#: blocks that keep the memory of an H200 (132 processors) busy.
+_BLOCKS_WANTED = 132 * 8
+_MOST_SPLITS = 1024
+
+
+@dataclass
+class _Swept:
+    """Prints one kernel family."""
+
+    work: Kernel
+    width: int
+
+    def __post_init__(self) -> None:
+        self.full = self.work.full()
+        self.rows = len(self.work.rows)
+        self.last = len(self.work.axes()) - 1
+        self.sweeps = passes(self.work, keep=False)
+        self.states: list[StateText] = [
+            state_text(self.work, item.reduces, "state") for number, item in enumerate(self.sweeps)
+        ]
+        self.texts: dict[int, str] = {}
+        self.scalar = Printer(self.work, lambda k: f"i{k}", self._load)
+        self.printer = Printer(self.work, self._lane, self._load)
+
+    def _lane(self, axis: int) -> str:
+        return f"(i{axis} + j)" if axis == self.last and self.width > 1 else f"i{axis}"
+
+    def _load(self, at: int, expr: Expr) -> str:
+        if at in self.texts:
+            return self.texts[at]
+        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
+        if expr.guards:
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+        return read
+
+    def decode_rows(self) -> list[str]:
+        return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "Index") if self.rows else []
+
+    def decode_cols(self) -> list[str]:
+        names = [f"i{k}" for k in range(self.rows, self.last + 1)]
+        return decode(self.work.cols, names, "vector", "Index", scale=self.width)
+
+    def early(self, roots: list[int]) -> tuple[list[str], list[str]]:
+        """Declarations and statements that read what these nodes need, UNROLL vectors at once."""
+        declarations, lines = [], []
+        for at in self.printer.needed(roots):
+            expr = self.work.nodes[at]
+            if expr.op != "load" or at not in self.full or is_late(self.work, expr):
+                continue
+            type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
+            vector = self.width > 1 and expr.coord.coef((self.last, 0)) == 1
+            whole = f"Vec<{type_}, WIDTH>" if vector else type_
+            declarations.append(f"{whole} x{at}[UNROLL];")
+            address = self.scalar.address(expr.coord)
+            value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
+            if expr.guards:
+                lines.append(f"x{at}[u] = {whole}();")
+                lines.append(f"if ({self.scalar.test(expr.guards)}) x{at}[u] = {value};")
+            else:
+                lines.append(f"x{at}[u] = {value};")
+            self.texts[at] = f"widen(x{at}[u].v[j])" if vector else f"widen(x{at}[u])"
+        return declarations, lines
+
+    def row_level(self, roots: list[int]) -> list[str]:
+        wanted: set[int] = set()
+        for at in self.printer.needed(roots):
+            if at in self.full:
+                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full)
+            elif at in roots:
+                wanted.add(at)
+        return self.printer.statements(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
+
+    def _earlier(self, number: int) -> list[str]:
+        """Row indices and the results of earlier sweeps, from their states in memory."""
+        self.printer.known = {}
+        lines = self.decode_rows()
+        for k in range(number):
+            text = state_text(self.work, self.sweeps[k].reduces, f"state{k}")
+            lines.append(f"const State{k} state{k} = merged<THREADS, SPLITS>(parts{k}, row);")
+            lines += self._named(text)
+        return lines
+
+    def _named(self, text: StateText) -> list[str]:
+        lines = []
+        for at, value in text.results.items():
+            lines.append(f"const {C_TYPES[self.work.nodes[at].type]} r{at} = {value};")
+            self.printer.known[at] = f"r{at}"
+        return lines
+
+    def sweep(self, number: int) -> dict[str, Any]:
+        text = self.states[number]
+        bodies = list(text.bodies)
+        before = self._earlier(number) + self.row_level(bodies)
+        declarations, loads = self.early(bodies)
+        body = self.printer.statements(bodies)
+        values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
+        body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
+        return {
+            "fields": text.fields,
+            "merge": indent(text.merge, 2),
+            "before": indent(before, 2),
+            "declarations": declarations,
+            "decode": indent(self.decode_cols(), 8),
+            "loads": indent(loads, 8),
+            "slots": indent(values, 8),
+            "body": indent(body, 10),
+            "accumulate": indent(text.accumulate, 8),
+            "bytes": text.bytes,
+        }
+
+    def outputs(self, rows_only: bool) -> dict[str, Any]:
+        full = [s for s in self.work.stores if s.full]
+        single = [s for s in self.work.stores if not s.full]
+        roots = [s.node for s in full]
+        finish: list[str] = []
+        if rows_only:
+            # The last sweep's own block finishes a row that it alone swept; `row` is decoded there already.
+            self._earlier(len(self.sweeps) - 1)
+            finish = self._named(self.states[-1]) + self.printer.statements([s.node for s in single])
+            finish += [self._assign(s) for s in single]
+        before = self._earlier(len(self.sweeps))
+        known = dict(self.printer.known)
+        row_lines = self.printer.statements([s.node for s in single]) + [self._assign(s) for s in single]
+        self.printer.known = known
+        before += self.row_level(roots)
+        declarations, loads = self.early(roots)
+        body = self.printer.statements(roots)
+        values, stores = [], []
+        for number, store in enumerate(full):
+            type_ = storage_type(store.dtype, Device.CUDA)
+            if self.width > 1 and store.coord.coef((self.last, 0)) == 1:
+                values.append(f"Vec<{type_}, WIDTH> y{number};")
+                body.append(f"y{number}.v[j] = narrow<{type_}>({self.printer.known[store.node]});")
+                stores.append(f"store_vector({cpp_name(store.name)} + {self.scalar.address(store.coord)}, y{number});")
+            else:
+                body.append(self._assign(store))
+        return {
+            "finish": indent(finish, 6),
+            "before": indent(before, 2),
+            "row_stores": indent(row_lines, 6 if rows_only else 4),
+            "declarations": declarations,
+            "decode": indent(self.decode_cols(), 8),
+            "loads": indent(loads, 8),
+            "slots": indent(values, 8),
+            "body": indent(body, 10),
+            "stores": indent(stores, 8),
+        }
+
+    def _assign(self, store: Store) -> str:
+        type_ = storage_type(store.dtype, Device.CUDA)
+        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
+
+
+def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:
+    """(threads, vectors in flight, blocks of a row), the most promising first."""
+    found = []
+    for threads, unroll in ((256, 4), (512, 4), (256, 8), (512, 2)):
+        splits = 1
+        while splits < _MOST_SPLITS and rows * splits < _BLOCKS_WANTED and row_vectors // splits > 2 * threads * unroll:
+            splits *= 2
+        found.append((threads, unroll, splits))
+    return list(dict.fromkeys(found))
+
+
+def source(work: Kernel, name: str) -> tuple[str, int, int]:
+    """(the kernel's file, number of configs, bytes of scratch)."""
+    work = online(work)
+    width = vector_width(work)
+    printer = _Swept(work, width)
+    rows, row_vectors = ir.numel(work.rows), ir.numel(work.cols) // width
+    choices = configs(rows, row_vectors)
+    most = max(splits for _, _, splits in choices)
+    rows_only = not any(s.full for s in work.stores)
+    sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
+    offset = 0
+    for sweep in sweeps:
+        sweep["offset"] = offset
+        offset += -(-rows * most * sweep["bytes"] // 256) * 256
+    shared = common(work, Device.CUDA, name, scratch=True)
+    states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
+    text = render(
+        "skills/rowreduce/swept.cu.j2",
+        {
+            **shared,
+            "parameters": f"{shared['parameters']}, {states}",
+            "parameters_plain": f"{shared['parameters_plain']}, {states.replace(' __restrict__', '')}",
+            "names": ", ".join([str(shared["names"]), *(f"parts{k}" for k in range(len(sweeps)))]),
+            "arguments": ", ".join([str(shared["arguments"]), *(f"parts{k}_p" for k in range(len(sweeps)))]),
+            "rows": rows,
+            "cols": ir.numel(work.cols),
+            "row_axes": " x ".join(map(str, work.rows)) or "none",
+            "col_axes": " x ".join(map(str, work.cols)),
+            "width": width,
+            "row_vectors": row_vectors,
+            "most_splits": most,
+            "index_type": index_type(work),
+            "sweeps": sweeps,
+            "last": printer.outputs(rows_only),
+            "rows_only": rows_only,
+            "configs": choices,
+        },
+    )
+    return text, len(choices), offset

@@ -1,0 +1,1 @@
+"""What several skills share: headers, and partial states of reductions."""

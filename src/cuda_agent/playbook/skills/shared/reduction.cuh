@@ -1,0 +1,111 @@
+// Reductions over the threads of a row. A state is a plain struct whose size is a multiple of four bytes, with
+// `merge(State&, const State&)`; a number is reduced with one of the functors below.
+#pragma once
+#include <cooperative_groups.h>
+
+#include "elementwise.cuh"
+
+struct Plus {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T x, T y) const { return x + y; }
+};
+struct Times {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T x, T y) const { return x * y; }
+};
+struct Maximum {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T x, T y) const { return f_maximum(x, y); }
+};
+struct Minimum {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T x, T y) const { return f_minimum(x, y); }
+};
+struct Or {
+  __device__ __forceinline__ bool operator()(bool x, bool y) const { return x || y; }
+};
+struct And {
+  __device__ __forceinline__ bool operator()(bool x, bool y) const { return x && y; }
+};
+
+// The sum (…) over LANES consecutive threads, in all of them. LANES up to 32 divides a warp; above, it's the block.
+template <int LANES, typename Op, typename T>
+__device__ __forceinline__ T reduce_lanes(T x, T identity, Op op) {
+#pragma unroll
+  for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
+  if (LANES > 32) {
+    constexpr int WARPS = LANES > 32 ? LANES / 32 : 1;
+    __shared__ T parts[WARPS];
+    const int warp = threadIdx.x / 32, at = threadIdx.x % 32;
+    __syncthreads();
+    if (at == 0) parts[warp] = x;
+    __syncthreads();
+    x = at < WARPS ? parts[at] : identity;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
+  }
+  return x;
+}
+
+// The same over a row that CLUSTER blocks share, through their shared memories.
+template <int LANES, int CLUSTER, typename Op, typename T>
+__device__ __forceinline__ T reduce_row(T x, T identity, Op op) {
+  x = reduce_lanes<LANES>(x, identity, op);
+  if constexpr (CLUSTER > 1) {
+    __shared__ T mine;
+    auto cluster = cooperative_groups::this_cluster();
+    if (threadIdx.x == 0) mine = x;
+    cluster.sync();
+    x = identity;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER; ++rank) x = op(x, *cluster.map_shared_rank(&mine, rank));
+    cluster.sync();
+  }
+  return x;
+}
+
+template <int CLUSTER, typename... Parameters, typename... Arguments>
+void launch_clusters(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = CLUSTER;
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = CLUSTER > 1 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+template <typename State>
+__device__ __forceinline__ State shuffled(const State& x, int step) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of 32-bit words");
+  State y;
+  const unsigned* from = reinterpret_cast<const unsigned*>(&x);
+  unsigned* to = reinterpret_cast<unsigned*>(&y);
+#pragma unroll
+  for (int k = 0; k < static_cast<int>(sizeof(State) / 4); ++k) to[k] = __shfl_xor_sync(0xffffffffu, from[k], step);
+  return y;
+}
+
+// All threads of the block merged into every one of them. THREADS is a multiple of 32.
+template <int THREADS, typename State>
+__device__ __forceinline__ State merge_block(State x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) merge(x, shuffled(x, step));
+  constexpr int WARPS = THREADS / 32;
+  if (WARPS > 1) {
+    __shared__ __align__(16) unsigned char raw[sizeof(State) * WARPS];
+    State* parts = reinterpret_cast<State*>(raw);
+    const int warp = threadIdx.x / 32, at = threadIdx.x % 32;
+    __syncthreads();
+    if (at == 0) parts[warp] = x;
+    __syncthreads();
+    x = parts[0];
+    for (int k = 1; k < WARPS; ++k) merge(x, parts[k]);
+  }
+  return x;
+}

@@ -1,0 +1,107 @@
+"""Partial states of reductions as C++ text: fields, how two states merge, how a vector of values joins one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuda_agent.playbook.codegen import C_TYPES
+from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.passes import companion
+from cuda_agent.playbook.skills.rowreduce.cpu import identity
+
+_OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
+        "any": "{a} | {b}", "all": "{a} & {b}"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StateText:
+    """Texts for the reductions of one sweep. `accumulate(values)` statements read `b<body>[j]`, j < WIDTH; `results` gives
+    each reduction's value as an expression over the state."""
+
+    fields: tuple[str, ...]
+    merge: tuple[str, ...]
+    accumulate: tuple[str, ...]
+    results: dict[int, str]
+    bodies: tuple[int, ...]
+    bytes: int
+
+
+def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = "WIDTH") -> StateText:
+    """`state` is the variable's text; `lanes` is how many values `b<body>` holds."""
+    fields: list[str] = []
+    merge: list[str] = []
+    add: list[str] = []
+    results: dict[int, str] = {}
+    size = 0
+    for at in reduces:
+        expr = work.nodes[at]
+        body, type_ = expr.args[0], C_TYPES[expr.type]
+        other = companion(work, at)
+        if other is not None and expr.name in ("max", "sum"):
+            continue
+        loop = f"for (int j = 0; j < {lanes}; ++j)"
+        if expr.name == "expsum":
+            assert other is not None
+            fields += [f"{type_} m{at} = -static_cast<{type_}>(INFINITY);", f"{type_} e{at} = 0;"]
+            merge += [
+                f"const {type_} m{at} = f_maximum(a.m{at}, b.m{at});",
+                f"a.e{at} = a.e{at} * (a.m{at} == m{at} ? {type_}(1) : f_exp(a.m{at} - m{at})) + "
+                f"b.e{at} * (b.m{at} == m{at} ? {type_}(1) : f_exp(b.m{at} - m{at}));",
+                f"a.m{at} = m{at};",
+            ]
+            add += [
+                f"{type_} top{at} = {state}.m{at};",
+                "#pragma unroll",
+                f"{loop} top{at} = f_maximum(top{at}, b{body}[j]);",
+                f"if (top{at} != {state}.m{at}) {{",
+                f"  {state}.e{at} *= f_exp({state}.m{at} - top{at});",
+                f"  {state}.m{at} = top{at};",
+                "}",
+                f"const {type_} base{at} = top{at} == -static_cast<{type_}>(INFINITY) ? {type_}(0) : top{at};",
+                "#pragma unroll",
+                f"{loop} {state}.e{at} += f_exp(b{body}[j] - base{at});",
+            ]
+            results[at], results[other] = f"{state}.e{at}", f"{state}.m{at}"
+            size += 2 * _bytes(expr.type)
+        elif expr.name == "m2":
+            assert other is not None
+            fields += [f"{type_} n{at} = 0;", f"{type_} mean{at} = 0;", f"{type_} q{at} = 0;"]
+            merge += _chan("a", "b", at, type_, f"b.n{at}", f"b.mean{at}", f"b.q{at}")
+            add += [
+                f"{type_} mean{at} = 0, q{at} = 0;",
+                "#pragma unroll",
+                f"{loop} mean{at} += b{body}[j];",
+                f"mean{at} *= {type_}(1) / {lanes};",
+                "#pragma unroll",
+                f"{loop} q{at} += (b{body}[j] - mean{at}) * (b{body}[j] - mean{at});",
+                *_chan(state, "", at, type_, f"{type_}({lanes})", f"mean{at}", f"q{at}"),
+            ]
+            results[at], results[other] = f"{state}.q{at}", f"({state}.mean{at} * {state}.n{at})"
+            size += 3 * _bytes(expr.type)
+        else:
+            kind = "int" if expr.type == "b" else type_
+            start = {"any": "0", "all": "1"}.get(expr.name, identity(expr.name, expr.type))
+            fields.append(f"{kind} r{at} = {start};")
+            merge.append(f"a.r{at} = {_OPS[expr.name].format(a=f'a.r{at}', b=f'b.r{at}')};")
+            add += ["#pragma unroll", f"{loop} {state}.r{at} = {_OPS[expr.name].format(a=f'{state}.r{at}', b=f'b{body}[j]')};"]
+            results[at] = f"{state}.r{at}" if expr.type != "b" else f"({state}.r{at} != 0)"
+            size += max(4, _bytes(expr.type))
+    bodies = tuple(dict.fromkeys(work.nodes[at].args[0] for at in reduces))
+    return StateText(tuple(fields), tuple(merge), tuple(add), results, bodies, -(-size // 8) * 8)
+
+
+def _bytes(type_: str) -> int:
+    return 8 if type_ in ("f64", "i64") else 4
+
+
+def _chan(a: str, b: str, at: int, type_: str, count: str, mean: str, deviations: str) -> list[str]:
+    """Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances" (1979)."""
+    return [
+        "{",
+        f"  const {type_} total = {a}.n{at} + {count}, gap = {mean} - {a}.mean{at};",
+        f"  const {type_} share = total > 0 ? {count} / total : {type_}(0);",
+        f"  {a}.q{at} += {deviations} + gap * gap * {a}.n{at} * share;",
+        f"  {a}.mean{at} += gap * share;",
+        f"  {a}.n{at} = total;",
+        "}",
+    ]

@@ -1,0 +1,20 @@
+"""Every kind of generated CUDA kernel, in every setting, against torch on the GPU."""
+
+from __future__ import annotations
+
+
+import pytest
+import torch
+
+from playbook_cases import POINTWISE, REDUCTIONS
+from playbook_harness import check
+
+from cuda_agent.core.enums import Device
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
+
+
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS])
+def test_kernels_agree_with_torch(name: str) -> None:
+    function, inputs = {**POINTWISE, **REDUCTIONS}[name]
+    check(function, inputs, Device.CUDA, every_setting=True)

@@ -1,0 +1,19 @@
+"""Generated C++ kernels against torch: every operator family, awkward shapes, both store settings."""
+
+from __future__ import annotations
+
+
+import pytest
+
+from playbook_cases import POINTWISE, REDUCTIONS
+from playbook_harness import check
+
+from cuda_agent.core.enums import Device
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS])
+def test_kernels_agree_with_torch(name: str) -> None:
+    function, inputs = {**POINTWISE, **REDUCTIONS}[name]
+    check(function, inputs, Device.CPU, every_setting=True)

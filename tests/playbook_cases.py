@@ -1,0 +1,125 @@
+"""Functions and inputs that the playbook's kernels are tried on, on both devices; small, with awkward shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def _r(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def _i(high: int, *shape: int) -> Any:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(high))
+
+
+BF16 = torch.bfloat16
+
+
+def gate(x: Any) -> Any:
+    p = torch.softmax(x, -1)
+    kept = torch.relu(p - 0.01)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def residual_norm(x: Any, r: Any) -> Any:
+    h = x + r
+    return h, F.rms_norm(h, (h.shape[-1],))
+
+
+def rotate(x: Any, cos: Any, sin: Any) -> Any:
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-b, a], dim=-1) * sin
+
+
+def by_hand_softmax(x: Any) -> Any:
+    e = torch.exp(x - x.amax(-1, keepdim=True))
+    return e / e.sum(-1, keepdim=True)
+
+
+def z_loss(x: Any, t: Any) -> Any:
+    return F.cross_entropy(x, t, reduction="none") + 1e-4 * torch.logsumexp(x, -1).square()
+
+
+def causal(x: Any) -> Any:
+    size = x.shape[-1]
+    mask = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
+    return torch.softmax((x * 0.125).masked_fill(~mask, float("-inf")), -1)
+
+
+POINTWISE: dict[str, tuple[Any, list[Any]]] = {
+    "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
+    "gelu_tanh_bf16": (lambda x: F.gelu(x, approximate="tanh"), [_r(33, 70, dtype=BF16)]),
+    "swiglu_bf16": (lambda x, y: F.silu(x) * y, [_r(16, 128, dtype=BF16), _r(16, 128, dtype=BF16)]),
+    "broadcast": (lambda x, y: F.silu(x) * y.sigmoid() + 0.5, [_r(7, 33, 5), _r(33, 1)]),
+    "bias": (lambda x, b: F.leaky_relu(x + b, 0.1), [_r(8, 1000), _r(1000)]),
+    "channel": (lambda x, b: torch.tanh(x * b.view(1, -1, 1, 1)), [_r(2, 6, 9, 9), _r(6)]),
+    "rotary": (rotate, [_r(4, 6, 64), _r(6, 64), _r(6, 64)]),
+    "odd_cat": (lambda x, y: torch.cat([x, y * 2], -1).exp(), [_r(5, 7), _r(5, 12)]),
+    "transpose": (lambda x: x.transpose(1, 2).exp(), [_r(4, 6, 64)]),
+    "permute_copy": (lambda x: x.view(4, 3, 2, 64).permute(0, 2, 1, 3).reshape(4, -1) + 1, [_r(4, 6, 64)]),
+    "causal_fill": (lambda x: x.masked_fill(torch.ones(64, 64, device=x.device).tril() == 0, -1e9), [_r(4, 64, 64)]),
+    "several": (lambda x: (F.mish(x), F.softplus(x), F.hardswish(x), (x > 0) & (x < 1)), [_r(1000) * 5]),
+    "more": (lambda x: (F.elu(x), F.selu(x), F.softsign(x), F.logsigmoid(x), F.relu6(x)), [_r(999) * 5]),
+    "trigonometry": (lambda x: (x.sin() + x.cos(), torch.atan(x), torch.erf(x), torch.log1p(x.abs())), [_r(777) * 9]),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 3)) + 1, [_r(5, 17)]),
+    "index": (lambda x, i: x[:, i] * 2, [_r(5, 17), _i(17, 9)]),
+    "flip": (lambda x: x.flip(1) + 1, [_r(5, 17)]),
+    "powers": (lambda x, y: torch.where(x > y, x, y * 0.1) + x**3 - x**2.5 + y.clamp(-1, 1), [_r(50, 70).abs(), _r(70)]),
+    "glu": (lambda x: F.glu(x, 1), [_r(5, 70, dtype=BF16)]),
+    "integers": (lambda x: (x * 3 - 1) // 2 + x % 5, [_i(100, 8, 33)]),
+    "to_int": (lambda x: (x * 10).to(torch.int32), [_r(300)]),
+    "double": (lambda x: F.gelu(x).tanh(), [_r(70, dtype=torch.float64)]),
+    "half": (lambda x, y: torch.lerp(x, y, 0.3), [_r(5, 64, dtype=torch.float16), _r(5, 64, dtype=torch.float16)]),
+    "embedding": (lambda w, i: F.embedding(i, w) * 2, [_r(40, 24), _i(40, 3, 5)]),
+    "slices": (lambda x: x[:, 1::2] - x[:, ::2], [_r(6, 40)]),
+    "roll_repeat": (lambda x: (x.roll(3, 1), x.repeat(2, 3), x.roll(5)), [_r(4, 10)]),
+    "logs": (lambda x, y: (torch.xlogy(x, y), torch.logaddexp(x, y), torch.hypot(x, y)), [_r(40).abs(), _r(40).abs()]),
+    "scalar": (lambda x: x + 1, [torch.tensor(2.0)]),
+}
+
+REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
+    "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),
+    "softmax_odd_bf16": (lambda x: torch.softmax(x, -1), [_r(13, 777, dtype=BF16)]),
+    "softmax_by_hand": (by_hand_softmax, [_r(31, 128)]),
+    "causal_softmax": (causal, [_r(2, 3, 64, 64)]),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), [_r(33, 64, dtype=BF16)]),
+    "layer_norm": (nn.LayerNorm(300), [_r(7, 5, 300) + 3]),
+    "residual_rms_norm": (residual_norm, [_r(7, 5, 256) + 3, _r(7, 5, 256)]),
+    "residual_rms_norm_bf16": (residual_norm, [_r(6, 2048, dtype=BF16), _r(6, 2048, dtype=BF16)]),
+    "norm_of_gelu": (lambda x: F.gelu(F.layer_norm(F.gelu(x), (512,))), [_r(20, 512)]),
+    "group_norm": (nn.GroupNorm(4, 8), [_r(3, 8, 6, 6) * 2 + 1]),
+    "group_norm_silu": (lambda x: F.silu(F.group_norm(x, 2)), [_r(3, 8, 16, 16)]),
+    "instance_norm": (lambda x: F.instance_norm(x), [_r(7, 16, 10, 13) + 3]),
+    "batch_norm": (nn.BatchNorm2d(6), [_r(4, 6, 5, 5)]),
+    "batch_norm_of_batch": (lambda x: F.batch_norm(x, None, None, training=True), [_r(7, 16, 10, 13) + 3]),
+    "cross_entropy": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), [_r(33, 500) * 3, _i(500, 33)]),
+    "z_loss": (z_loss, [_r(6, 9000) * 4, _i(9000, 6)]),
+    "sum": (lambda x: x.sum(), [_r(33, 500) + 1]),
+    "long_sum": (lambda x: (x * x).mean(), [_r(300, 1000)]),
+    "standardise": (lambda x: (x - x.mean()) / x.std(), [_r(133, 500) + 2]),
+    "mean_of_gelu": (lambda x: F.gelu(x).mean(-1), [_r(33, 500)]),
+    "extremes": (lambda x: (x.amax(-1), x.amin(-1), x.logsumexp(-1), x.prod(-1)), [_r(33, 60)]),
+    "any_all": (lambda x: ((x > 2).any(-1), (x > -3).all(-1), x.norm(dim=-1)), [_r(33, 60)]),
+    "moe_gate": (gate, [_r(300, 64) * 3]),
+    "normalize": (lambda x: F.normalize(x, dim=-1), [_r(33, 64)]),
+    "long_layer_norm": (lambda x: F.layer_norm(x, (40000,)), [_r(3, 40000) + 1]),
+    "long_softmax": (lambda x: torch.softmax(x, -1), [_r(3, 70000)]),
+    "huge_softmax": (lambda x: torch.softmax(x, -1), [_r(2, 600000)]),
+    "softmax_channels": (lambda x: torch.softmax(x * 2, 1), [_r(4, 30, 8, 20)]),
+    "softmax_first": (lambda x: F.softmax(x, 0) + x, [_r(700, 130)]),
+    "sum_first": (lambda x: x.sum(0), [_r(7000, 60) + 3]),
+    "mean_var_middle": (lambda x: (x.mean(1), x.var(1)), [_r(7, 70, 130) + 3]),
+    "mean_middle_bf16": (lambda x: x.mean(1), [_r(4, 600, 64, dtype=BF16)]),
+    "mean_channels": (lambda x: x.mean((0, 2, 3)), [_r(7, 16, 10, 13) + 3]),
+    "channel_norm": (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt(), [_r(4, 64, 33)]),
+    "two_frames": (lambda x: F.softmax(x, -1).sum(0), [_r(40, 50)]),
+    "kl": (lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"), [_r(20, 60), _r(20, 60)]),
+    "cosine": (lambda x, y: F.cosine_similarity(x, y, dim=-1), [_r(20, 60), _r(20, 60)]),
+    "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
+}
