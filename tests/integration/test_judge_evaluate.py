@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,3 +163,42 @@ def test_nothing_is_left_behind() -> None:
         assert set(descendants(os.getpid())) - others
     assert not directory.exists()
     assert not set(descendants(os.getpid())) - others
+
+
+INTERRUPTED = """
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.records import Task
+from cuda_agent.judge.session import JudgeSession
+source = '''SOURCE'''
+with JudgeSession(Task(name="add_relu", source=source), JudgeOptions(device="cpu")) as session:
+    session.reference
+    print(session.directory, flush=True)
+    while True:
+        session.admit()
+        session._admission = None
+"""
+
+
+def test_an_interrupt_leaves_no_process_and_no_file() -> None:
+    script = INTERRUPTED.replace("SOURCE", TASK.source)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        directory = Path(process.stdout.readline().strip())
+        assert directory.exists()
+        started = descendants(process.pid)
+        assert started
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) in (-signal.SIGINT, 1, 130)
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in started if _runs(pid)]
+    assert not directory.exists()
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there and no zombie that its new parent is about to reap."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -101,6 +101,10 @@ class Reference:
     def device(self) -> Device:
         return self._worker.settings.device
 
+    @property
+    def alive(self) -> bool:
+        return self._worker.alive
+
     def load(self, seed: int) -> TaskSpec:
         """Raises TaskError where the task can't be judged."""
         params = {

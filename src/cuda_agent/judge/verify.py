@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.buffers import contiguous, synchronize
 from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
@@ -176,7 +177,7 @@ class Verification:
         return VerifyReport(
             passed=bool(reports) and all(report.passed for report in reports),
             trials=reports,
-            oracle="float32" if "float32" in self._oracles else "float64",
+            oracle=min(self._oracles - {"float64"}, default="float64"),
             frozen=self.candidate.frozen,
             derive_ms=self.candidate.derive_ms,
             dropped_variants=tuple(self._dropped),
@@ -219,7 +220,13 @@ class Verification:
                 self._dropped.append(dropped)
                 return True
         places.arena.copy_from(self.reference.inputs.arena)
-        answer = self.reference.answer(spec, self.secrets.seed())
+        try:
+            answer = self.reference.answer(spec, self.secrets.seed())
+        except TaskError as error:
+            if variant is None or not self.reference.alive:
+                raise
+            self._dropped.append(f"{kind}: {error.cause}")
+            return True
         finite = _all_finite(answer.eager)
         if variant is not None and self._finite and not finite:
             self._dropped.append(f"{kind}: the reference is not finite")
