@@ -48,6 +48,8 @@ class Products(nn.Module):
             torch.matmul(x.unsqueeze(1), y.unsqueeze(0)),
             F.linear(x[:, ::2, 8:16], self.a.weight[:, 8:16]),
             self.a(x[0, 0]),
+            x.permute(1, 0, 2)[..., ::2] @ self.w[:12],
+            y.permute(2, 0, 1)[:, :2] @ self.w,
         )
 
 
@@ -63,6 +65,7 @@ class Convolutions(nn.Module):
         self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16)
         self.grouped = nn.Conv2d(16, 32, 1, groups=4)
         self.c3 = nn.Conv3d(2, 9, 3, stride=2, padding=1)
+        self.tokens = nn.Conv1d(21, 4, 3)
         self.t1 = nn.ConvTranspose1d(5, 6, 4, stride=3, padding=1, output_padding=1)
         self.t2 = nn.ConvTranspose2d(16, 12, 3, stride=2, padding=1, output_padding=1)
         self.t2g = nn.ConvTranspose2d(16, 8, 4, stride=2, groups=2)
@@ -82,6 +85,7 @@ class Convolutions(nn.Module):
             self.t2g(x),
             self.t3(volume),
             self.c2(image[0]),
+            self.tokens(line.transpose(1, 2)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, aten, contiguous, node_refs
 from cuda_agent.playbook.algebra.match import is_view
 
@@ -28,9 +29,11 @@ def _is_contiguous(draft: Draft, arg: object) -> bool:
 
 
 def _only_addressing(draft: Draft, node: Node) -> bool:
-    """Whether the node is a view of its operand that needs no copy of it."""
+    """Whether the node is a view of its operand that needs no copy of it; a plain clone counts, since kernels write
+    what they compute in the order that is wanted."""
     copies = node.op in ("aten.reshape.default", "aten.flatten.using_ints") and not _is_contiguous(draft, node.args[0])
-    return is_view(node) and bool(node.args) and isinstance(node.args[0], Ref) and not copies
+    views = is_view(node) or node.op == "aten.clone.default"
+    return views and bool(node.args) and isinstance(node.args[0], Ref) and not copies
 
 
 def _ancestors(draft: Draft, name: str) -> set[str]:
@@ -102,9 +105,9 @@ def _frontier(draft: Draft) -> list[str]:
 
 def split_derive(graph: Graph) -> tuple[Graph | None, Graph]:
     """(derive, main): values that depend only on parameters, buffers and constants move to `derive`, whose k-th
-    output is `main`'s input `derived_k` (kind parameter, no target, row-major). None when there is nothing to derive.
-    Views of weights, results that a kernel computes for nothing and what the graph returns directly stay in
-    `main`."""
+    output is `main`'s input `derived_k` (kind parameter, no target, dense in the captured order). None when there is
+    nothing to derive. Views of weights, results that a kernel computes for nothing and what the graph returns
+    directly stay in `main`."""
     draft = Draft(graph)
     names = _frontier(draft)
     if not names:
@@ -123,7 +126,8 @@ def split_derive(graph: Graph) -> tuple[Graph | None, Graph]:
         meta = draft.meta(name)
         fresh = f"derived_{index}"
         assert fresh not in taken, f"{fresh} is taken"
-        draft.inputs[fresh] = GraphInput(name=fresh, kind=ValueKind.PARAMETER, meta=contiguous(meta.shape, meta.dtype))
+        stored = meta.model_copy(update={"strides": ir.dense_strides(meta.shape, meta.strides)})
+        draft.inputs[fresh] = GraphInput(name=fresh, kind=ValueKind.PARAMETER, meta=stored)
         draft.substitute(name, fresh)
     draft.prune()
     return derive, draft.graph()

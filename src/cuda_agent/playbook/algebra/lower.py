@@ -140,8 +140,7 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     mirrored = draft.emit(node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous(shape, meta.dtype))
     grouped = reshape(draft, node, mirrored, (groups, shape[0] // groups, shape[1], *shape[2:]))
     exchanged = _swapped(draft, node, grouped, (0, 2, 1, *range(3, dims + 3)))
-    copied = draft.emit(node, "aten.clone.default", (exchanged,), contiguous(draft.meta(exchanged).shape, meta.dtype))
-    filters = reshape(draft, node, copied, (groups * shape[1], shape[0] // groups, *shape[2:]))
+    filters = reshape(draft, node, exchanged, (groups * shape[1], shape[0] // groups, *shape[2:]))
     args: tuple[Arg, ...] = (x, filters, bias, [*[1] * dims], [*around], [*dilation], groups)
     result = draft.meta(node.name)
     return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous(result.shape, result.dtype)).ref

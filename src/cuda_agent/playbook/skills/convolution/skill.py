@@ -8,7 +8,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
 from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, windows
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -49,10 +49,12 @@ def _pointer(view: StridedView, width: int) -> str:
     return f"static_cast<const char*>({start}) + {view.offset * width}LL" if view.offset else start
 
 
-def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim | None:
+def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim:
     width = 4 if call.result.dtype == "float32" else 2
-    if not all(_is_plain(view, width) for view in views):
-        return None
+    names = [name for name in (call.x, call.weight, call.bias) if name is not None]
+    views = [
+        view if _is_plain(view, width) else plain_copy(state, name) for view, name in zip(views, names, strict=True)
+    ]
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(result)

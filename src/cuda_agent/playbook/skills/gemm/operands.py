@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook.plan import PlanState, StridedView
@@ -16,7 +16,11 @@ class NotAMatrix(Exception):
     """The operands have a form that the library isn't asked for."""
 
 
-class _Requiring(Protocol):
+class _Planner(Protocol):
+    """What the planner's state can do besides what skills may ask."""
+
+    builder: Any
+
     def require(self, names: Sequence[str]) -> None: ...
 
 
@@ -58,7 +62,7 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
     no place of its own, such as a padded value."""
     missing = [name for name in dict.fromkeys(names) if state.strided(name) is None]
     if missing:
-        cast(_Requiring, state).require(missing)
+        cast(_Planner, state).require(missing)
     found = []
     for name in names:
         view = state.strided(name)
@@ -66,6 +70,16 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
             raise NotAMatrix(name)
         found.append(view)
     return found
+
+
+def plain_copy(state: PlanState, name: str) -> StridedView:
+    """Where a row-major copy of a value lies, made by a kernel of its own."""
+    planner = cast(_Planner, state)
+    builder, copy = planner.builder, state.fresh(f"{name}_plain")
+    builder.pointwise("copy", builder.resolve(name), dtype=state.meta(name).dtype, name=copy)
+    # Required by name: a copy that isn't in memory yet counts as a view of what it copies.
+    planner.require([copy])
+    return windows(state, [copy])[0]
 
 
 def collapsed(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
@@ -125,6 +139,11 @@ def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tu
 def _one_matrix(view: StridedView) -> Matrix | None:
     shape, strides = view.shape, view.strides
     return _matrix(view, collapsed(shape[-2:-1], strides[-2:-1]), collapsed(shape[-1:], strides[-1:]))
+
+
+def readable(view: StridedView) -> bool:
+    """Whether the last two dimensions form a matrix that the library can read where it lies."""
+    return _one_matrix(view) is not None
 
 
 def _batch_steps(view: StridedView, rank: int) -> list[int]:

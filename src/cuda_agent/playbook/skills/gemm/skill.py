@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node, Ref
+from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
 from cuda_agent.playbook.skills.gemm.operands import (
     Matrix,
@@ -15,6 +15,8 @@ from cuda_agent.playbook.skills.gemm.operands import (
     batched_matrices,
     contiguous_meta,
     flat_matrix,
+    plain_copy,
+    readable,
     row_major,
     windows,
 )
@@ -97,7 +99,19 @@ def product_of(state: PlanState, node: Node) -> Product:
         raise NotAMatrix(node.name)
     if not metas[0].shape or (len(metas[0].shape) == 1 and not flip):
         raise NotAMatrix(node.name)
-    x, right, *rest = windows(state, names)
+    views = windows(state, names)
+    try:
+        return _arranged(views, flip, meta)
+    except NotAMatrix:
+        bad = [not readable(view) for view in views]
+        pairs = zip(views, names, bad, strict=True)
+        views = [plain_copy(state, name) if copy or not any(bad) else view for view, name, copy in pairs]
+        return _arranged(views, flip, meta)
+
+
+def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product:
+    """The product of values that lie so. Raises NotAMatrix where the library can't read them there."""
+    x, right, *rest = views
     bias = _bias(rest[0] if rest else None, meta.shape[-1])
     right = _transposed(right) if flip else right
     if len(right.shape) == 2:
