@@ -131,7 +131,7 @@ def _report(
     return ProfileReport(
         candidate=mine,
         baselines=records,
-        ratios={name: timing.ratio(rounds.rounds, name, CANDIDATE) for name in records},
+        ratios={name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms)) for name in records},
         matched=min(matched, key=lambda name: records[name].latency_us),
         rounds=len(rounds.rounds),
         checked_outputs=rounds.check.checked,
@@ -157,6 +157,7 @@ def _record(rounds: Rounds, name: str) -> Timing:
     return timing.timing(
         rounds.rounds,
         name,
+        trusted=tuple(rounds.baselines.forms),
         queued_us=number(queued, "us") or None,
         busy_us=number(extras, "busy_us") or None,
         peak_memory_bytes=peak if type(peak) is int and peak >= 0 else None,

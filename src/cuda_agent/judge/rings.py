@@ -18,37 +18,51 @@ from cuda_agent.judge.buffers import Layout, contiguous, extent_bytes, synchroni
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
-MAX_SLOTS = {Device.CUDA: 16, Device.CPU: 4}
+MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
 #: between two uses of a slot this many times the L2 cache must have been touched.
 L2_TIMES = 3
-#: shared memory that all rings of a CPU task may take.
-CPU_RING_BYTES = 1 << 30
+#: a round has a median of its own.
+LEAST_CALLS = 5
+#: a burst lasts this long where the ring allows it: what the protocol and a worker's waking cost once a burst, tens of
+#: µs, must be little to each call.
+BURST_SECONDS = 0.01
+#: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
+RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
 #: copies of a slot's inputs (master, two rings) and outputs (two rings, a burst's results, the null's).
 INPUT_COPIES, OUTPUT_COPIES = 3, 4
 
 
 @dataclass(frozen=True)
 class RingPlan:
-    """`flush_bytes`: what is written before each call to empty the L2 cache; 0 where the ring alone is large enough."""
+    """`slots`: how many sets of inputs have memory. `traffic_bytes`: inputs and outputs of one call. `l2_bytes`: 0 on
+    the CPU, whose sets just take turns."""
 
     slots: int
-    flush_bytes: int
+    traffic_bytes: int
+    l2_bytes: int
+
+    def calls(self, call_s: float) -> int:
+        """Calls of one burst, of a program that takes `call_s` seconds: long enough and, if possible, past the L2
+        cache."""
+        if not self.l2_bytes:
+            return self.slots
+        past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
+        wanted = max(LEAST_CALLS, int(BURST_SECONDS / max(call_s, 1e-6)), past_l2 if past_l2 <= self.slots else 0)
+        return min(self.slots, wanted)
+
+    def flush_bytes(self, calls: int) -> int:
+        """What is written before each call to empty the L2 cache; 0 where a burst's own traffic does."""
+        needed = L2_TIMES * self.l2_bytes
+        return 0 if calls * self.traffic_bytes >= needed else needed
 
 
 def plan_ring(device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int) -> RingPlan:
-    """Slots for one task. On cuda as many as push the L2 cache out between two uses, else the cache is flushed; half of
-    the free memory at most. On the CPU a few that take turns."""
+    """Slots for one task: as many as memory allows, up to what a burst of a short program needs."""
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
-    limit = free_bytes // 2 if device is Device.CUDA else min(CPU_RING_BYTES, free_bytes // 4)
+    most = free_bytes // (2 if device is Device.CUDA else 4)
+    limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
     slots = max(1, min(MAX_SLOTS[device], limit // each))
-    if device is Device.CPU:
-        return RingPlan(slots, 0)
-    traffic = max(1, input_bytes + output_bytes)
-    enough = -(-L2_TIMES * l2_bytes // traffic)
-    if enough <= slots:
-        # A few more than needed, so that a round has a median.
-        return RingPlan(min(slots, max(enough, 5)), 0)
-    return RingPlan(slots, L2_TIMES * l2_bytes)
+    return RingPlan(slots, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0)
 
 
 def device_facts(device: Device) -> tuple[int, int]:

@@ -73,7 +73,7 @@ class Rounds:
         self.check = OutputCheck(self.bounds, self._rng)
         self._rings: dict[Worker, Ring] = {}
         self._masters: Masters | None = None
-        self._plan = RingPlan(1, 0)
+        self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Any] | None = None
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
@@ -105,7 +105,8 @@ class Rounds:
         calls = {name: self._warm(name) for name in (*self.baselines.forms, CANDIDATE)}
         calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
         left = self._left_s() * PLANNED_SHARE
-        self._active = max(1, min(self._plan.slots, int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))))
+        affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
+        self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0), affordable))
 
     @property
     def _baseline(self) -> Worker:
@@ -181,7 +182,7 @@ class Rounds:
         worker = self._worker(name)
         fill = self._rings[worker].prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
-        params = {"program": name, "flush_bytes": self._plan.flush_bytes, "specs": specs}
+        params = {"program": name, "flush_bytes": self._plan.flush_bytes(self._active), "specs": specs}
         begin = time.perf_counter_ns()
         fill()
         reply = self.ask(name, "burst", params)
@@ -302,7 +303,7 @@ class Rounds:
 
     def remarks(self) -> list[str]:
         """Notes for the report."""
-        flush = self._plan.flush_bytes
+        flush = self._plan.flush_bytes(self._active)
         said = [f"{self._active} calls per round" + (f", L2 flushed ({flush >> 20} MiB written)" if flush else "")]
         if len(self.rounds) < timing.MIN_ROUNDS:
             said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")

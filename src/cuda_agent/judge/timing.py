@@ -171,8 +171,7 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     seen = witness(rounds, name)
     if seen is None or len(medians(rounds, name)) < LEAST_TO_CONVICT:
         return None
-    others = [found.unexplained_us for other in trusted if (found := witness(rounds, other)) is not None]
-    unexplained_us = seen.unexplained_low_us - max([0.0, *others])
+    unexplained_us = seen.unexplained_low_us - max([0.0, *_unexplained(rounds, trusted)])
     event_us = median(medians(rounds, name))
     if not TOLERANCES[device].exceeded(unexplained_us, event_us):
         return None
@@ -182,26 +181,39 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     )
 
 
-def _inflation(rounds: Sequence[Round], name: str) -> float:
+def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
+    return [found.unexplained_us for name in trusted if (found := witness(rounds, name)) is not None]
+
+
+def waking_us(rounds: Sequence[Round], trusted: Iterable[str]) -> float:
+    """What the events of trusted programs typically leave over, per call: a synchronisation that had to wait wakes
+    later than the null's, which never waits. It isn't a program's time, so it is taken off every program's witness."""
+    return max(0.0, median([0.0] if not (found := _unexplained(rounds, trusted)) else found))
+
+
+def _inflation(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
     """Paying time / event time, ≥ 1: where the witness' lower bound exceeds the events it pays."""
     seen = witness(rounds, name)
-    return max(1.0, seen.low_us / median(medians(rounds, name))) if seen else 1.0
+    if seen is None:
+        return 1.0
+    return max(1.0, (seen.low_us - waking_us(rounds, trusted)) / median(medians(rounds, name)))
 
 
 def timing(
     rounds: Sequence[Round],
     name: str,
     *,
+    trusted: Sequence[str] = (),
     queued_us: float | None = None,
     busy_us: float | None = None,
     peak_memory_bytes: int | None = None,
 ) -> Timing:
-    """The record of one program. latency = max(median over rounds of event medians, witness' lower bound).
-    `samples_us` are the round medians. Raises ValueError when the program never ran."""
+    """The record of one program. latency = max(median over rounds of event medians, witness' lower bound); `trusted`
+    programs show what the judge's clock adds on this machine. `samples_us` are the round medians. Raises ValueError when the program never ran."""
     values = medians(rounds, name)
     event_us = median(values)
     low, high = interval(values)
-    seen, scale = witness(rounds, name), _inflation(rounds, name)
+    seen, scale = witness(rounds, name), _inflation(rounds, name, trusted)
     floor = event_us * scale
     return Timing(
         latency_us=floor,
@@ -217,11 +229,11 @@ def timing(
     )
 
 
-def ratio(rounds: Sequence[Round], baseline: str, candidate: str) -> Ratio:
+def ratio(rounds: Sequence[Round], baseline: str, candidate: str, trusted: Sequence[str] = ()) -> Ratio:
     """Median of the paired ratios with its interval, scaled where a witness pays. Raises ValueError without a pair."""
     values = paired_ratios(rounds, baseline, candidate)
     low, high = interval(values)
-    scale = _inflation(rounds, baseline) / _inflation(rounds, candidate)
+    scale = _inflation(rounds, baseline, trusted) / _inflation(rounds, candidate, trusted)
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
 
 

@@ -17,24 +17,33 @@ H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30}
 
 def test_small_tasks_flush() -> None:
     plan = plan_ring(Device.CUDA, 4096, 4096, **H200)
-    assert plan.slots == MAX_SLOTS[Device.CUDA] and plan.flush_bytes == 180 * MIB
+    assert plan.slots == MAX_SLOTS[Device.CUDA] == plan.calls(5e-6)
+    assert plan.flush_bytes(plan.slots) == 180 * MIB
 
 
 def test_middling_tasks_rotate() -> None:
     plan = plan_ring(Device.CUDA, 20 * MIB, 20 * MIB, **H200)
-    assert plan.flush_bytes == 0 and plan.slots >= 5 and plan.slots * 40 * MIB > 180 * MIB
+    calls = plan.calls(20e-3)
+    assert calls == 5 and plan.flush_bytes(calls) == 0
+    assert plan.flush_bytes(4) == 180 * MIB, "four calls don't push the cache out"
+
+
+def test_short_calls_make_long_bursts() -> None:
+    plan = plan_ring(Device.CUDA, 128 * MIB, 64 * MIB, **H200)
+    assert plan.calls(50e-6) == plan.slots > 20
+    assert plan.calls(2e-3) == 5
 
 
 def test_huge_tasks_fit() -> None:
     plan = plan_ring(Device.CUDA, 6400 * MIB, 6400 * MIB, **H200)
-    assert plan.slots == 1 and plan.flush_bytes == 0
+    assert plan.slots == 1 and plan.flush_bytes(1) == 0
     assert plan_ring(Device.CUDA, 60 << 30, 60 << 30, **H200).slots == 1, "the allocation will say that it doesn't fit"
 
 
 def test_cpu_takes_few() -> None:
     assert plan_ring(Device.CPU, 4096, 4096, 0, 16 << 30).slots == MAX_SLOTS[Device.CPU]
     big = plan_ring(Device.CPU, 64 * MIB, 64 * MIB, 0, 16 << 30)
-    assert big.slots * 7 * 64 * MIB <= 1 << 30 and big.flush_bytes == 0
+    assert big.slots * 7 * 64 * MIB <= 1 << 30 and big.flush_bytes(1) == 0
 
 
 def check(error: float = 1e-5, absolute: float = 0.0) -> OutputCheck:
