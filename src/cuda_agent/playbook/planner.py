@@ -147,7 +147,7 @@ class State:
             group = kernel.pull(last, self.builder.values, self.resident)
         except Conflict as conflict:
             cut = self._cut(conflict, last)
-            if cut == last or cut in self.resident:
+            if cut == last or self.in_memory(cut):
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
             self.require([cut, *self._siblings(cut)])
             return
@@ -283,9 +283,13 @@ def live_nodes(graph: Graph) -> set[str]:
     return seen | mutating
 
 
-def plan(graph: Graph, device: Device, precision: Precision, skills: Sequence[Skill]) -> tuple[tuple[Step, ...], State]:
-    """Steps in order, and the state with the layouts. Raises NotCovered naming every operator without a kernel."""
+def plan(
+    graph: Graph, device: Device, precision: Precision, skills: Sequence[Skill], taken: Sequence[str] = ()
+) -> tuple[tuple[Step, ...], State]:
+    """Steps in order, and the state with the layouts. `taken` are names that no step may have. Raises NotCovered naming
+    every operator without a kernel."""
     state = State(graph, device, precision)
+    state._names.update(taken)
     live = live_nodes(graph)
     covered: set[str] = set()
     missing: dict[str, str] = {}

@@ -52,7 +52,7 @@ def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
     stages = [emit.Stage("fused_forward", steps, _given(main, steps, state.returned), state.returned)]
     notes = [*rewritten.notes, *state.notes]
     if rewritten.derive is not None:
-        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS)
+        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS, [step.name for step in steps])
         inputs |= {item.name: item for item in rewritten.derive.inputs}
         given = _given(rewritten.derive, derived, derived_state.returned)
         stages.append(emit.Stage("fused_derive", derived, given, derived_state.returned))
