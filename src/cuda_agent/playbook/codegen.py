@@ -24,7 +24,7 @@ _HALVES = {
     Device.CPU: {"bfloat16": "bf16", "float16": "_Float16"},
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
+          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/", "modulo": "%"}  # fmt: skip
 #: rough cost in simple instructions; from 8 on, a value is kept rather than computed again.
 COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
          "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,

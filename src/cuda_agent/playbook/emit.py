@@ -21,6 +21,9 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 
 
+FORWARD, DERIVE = "fused_forward", "fused_derive"
+
+
 @dataclass(frozen=True)
 class Stage:
     """One binding function: `forward` or `derive`. `given` are the buffers that Python passes, in order; `returned`
@@ -33,7 +36,16 @@ class Stage:
 
     @property
     def tunables(self) -> dict[str, int]:
-        return {name: count for step in self.steps for name, count in step.tunables.items()}
+        """What Python passes: nothing for `derive`, which isn't on the clock."""
+        if self.name != FORWARD:
+            return {}
+        return {name: count for step in self.steps for name, count in step.tunables.items() if count > 1}
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Tunables that stay at their default."""
+        names = dict.fromkeys(name for step in self.steps for name in step.tunables)
+        return tuple(name for name in names if name not in self.tunables)
 
 
 def _braces(numbers: Sequence[int]) -> str:
@@ -58,6 +70,7 @@ def _body(stage: Stage, device: Device) -> list[str]:
     if device is Device.CUDA:
         place = f"{cpp_name(stage.given[0][0])}.device()" if stage.given else "torch::kCUDA"
         lines.append("const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();")
+    lines += [f"constexpr int config_{name} = 0;" for name in stage.fixed]
     last_use = {name: at for at, step in enumerate(stage.steps) for name in step.inputs}
     made: set[str] = set()
     for at, step in enumerate(stage.steps):
@@ -205,7 +218,6 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
         passed += [f'CONFIG["{name}"]' for name in stage.tunables]
         return f"cuda_extension.{stage.name}(" + ", ".join(passed) + ")"
 
-    tunables = {**(derive.tunables if derive else {}), **forward.tunables}
     used = {name for stage in (forward, derive) if stage for name, _ in stage.given}
     constants = [inputs[name] for name in sorted(used) if inputs[name].kind is ValueKind.CONSTANT]
     constants = [item for item in constants if item.target is None or item.target not in graph.state]
@@ -217,7 +229,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
     return render(
         "model_new.py.j2",
         {
-            "config": config_line(tunables, None),
+            "config": config_line(forward.tunables, None),
             "signature": graph.init_signature,
             "registrations": _registrations(graph) + _constants(constants),
             "forward_parameters": ", ".join(["self", *graph.forward_parameters]),

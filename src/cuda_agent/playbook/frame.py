@@ -297,7 +297,21 @@ class Puller:
         position = Coord()
         for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
             position = position.plus(coord.times(stride))
-        return tuple(delinearise(self.frame, position, self.values[value.arg].shape, value.arg))
+        shape = self.values[value.arg].shape
+        try:
+            return tuple(delinearise(self.frame, position, shape, value.arg))
+        except Conflict:
+            return self._divided(position, shape)
+
+    def _divided(self, position: Coord, shape: tuple[int, ...]) -> tuple[Coord, ...]:
+        """Row-major position -> index by division, where no factoring of the frame makes it affine."""
+        start = self.add(Expr("index", "i64", coord=position))
+        result = []
+        for stride, size in zip(ir.contiguous(shape), shape, strict=True):
+            node = self.add(Expr("quotient", "i64", (start, self.const(stride, "i64"))))
+            node = self.add(Expr("modulo", "i64", (node, self.const(size, "i64"))))
+            result.append(Coord(dynamic=((node, 1),)) if size > 1 else Coord())
+        return tuple(result)
 
     def _cat(self, value: ir.Cat, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
         along = at[value.dim]

@@ -49,18 +49,18 @@ def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
     main = rewritten.graph
     steps, state = plan(main, device, precision, SKILLS)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
-    stages = [emit.Stage("fused_forward", steps, _given(main, steps, state.returned), state.returned)]
+    stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     notes = [*rewritten.notes, *state.notes]
     if rewritten.derive is not None:
         derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS, [step.name for step in steps])
         inputs |= {item.name: item for item in rewritten.derive.inputs}
         given = _given(rewritten.derive, derived, derived_state.returned)
-        stages.append(emit.Stage("fused_derive", derived, given, derived_state.returned))
+        stages.append(emit.Stage(emit.DERIVE, derived, given, derived_state.returned))
         notes += derived_state.notes
     every = [step for stage in stages for step in stage.steps]
     return Proposal(
         files=emit.files(graph, stages, inputs, device),
-        tunables={name: count for stage in reversed(stages) for name, count in stage.tunables.items()},
+        tunables={name: count for name, count in stages[0].tunables.items() if count > 1},
         notes=tuple(dict.fromkeys([*notes, *(note for step in every for note in step.notes)])),
         skills=tuple(dict.fromkeys([*(["algebra"] if rewritten.notes else []), *(step.skill for step in every)])),
         steps=tuple(step.name for step in every),
