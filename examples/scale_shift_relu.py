@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 ON_GPU = torch.cuda.is_available()
-ROWS, FEATURES = (32768, 8192) if ON_GPU else (2048, 3072)
+ROWS, FEATURES = (20480, 8192) if ON_GPU else (2048, 3072)
 
 
 class Model(nn.Module):

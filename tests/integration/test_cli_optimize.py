@@ -23,12 +23,11 @@ def test_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     for words in ("eager", "torch.compile (float32)", "matched", "ours", "verdict  passed", "reward", str(out)):
         assert words in shown.out
-    assert "Compile" in shown.err and "Verify" in shown.err
+    assert "Compile" in shown.err and "Profile" in shown.err
     names = [call.tool for turn in read_transcript(out) for call in turn.calls]
     assert names[0] == "Read"
     assert names[-1] == "Finish"
-    assert [name for name in names if name in ("Compile", "Verify")] == ["Compile", "Verify"]
-    assert "Write" in names and "Profile" in names
+    assert names.index("Write") < names.index("Compile") < names.index("Profile")
     assert Evaluation.read(out) == Trajectory.read(out).evaluation
 
     assert run(["judge", str(out), "--timing-budget", "2", "--json"]) == 0

@@ -109,6 +109,8 @@ class JudgeSession:
             self._reference = None
         if not self._reference_worker.alive:
             self._reference_worker = self.pool.start("reference")
+        # Compiling the baselines takes longest of all; a task that is refused ends the session and them.
+        self.baselines.begin()
         self.progress("task", "loading the reference")
         reference = Reference(
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
@@ -150,7 +152,6 @@ class JudgeSession:
                 operators=tuple(sorted({node.op for node in graph.nodes})) if graph else (),
                 sandbox=self.level,
             )
-            self.baselines.begin()
         return self._admission
 
     def floor(self) -> float:

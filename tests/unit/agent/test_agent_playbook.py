@@ -64,14 +64,14 @@ def test_the_order_of_the_work() -> None:
     finish = play.until("Finish", {"Profile": (True, {"verdict": "passed", "latency_us": 7.0})})
     used = tools(play.history)
     assert used[0] == "Read"
-    assert used.index("Write") < used.index("Compile") < used.index("Verify") < used.index("Profile")
+    assert used.index("Write") < used.index("Compile") < used.index("Profile")
     assert used[-1] == "Profile"
     assert finish.calls[0].arguments["outcome"] == "finished"
 
 
 def test_a_history_is_replayed_to_the_same_move() -> None:
     play = Play(PlaybookPolicy(brief()))
-    play.until("Verify", {})
+    play.until("Profile", {})
     again = PlaybookPolicy(brief()).next(play.history)
     assert again == play.policy.next(play.history)
 
@@ -84,12 +84,12 @@ def test_what_no_skill_covers_ends_with_its_name() -> None:
 
 def test_a_kernel_that_fails_is_given_up_honestly() -> None:
     play = Play(PlaybookPolicy(brief()))
-    finish = play.until("Finish", {"Verify": (False, {"verdict": "incorrect"})})
+    finish = play.until("Finish", {"Compile": (False, {"verdict": "build_failed"})})
     assert finish.calls[0].arguments["outcome"] == "gave_up"
     assert "Profile" not in tools(play.history)
 
 
-def test_a_setting_that_fails_gives_way_to_the_verified_default() -> None:
+def test_a_setting_that_fails_gives_way_to_the_default() -> None:
     play = Play(PlaybookPolicy(brief()))
     finish = play.until("Finish", {"Profile": (False, {"verdict": "incorrect"})})
     assert finish.calls[0].arguments["outcome"] == "gave_up"

@@ -64,9 +64,9 @@ class _Moves:
             yield self._finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
             return
         yield self._write(proposal)
-        failure = yield from self._check()
-        if failure:
-            yield self._finish(f"the playbook's kernel was not accepted: {failure}", "gave_up")
+        (compiled,) = yield self._move("", self._call("Compile"))
+        if not compiled.ok:
+            yield self._finish(f"the playbook's kernel was not accepted: Compile: {_first_line(compiled)}", "gave_up")
             return
         config = yield from self._tune(proposal.tunables)
         result = yield from self._profile(proposal, config)
@@ -78,14 +78,6 @@ class _Moves:
     def _write(self, proposal: Proposal) -> PolicyMove:
         calls = [self._call("Write", path=path, content=text) for path, text in sorted(proposal.files.items())]
         return self._move(f"Plan: {proposal.summary}", *calls)
-
-    def _check(self) -> Generator[PolicyMove, Results, str]:
-        """Compile, then verify. The first line of what went wrong, or nothing."""
-        for tool in ("Compile", "Verify"):
-            (result,) = yield self._move("", self._call(tool))
-            if not result.ok:
-                return f"{tool}: {_first_line(result)}"
-        return ""
 
     def _tune(self, tunables: Mapping[str, int]) -> Generator[PolicyMove, Results, dict[str, int]]:
         """The fastest setting by the judge's times; what can't be timed keeps its default, 0."""
@@ -104,7 +96,7 @@ class _Moves:
 
     def _profile(self, proposal: Proposal, config: dict[str, int]) -> Generator[PolicyMove, Results, ToolResult]:
         """The full judged profile of the chosen setting; once more where the timing was void; then, since screening
-        times a setting but doesn't check its answers, that of the verified default."""
+        times a setting but only compares answers among settings, that of the default."""
         default = dict.fromkeys(config, 0)
         current = default
         for wanted in [config] if config == default else [config, default]:
