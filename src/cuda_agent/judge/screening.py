@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.gpulock import gpu_lock
