@@ -209,7 +209,9 @@ def timing(
     peak_memory_bytes: int | None = None,
 ) -> Timing:
     """The record of one program. latency = max(median over rounds of event medians, witness' lower bound); `trusted`
-    programs show what the judge's clock adds on this machine. `samples_us` are the round medians. Raises ValueError when the program never ran."""
+    programs show what the judge's clock adds on this machine. `samples_us` are the round medians.
+
+    Raises ValueError when the program never ran."""
     values = medians(rounds, name)
     event_us = median(values)
     low, high = interval(values)
