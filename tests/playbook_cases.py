@@ -69,7 +69,10 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)) + 1, [_r(5, 17)]),
     "index": (lambda x, i: x[:, i] * 2, [_r(5, 17), _i(17, 9)]),
     "flip": (lambda x: x.flip(1) + 1, [_r(5, 17)]),
-    "powers": (lambda x, y: torch.where(x > y, x, y * 0.1) + x**3 - x**2.5 + y.clamp(-1, 1), [_r(50, 70).abs(), _r(70)]),
+    "powers": (
+        lambda x, y: torch.where(x > y, x, y * 0.1) + x**3 - x**2.5 + y.clamp(-1, 1),
+        [_r(50, 70).abs(), _r(70)],
+    ),
     "glu": (lambda x: F.glu(x, 1), [_r(5, 70, dtype=BF16)]),
     "integers": (lambda x: (x * 3 - 1) // 2 + x % 5, [_i(100, 8, 33)]),
     "to_int": (lambda x: (x * 10).to(torch.int32), [_r(300)]),
@@ -119,7 +122,10 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "mean_channels": (lambda x: x.mean((0, 2, 3)), [_r(7, 16, 10, 13) + 3]),
     "channel_norm": (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt(), [_r(4, 64, 33)]),
     "two_frames": (lambda x: F.softmax(x, -1).sum(0), [_r(40, 50)]),
-    "kl": (lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"), [_r(20, 60), _r(20, 60)]),
+    "kl": (
+        lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"),
+        [_r(20, 60), _r(20, 60)],
+    ),
     "cosine": (lambda x, y: F.cosine_similarity(x, y, dim=-1), [_r(20, 60), _r(20, 60)]),
     "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
 }

@@ -47,12 +47,16 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     source = next(path for path in step.files if path.endswith((".cpp", ".cu")))
     library = directory / f"{step.name}.so"
     flags = CPU_FLAGS if device is Device.CPU else CUDA_FLAGS
-    done = subprocess.run([*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
     return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
 
 
-def run_steps(graph: Graph, model: Any, inputs: list[Any], device: Device, every_setting: bool = False) -> Iterator[tuple[Any, ...]]:
+def run_steps(
+    graph: Graph, model: Any, inputs: list[Any], device: Device, every_setting: bool = False
+) -> Iterator[tuple[Any, ...]]:
     """(setting, outputs, steps) of the generated kernels: for the default setting, or for every one."""
     steps, state = plan(graph, device, Precision.FP32, ())
     place = "cuda" if device is Device.CUDA else "cpu"

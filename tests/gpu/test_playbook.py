@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 
+from cuda_agent.core.enums import Device
 from playbook_cases import POINTWISE, REDUCTIONS
 from playbook_harness import check
-
-from cuda_agent.core.enums import Device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

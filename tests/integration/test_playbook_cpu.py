@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-
 import pytest
 
+from cuda_agent.core.enums import Device
 from playbook_cases import POINTWISE, REDUCTIONS
 from playbook_harness import check
-
-from cuda_agent.core.enums import Device
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,9 @@ import jinja2
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.frame import Bound, Coord, Expr
-from cuda_agent.playbook.kernel import Kernel, children
+from cuda_agent.playbook.coords import Bound, Coord
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.plan import cpp_name
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
@@ -24,7 +25,8 @@ _HALVES = {
     Device.CPU: {"bfloat16": "bf16", "float16": "_Float16"},
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/", "modulo": "%"}  # fmt: skip
+          "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
+          "modulo": "%"}  # fmt: skip
 #: rough cost in simple instructions; from 8 on, a value is kept rather than computed again.
 COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
          "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
@@ -206,6 +208,11 @@ def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
     return result
 
 
+def assignment(store: Store, address: str, value: str, device: Device) -> str:
+    """One element of a result, rounded to its stored type."""
+    return f"{cpp_name(store.name)}[{address}] = narrow<{storage_type(store.dtype, device)}>({value});"
+
+
 @cache
 def environment() -> jinja2.Environment:
     """Templates of the whole playbook, by paths relative to it."""
@@ -270,8 +277,7 @@ def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[st
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
     stream = ", cudaStream_t stream" if device is Device.CUDA else ""
     # 16-bit floats cross as void*: torch and CUDA have a type of their own each.
-    types = {"const __nv_bfloat16*", "__nv_bfloat16*", "const __half*", "__half*", "const bf16*", "bf16*", "const _Float16*",
-             "_Float16*"}  # fmt: skip
+    types = {f"{const}{name}*" for const in ("const ", "") for kinds in _HALVES.values() for name in kinds.values()}
     plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
     declared = ", ".join(f"{t} {n}" for t, n in plain)
     passed = ", ".join(f"static_cast<{t}>({n}.data_ptr())" for t, n in plain)

@@ -15,7 +15,8 @@ from cuda_agent.playbook.codegen import render
 from cuda_agent.playbook.plan import Step, cpp_name
 
 _SCALAR_TYPES = {
-    "float32": "torch::kFloat32", "float64": "torch::kFloat64", "bfloat16": "torch::kBFloat16", "float16": "torch::kFloat16",
+    "float32": "torch::kFloat32", "float64": "torch::kFloat64", "bfloat16": "torch::kBFloat16",
+    "float16": "torch::kFloat16",
     "int64": "torch::kInt64", "int32": "torch::kInt32", "int16": "torch::kInt16", "int8": "torch::kInt8",
     "uint8": "torch::kUInt8", "bool": "torch::kBool",
 }  # fmt: skip
@@ -64,7 +65,8 @@ def _body(stage: Stage, device: Device) -> list[str]:
     lines = []
     for name, meta in stage.given:
         lines.append(
-            f'check({cpp_name(name)}, "{name}", {_SCALAR_TYPES[meta.dtype]}, {_braces(meta.shape)}, {_braces(meta.strides)});'
+            f'check({cpp_name(name)}, "{name}", {_SCALAR_TYPES[meta.dtype]}, '
+            f"{_braces(meta.shape)}, {_braces(meta.strides)});"
         )
     place = "torch::kCPU"
     if device is Device.CUDA:

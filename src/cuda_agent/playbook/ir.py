@@ -18,8 +18,8 @@ ITEM_BYTES = {
     "float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2, "int8": 1, "uint8": 1,
     "bool": 1,
 }  # fmt: skip
-_RANK = {"bool": 0, "uint8": 1, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5, "float32": 6,
-         "float64": 7}  # fmt: skip
+_RANK = {"bool": 0, "uint8": 1, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5,
+         "float32": 6, "float64": 7}  # fmt: skip
 
 
 def compute_type(dtype: str) -> str:

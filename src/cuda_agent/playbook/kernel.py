@@ -9,18 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.frame import (
-    Bound,
-    Conflict,
-    Coord,
-    Dim,
-    Expr,
-    Frame,
-    NeedRoots,
-    NeedSplit,
-    Puller,
-    delinearise,
-)
+from cuda_agent.playbook.coords import Bound, Conflict, Coord, Dim, Frame, NeedRoots, NeedSplit, delinearise
+from cuda_agent.playbook.frame import Expr, Puller
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import COSTS
-from cuda_agent.playbook.frame import Coord, Expr
+from cuda_agent.playbook.coords import Coord
+from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 
 #: what a node must cost to be kept from one pass to the next, in simple instructions.

@@ -3,8 +3,8 @@
 Skills build `Step`s, the planner (`planner.py`) orders them, `emit.py` prints them. Everything is plain data.
 
 How a step reads in the binding: every buffer is a local `torch::Tensor` named `cpp_name(value)`; the outputs and the
-scratch of a step are allocated with `torch::empty` just before its `call`; a tunable is the local `int config_<tunable>`;
-on cuda the local `stream` is the current stream.
+scratch of a step are allocated with `torch::empty` just before its `call`; a tunable is the local
+`int config_<tunable>`; on cuda the local `stream` is the current stream.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Skill(Protocol):
     name: str
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made by the planner before."""
+        """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made before."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,14 @@ class Plan:
         return tuple(dict.fromkeys(step.skill for step in (*self.derive_steps, *self.steps)))
 
 
-_C_WORDS = frozenset(
-    "auto bool break case char class const continue default delete do double else enum export extern float for goto if"
-    " inline int long new operator private public register return short signed sizeof static struct switch template"
-    " this throw try typedef union unsigned using virtual void volatile while stream and or not xor torch at c10 pow exp"
-    " log sqrt abs floor sin cos tanh erf min max".split()
-)
+_C_WORDS = frozenset((
+    "auto", "bool", "break", "case", "char", "class", "const", "continue", "default", "delete", "do", "double",
+    "else", "enum", "export", "extern", "float", "for", "goto", "if", "inline", "int", "long", "new", "operator",
+    "private", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
+    "template", "this", "throw", "try", "typedef", "union", "unsigned", "using", "virtual", "void", "volatile",
+    "while", "stream", "and", "or", "not", "xor", "torch", "at", "c10", "pow", "exp", "log", "sqrt", "abs",
+    "floor", "sin", "cos", "tanh", "erf", "min", "max",
+))  # fmt: skip
 
 
 def cpp_name(value: str) -> str:

@@ -14,7 +14,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir, kernel
-from cuda_agent.playbook.frame import Conflict
+from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.operators import TABLE
 from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView, cpp_name

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from cuda_agent.playbook.lower import Lowering
-from cuda_agent.playbook.operators import elementwise, losses, norms, reductions, views
+from cuda_agent.playbook.operators import composite, elementwise, losses, norms, reductions, views
 
 #: operator -> its lowering; the names are those of `lower.operator_name`.
 TABLE: dict[str, Lowering] = {
     **elementwise.TABLE,
+    **composite.TABLE,
     **views.TABLE,
     **reductions.TABLE,
     **norms.TABLE,

@@ -10,19 +10,19 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 
 _UNARY = (
-    "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid tanh erf erfc sin cos tan atan asin acos "
-    "sinh cosh asinh acosh atanh floor ceil trunc round sign relu square selu silu mish hardswish hardsigmoid relu6 "
-    "softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite"
+    "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid tanh erf erfc sin cos tan atan asin "
+    "acos sinh cosh asinh acosh atanh floor ceil trunc round sign relu square selu silu mish hardswish hardsigmoid "
+    "relu6 softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite"
 )
-_RENAMED = {"log_sigmoid": "logsigmoid", "logical_not": "not", "bitwise_not": "bitnot", "fix": "trunc", "negative": "neg",
-            "absolute": "abs", "sgn": "sign"}  # fmt: skip
+_RENAMED = {"log_sigmoid": "logsigmoid", "logical_not": "not", "bitwise_not": "bitnot", "fix": "trunc",
+            "negative": "neg", "absolute": "abs", "sgn": "sign"}  # fmt: skip
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "less": "lt", "greater": "gt",
             "less_equal": "le", "greater_equal": "ge", "not_equal": "ne"}  # fmt: skip
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
-_BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor", "__and__": "bitand",
-            "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
-_BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2", "fmod": "fmod",
-           "remainder": "remainder", "fmax": "maximum", "fmin": "minimum"}  # fmt: skip
+_BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor",
+            "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
+_BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
+           "fmod": "fmod", "remainder": "remainder", "fmax": "maximum", "fmin": "minimum"}  # fmt: skip
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
@@ -251,18 +251,6 @@ def threshold(b: Builder, node: Node) -> str:
     return b.pointwise("where", keep, x, b.arg(node, 2), dtype=dtype, name=node.name)
 
 
-def shrink(b: Builder, node: Node) -> str:
-    """softshrink and hardshrink."""
-    dtype, x, lam = b.out(node).dtype, b.arg(node, 0), float(b.arg(node, 1, "lambd", 0.5))
-    at = ir.compute_type(dtype)
-    above, below = (b.pointwise(op, x, at_, dtype="bool", at=at) for op, at_ in (("gt", lam), ("lt", -lam)))
-    soft = "softshrink" in node.op
-    up = b.pointwise("sub", x, lam, dtype=b.internal(dtype)) if soft else x
-    down = b.pointwise("add", x, lam, dtype=b.internal(dtype)) if soft else x
-    rest = b.pointwise("where", below, down, 0.0, dtype=b.internal(dtype))
-    return b.pointwise("where", above, up, rest, dtype=dtype, name=node.name)
-
-
 def where(b: Builder, node: Node) -> str:
     if len(node.args) < 3:
         raise CantLower("depends on the data's count")
@@ -288,13 +276,6 @@ def addcmul(b: Builder, node: Node) -> str:
     )
 
 
-def lerp(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    x, y, weight = (b.arg(node, i) for i in range(3))
-    step = b.pointwise("mul", b.pointwise("sub", y, x, dtype=b.internal(dtype)), weight, dtype=b.internal(dtype))
-    return b.pointwise("add", x, step, dtype=dtype, name=node.name)
-
-
 def to(b: Builder, node: Node) -> str:
     return b.cast(b.arg(node, 0), b.out(node).dtype, node.name)
 
@@ -303,80 +284,10 @@ def alias(b: Builder, node: Node) -> str:
     return str(b.arg(node, 0))
 
 
-def glu(b: Builder, node: Node) -> str:
-    x, dim = b.arg(node, 0), b.arg(node, 1, "dim", -1)
-    source = b.values[x]
-    dim %= len(source.shape)
-    meta = b.out(node)
-
-    def half(offset: int) -> str:
-        axes = tuple(ir.Axis(d, 1, offset if d == dim else 0) for d in range(len(source.shape)))
-        return b.add(ir.Strided(b.fresh("half"), meta.shape, source.dtype, x, axes))
-
-    gate = b.pointwise("sigmoid", half(meta.shape[dim]), dtype=b.internal(meta.dtype))
-    return b.pointwise("mul", half(0), gate, dtype=meta.dtype, name=node.name)
-
-
 def dropout(b: Builder, node: Node) -> str:
     if b.arg(node, 2, "train", False):
         raise CantLower("is stochastic")
     return str(b.arg(node, 0))
-
-
-def nan_to_num(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    if ir.compute_type(dtype) != "f32":
-        raise CantLower("only for 16- and 32-bit floats")
-    big = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38, "float16": 65504.0}[dtype]
-    nan, high, low = (b.arg(node, i, n) for i, n in ((1, "nan"), (2, "posinf"), (3, "neginf")))
-    x = b.pointwise("where", b.pointwise("isnan", x, dtype="bool", at="f32"), nan or 0.0, x, dtype=dtype)
-    is_high = b.pointwise("eq", x, math.inf, dtype="bool", at="f32")
-    x = b.pointwise("where", is_high, big if high is None else high, x, dtype=dtype)
-    is_low = b.pointwise("eq", x, -math.inf, dtype="bool", at="f32")
-    return b.pointwise("where", is_low, -big if low is None else low, x, dtype=dtype, name=node.name)
-
-
-def frac(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    return b.pointwise("sub", x, b.pointwise("trunc", x, dtype=b.internal(dtype)), dtype=dtype, name=node.name)
-
-
-def xlogy(b: Builder, node: Node) -> str:
-    """x·log y, 0 where x is 0 (NaN where y is)."""
-    dtype, x, y = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1)
-    inner, at = b.internal(dtype), ir.compute_type(dtype)
-    product = b.pointwise("mul", x, b.pointwise("log", y, dtype=inner), dtype=inner)
-    zero = b.pointwise("eq", x, 0.0, dtype="bool", at=at)
-    known = b.pointwise("not", b.pointwise("isnan", y, dtype="bool", at=at), dtype="bool")
-    return b.pointwise("where", b.pointwise("and", zero, known, dtype="bool"), 0.0, product, dtype=dtype, name=node.name)
-
-
-def logit(b: Builder, node: Node) -> str:
-    dtype, x, eps = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1, "eps")
-    inner = b.internal(dtype)
-    if eps is not None:
-        x = b.pointwise("minimum", b.pointwise("maximum", x, eps, dtype=inner), 1 - eps, dtype=inner)
-    odds = b.pointwise("div", x, b.pointwise("sub", 1.0, x, dtype=inner), dtype=inner)
-    return b.pointwise("log", odds, dtype=dtype, name=node.name)
-
-
-def hypot(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    inner = b.internal(dtype)
-    squares = [b.pointwise("square", b.arg(node, i), dtype=inner) for i in (0, 1)]
-    return b.pointwise("sqrt", b.pointwise("add", *squares, dtype=inner), dtype=dtype, name=node.name)
-
-
-def logaddexp(b: Builder, node: Node) -> str:
-    """max + log1p(exp(-|x - y|)); equal infinities stay themselves."""
-    dtype, x, y = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1)
-    inner, at = b.internal(dtype), ir.compute_type(dtype)
-    top = b.pointwise("maximum", x, y, dtype=inner)
-    gap = b.pointwise("neg", b.pointwise("abs", b.pointwise("sub", x, y, dtype=inner), dtype=inner), dtype=inner)
-    total = b.pointwise("add", top, b.pointwise("log1p", b.pointwise("exp", gap, dtype=inner), dtype=inner), dtype=inner)
-    same = b.pointwise("eq", x, y, dtype="bool", at=at)
-    infinite = b.pointwise("and", same, b.pointwise("isinf", x, dtype="bool", at=at), dtype="bool")
-    return b.pointwise("where", infinite, top, total, dtype=dtype, name=node.name)
 
 
 def ignore(b: Builder, node: Node) -> None:
@@ -392,10 +303,9 @@ TABLE: dict[str, Lowering] = {
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "div": div, "divide": div, "true_divide": div,
     "floor_divide": floor_divide, "pow": power, "gelu": gelu, "leaky_relu": leaky_relu, "prelu": prelu, "elu": elu,
     "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp, "clamp_min": clamp_min, "clamp_max": clamp_max,
-    "hardtanh": hardtanh, "threshold": threshold, "softshrink": shrink, "hardshrink": shrink, "where": where,
-    "masked_fill": masked_fill, "addcmul": addcmul, "addcdiv": addcmul, "lerp": lerp, "to": to, "_to_copy": to,
+    "hardtanh": hardtanh, "threshold": threshold, "where": where,
+    "masked_fill": masked_fill, "addcmul": addcmul, "addcdiv": addcmul, "to": to, "_to_copy": to,
     "type_as": to, "clone": alias, "contiguous": alias, "detach": alias, "alias": alias, "lift_fresh_copy": alias,
-    "lift_fresh": alias, "glu": glu, "dropout": dropout, "feature_dropout": dropout, "nan_to_num": nan_to_num,
-    "_assert_tensor_metadata": ignore, "frac": frac, "xlogy": xlogy, "logit": logit, "hypot": hypot,
-    "logaddexp": logaddexp,
+    "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
+    "_assert_tensor_metadata": ignore,
 }  # fmt: skip

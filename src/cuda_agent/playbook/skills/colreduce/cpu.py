@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, indent, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, render
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.passes import Pass, exact, passes
@@ -56,7 +56,9 @@ class _Columns:
         wanted: set[int] = set()
         for at in self.printer.needed(roots):
             if at in self.full:
-                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full and c not in self.printer.known)
+                wanted.update(
+                    c for c in children(self.work.nodes[at]) if c not in self.full and c not in self.printer.known
+                )
         wanted = {at for at in wanted if self.cost(at) >= 4}
         if not wanted:
             return []
@@ -123,7 +125,12 @@ class _Columns:
         before += self.prepared([s.node for s in full], "_last")
         body = self.printer.statements([s.node for s in full])
         body += [self._assign(s) for s in full]
-        row_output = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *(f"  {x}" for x in row_lines), "}"]
+        row_output = [
+            "#pragma omp simd",
+            "for (long j = begin; j < begin + count; ++j) {",
+            *(f"  {x}" for x in row_lines),
+            "}",
+        ]
         by = 6 if self.split else 4
         return {
             "before": indent(before, by),
@@ -133,8 +140,7 @@ class _Columns:
         }
 
     def _assign(self, store: Store) -> str:
-        type_ = storage_type(store.dtype, Device.CPU)
-        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
+        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CPU)
 
 
 def source(work: Kernel, name: str) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type, vector_width
-from cuda_agent.playbook.frame import Expr
-from cuda_agent.playbook.kernel import Kernel, Store
+from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
-from cuda_agent.playbook.plan import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type, is_late
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type
+from cuda_agent.playbook.skills.shared.lanes import Lanes
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4
@@ -21,35 +20,17 @@ _BLOCKS_WANTED = 132 * 4
 _MOST_SPLITS = 64
 
 
-@dataclass
-class _Columns:
+class _Columns(Lanes):
     """Prints one kernel."""
 
-    work: Kernel
-    width: int
-
-    def __post_init__(self) -> None:
-        self.full = self.work.full()
-        self.rows = len(self.work.rows)
-        self.along = self.rows - 1
-        self.sweeps = passes(self.work, keep=False)
-        self.texts: dict[int, str] = {}
-        self.scalar = Printer(self.work, lambda k: f"i{k}", self._load)
-        self.printer = Printer(self.work, self._lane, self._load)
-
-    def _lane(self, axis: int) -> str:
-        return f"(i{axis} + j)" if axis == self.along and self.width > 1 else f"i{axis}"
-
-    def _load(self, at: int, expr: Expr) -> str:
-        if at in self.texts:
-            return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
-        return read
+    def __init__(self, work: Kernel, width: int) -> None:
+        super().__init__(work, width, len(work.rows) - 1)
+        self.sweeps = passes(work, keep=False)
 
     def decode_rows(self) -> list[str]:
-        lines = [f"const Index i{self.along} = inner * WIDTH;" if self.width > 1 else f"const Index i{self.along} = inner;"]
+        lines = [
+            f"const Index i{self.along} = inner * WIDTH;" if self.width > 1 else f"const Index i{self.along} = inner;"
+        ]
         if self.rows > 1:
             lines += decode(self.work.rows[:-1], [f"i{k}" for k in range(self.rows - 1)], "outer", "Index")
         return lines
@@ -57,26 +38,6 @@ class _Columns:
     def decode_cols(self) -> list[str]:
         names = [f"i{k}" for k in range(self.rows, len(self.work.axes()))]
         return decode(self.work.cols, names, "col", "Index")
-
-    def early(self, roots: list[int]) -> tuple[list[str], list[str]]:
-        declarations, lines = [], []
-        for at in self.printer.needed(roots):
-            expr = self.work.nodes[at]
-            if expr.op != "load" or at not in self.full or is_late(self.work, expr, self.along):
-                continue
-            type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
-            vector = self.width > 1 and expr.coord.coef((self.along, 0)) == 1
-            whole = f"Vec<{type_}, WIDTH>" if vector else type_
-            declarations.append(f"{whole} x{at}[UNROLL];")
-            address = self.scalar.address(expr.coord)
-            value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
-            if expr.guards:
-                lines.append(f"x{at}[u] = {whole}();")
-                lines.append(f"if ({self.scalar.test(expr.guards)}) x{at}[u] = {value};")
-            else:
-                lines.append(f"x{at}[u] = {value};")
-            self.texts[at] = f"widen(x{at}[u].v[j])" if vector else f"widen(x{at}[u])"
-        return declarations, lines
 
     def _after(self, number: int) -> None:
         """The results of the first sweeps, as fields of this lane's states."""
@@ -88,11 +49,10 @@ class _Columns:
         text = state_text(self.work, self.sweeps[number].reduces, f"state{number}[j]", "1")
         self._after(number)
         bodies = list(text.bodies)
-        declarations, loads = self.early(bodies)
+        declarations, loads = self.early(self.printer.needed(bodies))
         body = self.printer.statements(bodies)
         for at in bodies:
             body.append(f"const {C_TYPES[self.work.nodes[at].type]} b{at}[1] = {{{self.printer.known[at]}}};")
-        inner = [line.replace("[j]", "[0]") if line.startswith("for (int j") else line for line in text.accumulate]
         return {
             "fields": text.fields,
             "merge": indent(text.merge, 2),
@@ -100,7 +60,7 @@ class _Columns:
             "decode": indent(self.decode_cols(), 10),
             "loads": indent(loads, 10),
             "body": indent(body, 12),
-            "accumulate": indent(_one_value(inner), 12),
+            "accumulate": indent(_one_value(text.accumulate), 12),
             "bytes": text.bytes,
         }
 
@@ -108,20 +68,12 @@ class _Columns:
         full = [s for s in self.work.stores if s.full]
         single = [s for s in self.work.stores if not s.full]
         self._after(len(self.sweeps))
-        row_lines = self.printer.statements([s.node for s in single]) + [self._assign(s) for s in single]
+        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
         self._after(len(self.sweeps))
         roots = [s.node for s in full]
-        declarations, loads = self.early(roots)
+        declarations, loads = self.early(self.printer.needed(roots))
         body = self.printer.statements(roots)
-        slots, stores = [], []
-        for number, store in enumerate(full):
-            type_ = storage_type(store.dtype, Device.CUDA)
-            if self.width > 1 and store.coord.coef((self.along, 0)) == 1:
-                slots.append(f"Vec<{type_}, WIDTH> y{number};")
-                body.append(f"y{number}.v[j] = narrow<{type_}>({self.printer.known[store.node]});")
-                stores.append(f"store_vector({cpp_name(store.name)} + {self.scalar.address(store.coord)}, y{number});")
-            else:
-                body.append(self._assign(store))
+        slots, stores = self.write(full, body)
         return {
             "row_stores": indent(row_lines, 8),
             "declarations": declarations,
@@ -132,12 +84,8 @@ class _Columns:
             "stores": indent(stores, 10),
         }
 
-    def _assign(self, store: Store) -> str:
-        type_ = storage_type(store.dtype, Device.CUDA)
-        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
 
-
-def _one_value(lines: list[str]) -> list[str]:
+def _one_value(lines: Sequence[str]) -> list[str]:
     """Loops over a single value, without their loop."""
     head = "for (int j = 0; j < 1; ++j) "
     return [line.removeprefix(head) for line in lines if line != "#pragma unroll"]

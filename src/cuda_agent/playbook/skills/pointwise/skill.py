@@ -1,4 +1,4 @@
-"""Skill (a): any chain of element-wise operators with broadcasting and views, as one kernel with one or more results."""
+"""Skill (a): a chain of element-wise operators, broadcasting and views as one kernel, with one or more results."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from cuda_agent.playbook.codegen import (
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import Buffer, Step, cpp_name
+from cuda_agent.playbook.skills.shared.lanes import Lanes
 
 NAME = "pointwise"
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
@@ -80,61 +81,15 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
     }
 
 
-def is_late(work: Kernel, expr: Expr, along: int | None = None) -> bool:
-    """Loads whose address or guard changes otherwise than by one element along the vector (the last axis, or `along`)."""
-    axis = (len(work.axes()) - 1 if along is None else along, 0)
-    moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
-    return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or moving_guard
-
-
 def _cuda(work: Kernel, name: str) -> str:
     width = vector_width(work)
     count = ir.numel(work.cols)
     last = len(work.cols) - 1
     names = [f"i{k}" for k in range(len(work.cols))]
-    early: list[str] = []
-    loads: list[str] = []
-    texts: dict[int, str] = {}
-    scalar_axis = Printer(work, lambda k: f"i{k}", lambda at, e: texts[at])
-    for at, expr in enumerate(work.nodes):
-        if expr.op != "load" or is_late(work, expr):
-            continue
-        type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
-        vector = width > 1 and expr.coord.coef((last, 0)) == 1
-        address = scalar_axis.address(expr.coord)
-        variable = f"x{at}"
-        early.append(f"Vec<{type_}, WIDTH> {variable}[UNROLL];" if vector else f"{type_} {variable}[UNROLL];")
-        value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
-        if expr.guards:
-            loads.append(f"{variable}[u] = {'{}' if vector else f'{type_}()'};")
-            value = f"if ({scalar_axis.test(expr.guards)}) {variable}[u] = {value};"
-            loads.append(value)
-        else:
-            loads.append(f"{variable}[u] = {value};")
-        texts[at] = f"widen({variable}[u].v[j])" if vector else f"widen({variable}[u])"
-
-    def lane(axis: int) -> str:
-        return f"(i{axis} + j)" if axis == last and width > 1 else f"i{axis}"
-
-    def late(at: int, expr: Expr) -> str:
-        if at in texts:
-            return texts[at]
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
-
-    printer = Printer(work, lane, late)
-    body = printer.statements([s.node for s in work.stores])
-    declarations, stores = [], []
-    for number, store in enumerate(work.stores):
-        type_ = storage_type(store.dtype, Device.CUDA)
-        whole = width > 1 and store.coord.coef((last, 0)) == 1
-        value = f"narrow<{type_}>({printer.known[store.node]})"
-        if whole:
-            declarations.append(f"Vec<{type_}, WIDTH> y{number};")
-            body.append(f"y{number}.v[j] = {value};")
-            stores.append(f"store_vector({cpp_name(store.name)} + {scalar_axis.address(store.coord)}, y{number});")
-        else:
-            body.append(f"{cpp_name(store.name)}[{printer.address(store.coord)}] = {value};")
+    printer = Lanes(work, width, last)
+    early, loads = printer.early(range(len(work.nodes)))
+    body = printer.printer.statements([s.node for s in work.stores])
+    declarations, stores = printer.write(list(work.stores), body)
     return render(
         "skills/pointwise/pointwise.cu.j2",
         {

@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, literal, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, literal, render, storage_type
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.passes import Pass, exact, passes
@@ -158,8 +158,7 @@ class _Rows:
         }
 
     def _assign(self, store: Store, address: str) -> str:
-        type_ = storage_type(store.dtype, Device.CPU)
-        return f"{cpp_name(store.name)}[{address}] = narrow<{type_}>({self.printer.known[store.node]});"
+        return assignment(store, address, self.printer.known[store.node], Device.CPU)
 
     def _output(self, stores: list[Store], body: list[str]) -> list[str]:
         direct = [self._assign(s, self.printer.address(s.coord)) for s in stores]
@@ -174,10 +173,19 @@ class _Rows:
                 base = self.printer.address(store.coord, without=self.last)
                 buffers.append(f"alignas(64) {type_} y{number}[TILE];")
                 inside.append(f"y{number}[j - begin] = narrow<{type_}>({self.printer.known[store.node]});")
-                copies.append(f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));")
+                copies.append(
+                    f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));"
+                )
             else:
                 inside.append(self._assign(store, self.printer.address(store.coord)))
-        past = [*buffers, "#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + inside), "}", *copies]
+        past = [
+            *buffers,
+            "#pragma omp simd",
+            "for (long j = begin; j < begin + count; ++j) {",
+            *_in(body + inside),
+            "}",
+            *copies,
+        ]
         return ["if (PAST_CACHES) {", *_in(past), "} else {", *_in(plain), "}"]
 
 
@@ -195,7 +203,8 @@ def _accumulate(at: int, expr: Expr, type_: str, begin: str, value: str) -> dict
     if expr.name in ("any", "all"):
         sign = "|" if expr.name == "any" else "&"
         return {"locals": [f"int n{at} = {begin};"], "clauses": [f"reduction({sign} : n{at})"],
-                "body": [f"n{at} {sign}= {value};"], "merge": [f"r{at} = {COMBINE[expr.name]}(r{at}, n{at} != 0);"]}  # fmt: skip
+                "body": [f"n{at} {sign}= {value};"],
+                "merge": [f"r{at} = {COMBINE[expr.name]}(r{at}, n{at} != 0);"]}  # fmt: skip
     sign = ">" if expr.name == "max" else "<"
     floating = expr.type in ("f32", "f64")
     body = [f"const {type_} x{at} = {value};", f"t{at} = x{at} {sign} t{at} ? x{at} : t{at};"]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type, vector_width
+from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
 from cuda_agent.playbook.frame import Expr
-from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.plan import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type, is_late
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type
 from cuda_agent.playbook.skills.rowreduce.cpu import identity
+from cuda_agent.playbook.skills.shared.lanes import Lanes
 
 FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And"}
 _MOST_LANES = 1024
@@ -34,8 +34,8 @@ class Shape:
     words: float
 
     def configs(self) -> list[tuple[int, int, int, int]]:
-        """(threads of a block, lanes of a row in a block, vectors of a lane, blocks of a row), the most promising first;
-        empty where nothing fits."""
+        """(threads of a block, lanes of a row in a block, vectors of a lane, blocks of a row), the most promising
+        first; empty where nothing fits."""
         found = []
         for cluster in (1, 2, 4, 8):
             lanes = 1 if cluster == 1 else 256
@@ -52,7 +52,7 @@ class Shape:
         return found[:5]
 
     def _cost(self, config: tuple[int, int, int, int]) -> float:
-        """About 16 registers of row a thread keep enough loads in flight without spilling; few rows want more blocks."""
+        """About 16 registers of row a thread keep enough loads in flight; few rows want more blocks."""
         _, lanes, vectors, cluster = config
         spread = lanes * cluster
         cost = abs(math.log2(vectors * self.width * self.words / 16))
@@ -61,93 +61,38 @@ class Shape:
         return cost + 0.4 * math.log2(cluster) + (0.3 if lanes > 512 else 0.0)
 
 
-@dataclass
-class _Held:
-    """Prints one kernel."""
+class _Held(Lanes):
+    """Prints one kernel. `held` loads differ between rows and stay in registers; `shared` ones are read anew."""
 
-    work: Kernel
-    width: int
-    known: dict[int, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        work = self.work
-        self.full = work.full()
-        self.rows = len(work.rows)
-        self.last = len(work.axes()) - 1
+    def __init__(self, work: Kernel, width: int) -> None:
+        super().__init__(work, width, len(work.axes()) - 1)
         self.sweeps: tuple[Pass, ...] = passes(work, keep=True)
-        self.texts: dict[int, str] = {}
-        self.scalar = Printer(work, lambda k: f"i{k}", self._never)
-        self.printer = Printer(work, self._lane, self._load)
-        self.held = [at for at in self._loads() if self._moves_with_rows(work.nodes[at])]
-        self.shared = [at for at in self._loads() if at not in self.held]
-
-    def _loads(self) -> list[int]:
-        return [
-            at
-            for at, e in enumerate(self.work.nodes)
-            if e.op == "load" and at in self.full and not is_late(self.work, e)
-        ]
+        loads = [at for at, e in enumerate(work.nodes) if e.op == "load" and at in self.full and not self.is_late(e)]
+        self.held = [at for at in loads if self.rows == 0 or self._moves_with_rows(work.nodes[at])]
+        self.shared = [at for at in loads if at not in self.held]
 
     def _moves_with_rows(self, expr: Expr) -> bool:
-        return self.rows == 0 or any(k < self.rows for (k, _), _ in expr.coord.terms)
+        return any(k < self.rows for (k, _), _ in expr.coord.terms)
 
-    @staticmethod
-    def _never(at: int, expr: Expr) -> str:
-        raise AssertionError(f"load {at} inside an address")
-
-    def _lane(self, axis: int) -> str:
-        return f"(i{axis} + j)" if axis == self.last and self.width > 1 else f"i{axis}"
-
-    def _load(self, at: int, expr: Expr) -> str:
-        if at in self.texts:
-            return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
-        return read
-
-    def is_vector(self, expr: Expr) -> bool:
-        return self.width > 1 and expr.coord.coef((self.last, 0)) == 1
-
-    def words(self) -> float:
-        """Registers per element for held loads and kept values."""
-        loads = sum(ir.ITEM_BYTES[self.work.nodes[at].dtype] / 4 for at in self.held if self.is_vector(self.work.nodes[at]))
-        if self.width == 1:
-            loads = sum(max(1.0, ir.ITEM_BYTES[self.work.nodes[at].dtype] / 4) for at in self.held)
-        kept = sum(2 if self.work.nodes[at].type in ("f64", "i64") else 1 for item in self.sweeps for at in item.kept)
-        return max(loads + kept, 0.5)
-
-    def load_lines(self, at: int, target: str, declare: bool) -> list[str]:
-        """Read one load into a variable."""
-        expr = self.work.nodes[at]
-        type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
-        vector = self.is_vector(expr)
-        whole = f"Vec<{type_}, WIDTH>" if vector else type_
-        address = self.scalar.address(expr.coord)
-        value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
-        first = f"{whole} {target}" if declare else target
-        if not expr.guards:
-            return [f"{'const ' if declare else ''}{first} = {value};"]
-        start = f"{first}{{}};" if declare else f"{target} = {whole}();"
-        return [start, f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
+    def words_per_element(self) -> float:
+        """Registers for held loads and kept values."""
+        kept = [at for item in self.sweeps for at in item.kept]
+        return max(0.5, sum(self.words(at) for at in (*self.held, *kept)))
 
     def decode_rows(self) -> list[str]:
         return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "auto") if self.rows else []
 
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, self.last + 1)]
+        names = [f"i{k}" for k in range(self.rows, self.along + 1)]
         return decode(self.work.cols, names, "vector", "int", scale=self.width)
 
     def start(self) -> dict[str, Any]:
         """Declarations and loads of what the row holds."""
         declarations, loads = [], []
         for at in self.held:
-            expr = self.work.nodes[at]
-            type_ = storage_type(expr.dtype, Device.CUDA)
-            vector = self.is_vector(expr)
-            declarations.append(f"{f'Vec<{type_}, WIDTH>' if vector else type_} x{at}[VECTORS];")
-            loads += self.load_lines(at, f"x{at}[v]", False)
-            self.texts[at] = f"widen(x{at}[v].v[j])" if vector else f"widen(x{at}[v])"
+            declarations.append(f"{self.variable_type(self.work.nodes[at])} x{at}[VECTORS];")
+            loads += self.read(at, f"x{at}[v]")
+            self.name_load(at, f"x{at}[v]")
         kept = [f"{C_TYPES[self.work.nodes[at].type]} kept{at}[VECTORS * WIDTH];" for s in self.sweeps for at in s.kept]
         return {
             "held_declarations": declarations,
@@ -157,24 +102,14 @@ class _Held:
             "decode_cols": indent(self.decode_cols(), 6),
         }
 
-    def row_level(self, roots: list[int]) -> list[str]:
-        """Row-level operands of full-size nodes, before the loop over columns."""
-        wanted: set[int] = set()
-        for at in self.printer.needed(roots):
-            if at in self.full:
-                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full)
-            elif at in roots:
-                wanted.add(at)
-        return self.printer.statements(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
-
     def shared_loads(self, roots: list[int]) -> list[str]:
         """Loads that are the same for all rows, where a sweep needs them."""
         lines = []
         needed = set(self.printer.needed(roots))
         for at in self.shared:
             if at in needed:
-                lines += self.load_lines(at, f"s{at}", True)
-                self.texts[at] = f"widen(s{at}.v[j])" if self.is_vector(self.work.nodes[at]) else f"widen(s{at})"
+                lines += [f"{self.variable_type(self.work.nodes[at])} s{at};", *self.read(at, f"s{at}")]
+                self.name_load(at, f"s{at}")
         return lines
 
     def sweep(self, number: int) -> dict[str, Any]:
@@ -214,21 +149,13 @@ class _Held:
         known = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
         for store in single:
-            row_lines.append(self._assign(store))
+            row_lines.append(self.assign(store))
         self.printer.known = known
         roots = [s.node for s in full]
         before = self.row_level(roots)
         loads = self.shared_loads(roots)
         body = self.printer.statements(roots) if full else []
-        declarations, stores = [], []
-        for number, store in enumerate(full):
-            type_ = storage_type(store.dtype, Device.CUDA)
-            if self.width > 1 and store.coord.coef((self.last, 0)) == 1:
-                declarations.append(f"Vec<{type_}, WIDTH> y{number};")
-                body.append(f"y{number}.v[j] = narrow<{type_}>({self.printer.known[store.node]});")
-                stores.append(f"store_vector({cpp_name(store.name)} + {self.scalar.address(store.coord)}, y{number});")
-            else:
-                body.append(self._assign(store))
+        declarations, stores = self.write(full, body)
         return {
             "before": indent(before, 2),
             "row_stores": indent(row_lines, 4),
@@ -239,17 +166,13 @@ class _Held:
             "stores": indent(stores, 6),
         }
 
-    def _assign(self, store: Store) -> str:
-        type_ = storage_type(store.dtype, Device.CUDA)
-        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
-
 
 def source(work: Kernel, name: str) -> tuple[str, int] | None:
     """(the kernel's file, number of configs); None where a row doesn't fit."""
     work = exact(work)
     width = vector_width(work)
     printer = _Held(work, width)
-    shape = Shape(ir.numel(work.rows), ir.numel(work.cols) // width, width, printer.words())
+    shape = Shape(ir.numel(work.rows), ir.numel(work.cols) // width, width, printer.words_per_element())
     configs = shape.configs()
     if not configs:
         return None

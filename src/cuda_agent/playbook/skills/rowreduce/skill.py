@@ -50,5 +50,3 @@ def _cuda(work: Kernel, name: str) -> tuple[str, int, int]:
         if found is not None:
             return (*found, 0)
     return swept.source(work, name)
-
-

@@ -1,18 +1,16 @@
-"""Row reductions on CUDA by sweeps over memory: rows that no registers hold, and long rows that leave only a few numbers."""
+"""Row reductions on CUDA by sweeps over memory: rows that no registers hold, and long rows that leave few numbers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type, vector_width
-from cuda_agent.playbook.frame import Expr
-from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
-from cuda_agent.playbook.plan import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type, is_late
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type
+from cuda_agent.playbook.skills.shared.lanes import Lanes
 from cuda_agent.playbook.skills.shared.states import StateText, state_text
 
 #: blocks that keep the memory of an H200 (132 processors) busy.
@@ -20,72 +18,20 @@ _BLOCKS_WANTED = 132 * 8
 _MOST_SPLITS = 1024
 
 
-@dataclass
-class _Swept:
+class _Swept(Lanes):
     """Prints one kernel family."""
 
-    work: Kernel
-    width: int
-
-    def __post_init__(self) -> None:
-        self.full = self.work.full()
-        self.rows = len(self.work.rows)
-        self.last = len(self.work.axes()) - 1
-        self.sweeps = passes(self.work, keep=False)
-        self.states: list[StateText] = [
-            state_text(self.work, item.reduces, "state") for number, item in enumerate(self.sweeps)
-        ]
-        self.texts: dict[int, str] = {}
-        self.scalar = Printer(self.work, lambda k: f"i{k}", self._load)
-        self.printer = Printer(self.work, self._lane, self._load)
-
-    def _lane(self, axis: int) -> str:
-        return f"(i{axis} + j)" if axis == self.last and self.width > 1 else f"i{axis}"
-
-    def _load(self, at: int, expr: Expr) -> str:
-        if at in self.texts:
-            return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
-        return read
+    def __init__(self, work: Kernel, width: int) -> None:
+        super().__init__(work, width, len(work.axes()) - 1)
+        self.sweeps = passes(work, keep=False)
+        self.states: list[StateText] = [state_text(work, item.reduces, "state") for item in self.sweeps]
 
     def decode_rows(self) -> list[str]:
         return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "Index") if self.rows else []
 
     def decode_cols(self) -> list[str]:
-        names = [f"i{k}" for k in range(self.rows, self.last + 1)]
+        names = [f"i{k}" for k in range(self.rows, self.along + 1)]
         return decode(self.work.cols, names, "vector", "Index", scale=self.width)
-
-    def early(self, roots: list[int]) -> tuple[list[str], list[str]]:
-        """Declarations and statements that read what these nodes need, UNROLL vectors at once."""
-        declarations, lines = [], []
-        for at in self.printer.needed(roots):
-            expr = self.work.nodes[at]
-            if expr.op != "load" or at not in self.full or is_late(self.work, expr):
-                continue
-            type_, buffer = storage_type(expr.dtype, Device.CUDA), cpp_name(expr.name)
-            vector = self.width > 1 and expr.coord.coef((self.last, 0)) == 1
-            whole = f"Vec<{type_}, WIDTH>" if vector else type_
-            declarations.append(f"{whole} x{at}[UNROLL];")
-            address = self.scalar.address(expr.coord)
-            value = f"load_vector<WIDTH>({buffer} + {address})" if vector else f"{buffer}[{address}]"
-            if expr.guards:
-                lines.append(f"x{at}[u] = {whole}();")
-                lines.append(f"if ({self.scalar.test(expr.guards)}) x{at}[u] = {value};")
-            else:
-                lines.append(f"x{at}[u] = {value};")
-            self.texts[at] = f"widen(x{at}[u].v[j])" if vector else f"widen(x{at}[u])"
-        return declarations, lines
-
-    def row_level(self, roots: list[int]) -> list[str]:
-        wanted: set[int] = set()
-        for at in self.printer.needed(roots):
-            if at in self.full:
-                wanted.update(c for c in children(self.work.nodes[at]) if c not in self.full)
-            elif at in roots:
-                wanted.add(at)
-        return self.printer.statements(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
 
     def _earlier(self, number: int) -> list[str]:
         """Row indices and the results of earlier sweeps, from their states in memory."""
@@ -108,7 +54,7 @@ class _Swept:
         text = self.states[number]
         bodies = list(text.bodies)
         before = self._earlier(number) + self.row_level(bodies)
-        declarations, loads = self.early(bodies)
+        declarations, loads = self.early(self.printer.needed(bodies))
         body = self.printer.statements(bodies)
         values = [f"{C_TYPES[self.work.nodes[at].type]} b{at}[WIDTH];" for at in bodies]
         body += [f"b{at}[j] = {self.printer.known[at]};" for at in bodies]
@@ -134,23 +80,15 @@ class _Swept:
             # The last sweep's own block finishes a row that it alone swept; `row` is decoded there already.
             self._earlier(len(self.sweeps) - 1)
             finish = self._named(self.states[-1]) + self.printer.statements([s.node for s in single])
-            finish += [self._assign(s) for s in single]
+            finish += [self.assign(s) for s in single]
         before = self._earlier(len(self.sweeps))
         known = dict(self.printer.known)
-        row_lines = self.printer.statements([s.node for s in single]) + [self._assign(s) for s in single]
+        row_lines = self.printer.statements([s.node for s in single]) + [self.assign(s) for s in single]
         self.printer.known = known
         before += self.row_level(roots)
-        declarations, loads = self.early(roots)
+        declarations, loads = self.early(self.printer.needed(roots))
         body = self.printer.statements(roots)
-        values, stores = [], []
-        for number, store in enumerate(full):
-            type_ = storage_type(store.dtype, Device.CUDA)
-            if self.width > 1 and store.coord.coef((self.last, 0)) == 1:
-                values.append(f"Vec<{type_}, WIDTH> y{number};")
-                body.append(f"y{number}.v[j] = narrow<{type_}>({self.printer.known[store.node]});")
-                stores.append(f"store_vector({cpp_name(store.name)} + {self.scalar.address(store.coord)}, y{number});")
-            else:
-                body.append(self._assign(store))
+        values, stores = self.write(full, body)
         return {
             "finish": indent(finish, 6),
             "before": indent(before, 2),
@@ -162,10 +100,6 @@ class _Swept:
             "body": indent(body, 10),
             "stores": indent(stores, 8),
         }
-
-    def _assign(self, store: Store) -> str:
-        type_ = storage_type(store.dtype, Device.CUDA)
-        return f"{cpp_name(store.name)}[{self.printer.address(store.coord)}] = narrow<{type_}>({self.printer.known[store.node]});"
 
 
 def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:

@@ -15,8 +15,8 @@ _OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "
 
 @dataclass(frozen=True)
 class StateText:
-    """Texts for the reductions of one sweep. `accumulate(values)` statements read `b<body>[j]`, j < WIDTH; `results` gives
-    each reduction's value as an expression over the state."""
+    """Texts for the reductions of one sweep. `accumulate(values)` statements read `b<body>[j]`, j < WIDTH; `results`
+    gives each reduction's value as an expression over the state."""
 
     fields: tuple[str, ...]
     merge: tuple[str, ...]
@@ -83,7 +83,10 @@ def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = 
             start = {"any": "0", "all": "1"}.get(expr.name, identity(expr.name, expr.type))
             fields.append(f"{kind} r{at} = {start};")
             merge.append(f"a.r{at} = {_OPS[expr.name].format(a=f'a.r{at}', b=f'b.r{at}')};")
-            add += ["#pragma unroll", f"{loop} {state}.r{at} = {_OPS[expr.name].format(a=f'{state}.r{at}', b=f'b{body}[j]')};"]
+            add += [
+                "#pragma unroll",
+                f"{loop} {state}.r{at} = {_OPS[expr.name].format(a=f'{state}.r{at}', b=f'b{body}[j]')};",
+            ]
             results[at] = f"{state}.r{at}" if expr.type != "b" else f"({state}.r{at} != 0)"
             size += max(4, _bytes(expr.type))
     bodies = tuple(dict.fromkeys(work.nodes[at].args[0] for at in reduces))

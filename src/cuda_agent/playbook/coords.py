@@ -1,0 +1,177 @@
+"""Positions as affine functions of a kernel's loop variables, and the frame that these belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cuda_agent.playbook import ir
+
+Dim: TypeAlias = tuple[int, int]  # root, position of the factor in it
+
+
+class NeedSplit(Exception):
+    """The factor `dim` must be split into (size / inner, inner)."""
+
+    def __init__(self, dim: Dim, inner: int) -> None:
+        self.dim, self.inner = dim, inner
+        super().__init__(f"split {dim} by {inner}")
+
+
+class NeedRoots(Exception):
+    """The frame needs column dimensions of these sizes."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        super().__init__(str(sizes))
+
+
+class Conflict(Exception):
+    """`value` can't be computed inside this frame and must be in memory before. `inside` is the reduction around it."""
+
+    def __init__(self, value: str, inside: str | None) -> None:
+        self.value, self.inside = value, inside
+        super().__init__(value)
+
+
+@dataclass(frozen=True)
+class Coord:
+    """const + Σ coef · dimension + Σ coef · (value of an expression)."""
+
+    terms: tuple[tuple[Dim, int], ...] = ()
+    const: int = 0
+    dynamic: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, other: Coord) -> Coord:
+        return Coord(_merge(self.terms, other.terms), self.const + other.const, _merge(self.dynamic, other.dynamic))
+
+    def times(self, factor: int) -> Coord:
+        if factor == 0:
+            return Coord()
+        return Coord(
+            tuple((dim, coef * factor) for dim, coef in self.terms),
+            self.const * factor,
+            tuple((node, coef * factor) for node, coef in self.dynamic),
+        )
+
+    def coef(self, dim: Dim) -> int:
+        return next((coef for at, coef in self.terms if at == dim), 0)
+
+
+#: position 0
+ORIGIN = Coord()
+
+
+def _merge(a: tuple[tuple, ...], b: tuple[tuple, ...]) -> tuple:  # type: ignore[type-arg]
+    total = dict(a)
+    for key, coef in b:
+        total[key] = total.get(key, 0) + coef
+    return tuple(sorted((key, coef) for key, coef in total.items() if coef))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """low ≤ coord < high; None where that side always holds."""
+
+    coord: Coord
+    low: int | None
+    high: int | None
+
+
+@dataclass
+class Frame:
+    """Root dimensions as lists of factors, outermost first, and which of the factors are rows (None: not known)."""
+
+    roots: list[list[int]]
+    rows: frozenset[Dim] | None = None
+
+    def dims(self) -> list[Dim]:
+        return [(r, p) for r, factors in enumerate(self.roots) for p in range(len(factors)) if factors[p] != 1]
+
+    def size(self, dim: Dim) -> int:
+        return self.roots[dim[0]][dim[1]]
+
+    def split(self, dim: Dim, inner: int) -> None:
+        factors = self.roots[dim[0]]
+        factors[dim[1] : dim[1] + 1] = [factors[dim[1]] // inner, inner]
+
+    def root(self, index: int) -> Coord:
+        terms, step = [], 1
+        for position in range(len(self.roots[index]) - 1, -1, -1):
+            size = self.roots[index][position]
+            if size != 1:
+                terms.append(((index, position), step))
+            step *= size
+        return Coord(tuple(sorted(terms)))
+
+    def extent(self, coord: Coord) -> tuple[int, int]:
+        """Smallest and largest value of the affine part."""
+        low = high = coord.const
+        for dim, coef in coord.terms:
+            reach = coef * (self.size(dim) - 1)
+            low, high = (low + reach, high) if reach < 0 else (low, high + reach)
+        return low, high
+
+    def linear(self, dims: list[Dim]) -> Coord:
+        """Row-major position over these dimensions in order."""
+        terms, step = [], 1
+        for dim in reversed(dims):
+            terms.append((dim, step))
+            step *= self.size(dim)
+        return Coord(tuple(sorted(terms)))
+
+
+def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
+    """Whether an affine position runs through 0 … count-1 once, over the dimensions that it holds."""
+    if coord.const or coord.dynamic:
+        return False
+    step = 1
+    for dim, coef in sorted(coord.terms, key=lambda term: term[1]):
+        if coef != step:
+            return False
+        step *= frame.size(dim)
+    return step == count
+
+
+def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: str) -> list[Coord]:
+    """Row-major position -> index in `shape`. Raises NeedSplit, or Conflict on `owner` where it isn't affine."""
+    strides = ir.contiguous(shape)
+    parts: list[list[tuple[Dim, int]]] = [[] for _ in shape]
+    dynamic: list[list[tuple[int, int]]] = [[] for _ in shape]
+    consts, left = [], position.const
+    for stride, size in zip(strides, shape, strict=True):
+        consts.append(min(left // stride, size - 1) if left >= 0 else 0)
+        left -= consts[-1] * stride
+    if left:
+        raise Conflict(owner, None)
+    for dim, coef in position.terms:
+        at = _slot(coef, strides, shape)
+        if at is None or coef % strides[at]:
+            raise Conflict(owner, None)
+        top = strides[at] * shape[at]
+        if coef * frame.size(dim) > top:
+            inner = top // coef
+            if top % coef or frame.size(dim) % inner:
+                raise Conflict(owner, None)
+            raise NeedSplit(dim, inner)
+        parts[at].append((dim, coef // strides[at]))
+    for node, coef in position.dynamic:
+        at = next((d for d, stride in enumerate(strides) if stride == coef and shape[d] > 1), None)
+        if at is None or parts[at]:
+            raise Conflict(owner, None)
+        dynamic[at].append((node, 1))
+    result = []
+    for terms, const, dyn, size in zip(parts, consts, dynamic, shape, strict=True):
+        coord = Coord(tuple(sorted(terms)), const, tuple(dyn))
+        low, high = frame.extent(coord)
+        if low < 0 or high >= size:
+            raise Conflict(owner, None)
+        result.append(coord)
+    return result
+
+
+def _slot(coef: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    for at, (stride, size) in enumerate(zip(strides, shape, strict=True)):
+        if size > 1 and stride <= coef < stride * size:
+            return at
+    return None

@@ -1,0 +1,114 @@
+"""What the CUDA printers of all skills share: a thread's WIDTH neighbouring elements, read and written as vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, storage_type
+from cuda_agent.playbook.coords import Coord
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.plan import cpp_name
+
+
+class Lanes:
+    """Prints the nodes of one kernel for the lanes j < WIDTH along the axis `along`. In the generated code `i<k>` is
+    the index on axis k, that of lane 0 where k is `along`."""
+
+    def __init__(self, work: Kernel, width: int, along: int) -> None:
+        self.work, self.width, self.along = work, width, along
+        self.full = work.full()
+        self.rows = len(work.rows)
+        #: texts of the loads that are variables already
+        self.texts: dict[int, str] = {}
+        self.scalar = Printer(work, lambda k: f"i{k}", self._load)
+        self.printer = Printer(work, self._lane, self._load)
+
+    def _lane(self, axis: int) -> str:
+        return f"(i{axis} + j)" if axis == self.along and self.width > 1 else f"i{axis}"
+
+    def _load(self, at: int, expr: Expr) -> str:
+        if at in self.texts:
+            return self.texts[at]
+        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
+        if expr.guards:
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+        return read
+
+    def is_late(self, expr: Expr) -> bool:
+        """Whether the lanes read otherwise than one element further each, or all the same one."""
+        axis = (self.along, 0)
+        moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
+        return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or moving_guard
+
+    def is_vector(self, coord: Coord) -> bool:
+        return self.width > 1 and coord.coef((self.along, 0)) == 1
+
+    def variable_type(self, expr: Expr) -> str:
+        type_ = storage_type(expr.dtype, Device.CUDA)
+        return f"Vec<{type_}, WIDTH>" if self.is_vector(expr.coord) else type_
+
+    def read(self, at: int, target: str) -> list[str]:
+        """Statements that read one load into an existing variable."""
+        expr = self.work.nodes[at]
+        buffer, address = cpp_name(expr.name), self.scalar.address(expr.coord)
+        value = f"load_vector<WIDTH>({buffer} + {address})" if self.is_vector(expr.coord) else f"{buffer}[{address}]"
+        if not expr.guards:
+            return [f"{target} = {value};"]
+        empty = f"{target} = {self.variable_type(expr)}();"
+        return [empty, f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
+
+    def name_load(self, at: int, variable: str) -> None:
+        """From now on this load's value is in a variable."""
+        vector = self.is_vector(self.work.nodes[at].coord)
+        self.texts[at] = f"widen({variable}.v[j])" if vector else f"widen({variable})"
+
+    def early(self, nodes: Iterable[int]) -> tuple[list[str], list[str]]:
+        """Declarations of arrays of UNROLL, and the statements that read them, for those nodes that are early loads."""
+        declarations, lines = [], []
+        for at in nodes:
+            expr = self.work.nodes[at]
+            if expr.op == "load" and at in self.full and not self.is_late(expr):
+                declarations.append(f"{self.variable_type(expr)} x{at}[UNROLL];")
+                lines += self.read(at, f"x{at}[u]")
+                self.name_load(at, f"x{at}[u]")
+        return declarations, lines
+
+    def row_level(self, roots: list[int]) -> list[str]:
+        """Row-level operands of full-size nodes, to be computed before the loop over columns."""
+        wanted: set[int] = set()
+        for at in self.printer.needed(roots):
+            if at in self.full:
+                wanted.update(child for child in children(self.work.nodes[at]) if child not in self.full)
+            elif at in roots:
+                wanted.add(at)
+        return self.printer.statements(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
+
+    def assign(self, store: Store) -> str:
+        """One lane's element, written by itself."""
+        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CUDA)
+
+    def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
+        """Declarations of result vectors and the statements that write them; `body` gets what each lane does."""
+        declarations, lines = [], []
+        for number, store in enumerate(stores):
+            if not self.is_vector(store.coord):
+                body.append(self.assign(store))
+                continue
+            type_ = storage_type(store.dtype, Device.CUDA)
+            declarations.append(f"Vec<{type_}, WIDTH> y{number};")
+            body.append(f"y{number}.v[j] = narrow<{type_}>({self.printer.known[store.node]});")
+            lines.append(f"store_vector({cpp_name(store.name)} + {self.scalar.address(store.coord)}, y{number});")
+        return declarations, lines
+
+    def words(self, at: int) -> float:
+        """Registers of 4 bytes that one element of a load or a kept value takes."""
+        expr = self.work.nodes[at]
+        if expr.op != "load":
+            return 2.0 if expr.type in ("f64", "i64") else 1.0
+        size = ir.ITEM_BYTES[expr.dtype] / 4
+        if self.width == 1:
+            return max(1.0, size)
+        return size if self.is_vector(expr.coord) else 0.0

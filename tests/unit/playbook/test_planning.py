@@ -1,0 +1,97 @@
+"""What the planner fuses, what it keeps apart, what it refuses. No compiler: steps and texts only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
+from cuda_agent.playbook import propose
+from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.planner import plan
+from playbook_cases import POINTWISE, REDUCTIONS, gate, residual_norm
+from playbook_harness import graph_of
+
+
+def steps_of(function: Any, inputs: list[Any], device: Device = Device.CUDA) -> tuple[Step, ...]:
+    return plan(graph_of(function, inputs), device, Precision.FP32, ())[0]
+
+
+def hand_made(op: str) -> Graph:
+    """y = op(x), without torch."""
+    meta = TensorMeta(shape=(8, 16), dtype="float32", strides=(16, 1))
+    return Graph(
+        inputs=(GraphInput(name="x", kind=ValueKind.INPUT, meta=meta, position=0),),
+        nodes=(Node(name="y", op=op, args=(Ref(ref="x"),), outputs=(meta,)),),
+        outputs=("y",),
+        forward_parameters=("x",),
+    )
+
+
+@pytest.mark.parametrize("device", list(Device))
+@pytest.mark.parametrize("name", list(POINTWISE))
+def test_element_wise_chains_are_one_kernel_for_each_shape(name: str, device: Device) -> None:
+    steps = steps_of(*POINTWISE[name], device)
+    assert {step.skill for step in steps} == {"pointwise"}
+    shapes = {buffer.meta.shape for step in steps for buffer in step.outputs}
+    assert len(steps) <= len(shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("softmax", 1),
+        ("layer_norm", 1),
+        ("residual_rms_norm", 1),
+        ("group_norm", 1),
+        ("extremes", 1),
+        ("z_loss", 1),
+        ("standardise", 1),
+        ("softmax_channels", 1),
+        ("mean_var_middle", 1),
+        ("cross_entropy", 2),
+        ("two_frames", 2),
+    ],
+)
+@pytest.mark.parametrize("device", list(Device))
+def test_number_of_kernels(name: str, count: int, device: Device) -> None:
+    assert len(steps_of(*REDUCTIONS[name], device)) == count
+
+
+def test_the_residual_sum_leaves_with_the_norm() -> None:
+    (step,) = steps_of(residual_norm, REDUCTIONS["residual_rms_norm"][1])
+    assert len(step.outputs) == 2
+
+
+def test_several_sweeps_share_one_kernel() -> None:
+    (step,) = steps_of(gate, REDUCTIONS["moe_gate"][1])
+    assert step.skill == "rowreduce"
+
+
+def test_layout_decides_between_rows_and_columns() -> None:
+    assert steps_of(*REDUCTIONS["softmax"])[0].skill == "rowreduce"
+    assert steps_of(*REDUCTIONS["softmax_channels"])[0].skill == "colreduce"
+
+
+def test_what_nobody_covers_is_named() -> None:
+    with pytest.raises(NotCovered, match=r"aten\.sort\.default"):
+        propose(hand_made("aten.sort.default"), Device.CPU, Precision.FP32)
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_proposal_holds_all_files_and_settings(device: Device) -> None:
+    proposal = propose(hand_made("aten.gelu.default"), device, Precision.FP32)
+    suffix = "cu" if device is Device.CUDA else "cpp"
+    assert {"model_new.py", "kernels/fused_binding.cpp", f"kernels/pointwise_gelu.{suffix}"} <= set(proposal.files)
+    assert proposal.config_line(None) in proposal.files["model_new.py"]
+    assert proposal.config_line({"pointwise_gelu": 1}) == 'CONFIG = {"pointwise_gelu": 1}'
+    assert proposal.files["model_new.py"].count("CONFIG") == 2
+    compile(proposal.files["model_new.py"], "model_new.py", "exec")
+
+
+def test_the_same_graph_gives_the_same_files() -> None:
+    first, second = (propose(hand_made("aten.silu.default"), Device.CUDA, Precision.FP32) for _ in range(2))
+    assert first.candidate.digest == second.candidate.digest
