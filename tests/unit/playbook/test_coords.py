@@ -26,14 +26,12 @@ def test_reshape_follows_row_major_order(shape: tuple[int, ...], target: tuple[i
         except NeedSplit as need:
             frame.split(need.dim, need.inner)
     dims = frame.dims()
-    position = 0
-    for values in itertools.product(*(range(frame.size(dim)) for dim in dims)):
+    for position, values in enumerate(itertools.product(*(range(frame.size(dim)) for dim in dims))):
         index = dict(zip(dims, values, strict=True))
         linear = 0
         for coord, size in zip(coords, target, strict=True):
             linear = linear * size + at(coord, index)
         assert linear == position
-        position += 1
 
 
 def test_sizes_without_common_factors_conflict() -> None:

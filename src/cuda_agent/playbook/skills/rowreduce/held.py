@@ -42,7 +42,9 @@ class Shape:
             while lanes <= _MOST_LANES:
                 vectors = -(-self.row_vectors // (lanes * cluster))
                 held = vectors * self.width * self.words
-                fits = held <= (_MOST_WORDS if lanes <= 512 else _MOST_WORDS // 2)
+                fits = (
+                    held <= (_MOST_WORDS if lanes <= 512 else _MOST_WORDS // 2) and vectors * self.width <= _MOST_WORDS
+                )
                 spread = lanes * cluster
                 idle = spread * vectors - self.row_vectors
                 if fits and (spread <= self.row_vectors or spread == 1) and idle * 2 <= spread * vectors:
@@ -58,6 +60,8 @@ class Shape:
         cost = abs(math.log2(vectors * self.width * self.words / 16))
         cost += 0.5 * max(0.0, math.log2(_THREADS_WANTED / (self.rows * spread)))
         cost += 2.0 * (spread * vectors - self.row_vectors) / (spread * vectors)
+        # Fewer than four lanes side by side don't fill the memory's 64-byte pieces.
+        cost += 0.5 * max(0, 2 - math.log2(lanes))
         return cost + 0.4 * math.log2(cluster) + (0.3 if lanes > 512 else 0.0)
 
 
