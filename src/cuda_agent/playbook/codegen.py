@@ -150,6 +150,17 @@ class Printer:
                 lines.append(f"const {C_TYPES[expr.type]} v{at} = {_bare(text)};")
         return lines
 
+    def variables(self, roots: Iterable[int]) -> list[str]:
+        """Like `statements`, but every root ends as a variable, so that a loop behind it doesn't compute it again."""
+        roots = list(roots)
+        lines = self.statements(roots)
+        for at in roots:
+            text = self.known[at]
+            if not text.replace("_", "").isalnum() and self.kernel.nodes[at].op != "const":
+                self.known[at] = f"v{at}"
+                lines.append(f"const {C_TYPES[self.kernel.nodes[at].type]} v{at} = {_bare(text)};")
+        return lines
+
     def _text(self, at: int) -> str:
         expr = self.kernel.nodes[at]
         if expr.op == "const":

@@ -80,7 +80,7 @@ class _Rows:
             elif at in roots:
                 wanted.add(at)
         wanted = {at for at in wanted if self.work.nodes[at].op != "const"}
-        return self.printer.statements(sorted(wanted))
+        return self.printer.variables(sorted(wanted))
 
     def position(self) -> str:
         return "outer * INNER + j" if self.last > self.rows else "j"

@@ -20,6 +20,8 @@ FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", 
 _MOST_LANES = 1024
 #: registers of 4 bytes that one thread may spend on its part of the row.
 _MOST_WORDS = 64
+#: elements of it, which are float32 while they are worked on.
+_MOST_ELEMENTS = 48
 #: threads that keep the memory of an H200 (132 processors) busy.
 _THREADS_WANTED = 132 * 1024
 

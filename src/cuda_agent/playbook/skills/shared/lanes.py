@@ -84,7 +84,7 @@ class Lanes:
                 wanted.update(child for child in children(self.work.nodes[at]) if child not in self.full)
             elif at in roots:
                 wanted.add(at)
-        return self.printer.statements(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
+        return self.printer.variables(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
 
     def assign(self, store: Store) -> str:
         """One lane's element, written by itself."""
