@@ -44,9 +44,8 @@ class Shape:
             while lanes <= _MOST_LANES:
                 vectors = -(-self.row_vectors // (lanes * cluster))
                 held = vectors * self.width * self.words
-                fits = (
-                    held <= (_MOST_WORDS if lanes <= 512 else _MOST_WORDS // 2) and vectors * self.width <= _MOST_WORDS
-                )
+                most = _MOST_WORDS if lanes <= 512 else _MOST_WORDS // 2
+                fits = held <= most and vectors * self.width <= _MOST_ELEMENTS
                 spread = lanes * cluster
                 idle = spread * vectors - self.row_vectors
                 if fits and (spread <= self.row_vectors or spread == 1) and idle * 2 <= spread * vectors:
