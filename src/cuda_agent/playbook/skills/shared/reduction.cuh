@@ -28,19 +28,20 @@ struct And {
   __device__ __forceinline__ bool operator()(bool x, bool y) const { return x && y; }
 };
 
-// The sum (…) over LANES consecutive threads, in all of them. LANES up to 32 divides a warp; above, it's the block.
+// The sum (…) over LANES consecutive threads, in all of them. LANES up to 32 divides a warp; above, it is a multiple of
+// 32, and a block may hold several such groups.
 template <int LANES, typename Op, typename T>
 __device__ __forceinline__ T reduce_lanes(T x, T identity, Op op) {
 #pragma unroll
   for (int step = (LANES < 32 ? LANES : 32) / 2; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (LANES > 32) {
-    constexpr int WARPS = LANES > 32 ? LANES / 32 : 1;
-    __shared__ T parts[WARPS];
+    constexpr int WARPS = LANES > 32 ? LANES / 32 : 1, MOST_WARPS = 32;
+    __shared__ T parts[MOST_WARPS];
     const int warp = threadIdx.x / 32, at = threadIdx.x % 32;
     __syncthreads();
     if (at == 0) parts[warp] = x;
     __syncthreads();
-    x = at < WARPS ? parts[at] : identity;
+    x = at < WARPS ? parts[warp / WARPS * WARPS + at] : identity;
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, step));
   }
