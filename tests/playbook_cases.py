@@ -123,9 +123,9 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "channel_norm": (lambda x: (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt(), [_r(4, 64, 33)]),
     "two_frames": (lambda x: F.softmax(x, -1).sum(0), [_r(40, 50)]),
     "kl": (
-        lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean"),
+        lambda x, y: F.kl_div(F.log_softmax(x, -1), F.softmax(y.flip(0), -1), reduction="batchmean"),
         [_r(20, 60), _r(20, 60)],
     ),
-    "cosine": (lambda x, y: F.cosine_similarity(x, y, dim=-1), [_r(20, 60), _r(20, 60)]),
+    "cosine": (lambda x, y: F.cosine_similarity(x, y.flip(0), dim=-1), [_r(20, 60), _r(20, 60)]),
     "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
 }

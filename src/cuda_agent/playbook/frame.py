@@ -8,6 +8,7 @@ reduction doesn't fit the frame, so that the planner puts that value into memory
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -169,24 +170,37 @@ class Puller:
                 pieces.append((arg, start, size))
             start += size
         for arg, start, size in reversed(pieces):
-            bound = Bound(
-                along, start if start > 0 else None, start + size if start + size < sum(value.sizes) else None
-            )
+            end = start + size
+            bound = self._bound(along, start or None, end if end < sum(value.sizes) else None)
             only = len(pieces) == 1
             index = (*at[: value.dim], along.plus(Coord(const=-start)), *at[value.dim + 1 :])
             node = self.cast(self.pull(arg, index, guards if only else (*guards, bound)), ir.compute_type(value.dtype))
             if result is None:
                 result = node
             else:
-                test = self.add(Expr("inside", "b", guards=(Bound(along, None, start + size),)))
+                test = self.add(Expr("inside", "b", guards=(self._bound(along, None, start + size),)))
                 result = self.add(Expr("where", self.nodes[node].type, (test, node, result)))
         assert result is not None
         return result
 
+    def _bound(self, coord: Coord, low: int | None, high: int | None) -> Bound:
+        """The bound without the fine terms that can't decide it: 32·a + b < 64 is 32·a < 64 where b < 32. A vector of
+        neighbours is then inside or outside as a whole."""
+        if coord.const or coord.dynamic:
+            return Bound(coord, low, high)
+        terms = sorted(coord.terms, key=lambda term: term[1])
+        reach = 0
+        kept = list(terms)
+        for position, (dim, coef) in enumerate(terms):
+            reach += coef * (self.frame.size(dim) - 1)
+            step = math.gcd(low or 0, high or 0, *(c for _, c in terms[position + 1 :]))
+            if coef < 0 or reach >= step:
+                break
+            kept = terms[position + 1 :]
+        return Bound(Coord(tuple(sorted(kept))), low, high)
+
     def _split_for(self, along: Coord, sizes: tuple[int, ...]) -> None:
         """Equal pieces (or pieces with a large common factor) become a dimension of their own."""
-        import math
-
         piece = math.gcd(*sizes)
         if piece < 8 or along.const or along.dynamic or len(along.terms) != 1:
             return

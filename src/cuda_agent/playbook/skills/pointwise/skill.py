@@ -27,7 +27,8 @@ CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
 _TILE = 2048
 #: the launcher's last pointer, where a kernel needs memory of its own.
 SCRATCH = (("void", "scratch"),)
-_LARGE_BYTES = 8 << 20
+#: results from this size on are written past the caches by default.
+_LARGE_BYTES = 64 << 20
 
 
 def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:

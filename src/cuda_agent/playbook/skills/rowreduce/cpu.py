@@ -16,7 +16,8 @@ from cuda_agent.playbook.plan import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common
 
 _TILE = 2048
-_LARGE_BYTES = 8 << 20
+#: results from this size on are written past the caches by default.
+_LARGE_BYTES = 64 << 20
 #: rows below which threads share a row, and the elements from which that pays.
 _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
