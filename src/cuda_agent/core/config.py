@@ -38,7 +38,7 @@ class JudgeOptions(Configuration):
     reward_baseline: Baseline = Baseline.PUBLISHED
     trials: int = Field(default=5, ge=1)
     #: time that timing rounds may take; repetitions end earlier when the ratio's interval is within ±1 %.
-    timing_budget_s: float = Field(default=20.0, gt=0)
+    timing_budget_s: float = Field(default=10.0, gt=0)
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)
     compile_baseline_timeout_s: float = Field(default=300.0, gt=0)
