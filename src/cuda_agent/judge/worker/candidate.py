@@ -207,7 +207,8 @@ def _span(tensor: Any) -> tuple[int, int]:
 def _poison(on: bool) -> None:
     """torch's own switch: `empty` fills with NaN under deterministic algorithms. Warnings only: nothing is refused."""
     torch.utils.deterministic.fill_uninitialized_memory = True
-    torch.use_deterministic_algorithms(on, warn_only=True)
+    # What torch.use_deterministic_algorithms does, but for importing the whole compiler (2.4 s) to tell it too.
+    torch._C._set_deterministic_algorithms(on, warn_only=True)
 
 
 def _import_extension(path: Path) -> None:
