@@ -214,8 +214,8 @@ def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
     result = []
     for buffer in work.reads:
         result.append((f"const {storage_type(work.dtype(buffer), device)}*", cpp_name(buffer)))
-    for store in work.stores:
-        result.append((f"{storage_type(store.dtype, device)}*", cpp_name(store.name)))
+    for name, dtype in work.writes:
+        result.append((f"{storage_type(dtype, device)}*", cpp_name(name)))
     return result
 
 

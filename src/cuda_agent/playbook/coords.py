@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cuda_agent.playbook import ir
@@ -16,6 +16,14 @@ class NeedSplit(Exception):
     def __init__(self, dim: Dim, inner: int) -> None:
         self.dim, self.inner = dim, inner
         super().__init__(f"split {dim} by {inner}")
+
+
+class NeedUnroll(Exception):
+    """The factor `dim` must be split into (size / inner, inner), and its outer part written out, not iterated."""
+
+    def __init__(self, dim: Dim, inner: int) -> None:
+        self.dim, self.inner = dim, inner
+        super().__init__(f"unroll {dim} by {inner}")
 
 
 class NeedRoots(Exception):
@@ -80,29 +88,36 @@ class Bound:
 
 @dataclass
 class Frame:
-    """Root dimensions as lists of factors, outermost first, and which of the factors are rows (None: not known)."""
+    """Root dimensions as lists of factors, outermost first; which of the factors are rows (None: not known)."""
 
     roots: list[list[int]]
     rows: frozenset[Dim] | None = None
+    #: factors that aren't iterated: their index at the moment
+    fixed: dict[Dim, int] = field(default_factory=dict)
 
     def dims(self) -> list[Dim]:
-        return [(r, p) for r, factors in enumerate(self.roots) for p in range(len(factors)) if factors[p] != 1]
+        every = [(r, p) for r, factors in enumerate(self.roots) for p in range(len(factors)) if factors[p] != 1]
+        return [dim for dim in every if dim not in self.fixed]
 
     def size(self, dim: Dim) -> int:
         return self.roots[dim[0]][dim[1]]
 
     def split(self, dim: Dim, inner: int) -> None:
-        factors = self.roots[dim[0]]
-        factors[dim[1] : dim[1] + 1] = [factors[dim[1]] // inner, inner]
+        root, at = dim
+        factors = self.roots[root]
+        factors[at : at + 1] = [factors[at] // inner, inner]
+        self.fixed = {(r, p + 1 if r == root and p > at else p): value for (r, p), value in self.fixed.items()}
 
     def root(self, index: int) -> Coord:
-        terms, step = [], 1
+        terms, const, step = [], 0, 1
         for position in range(len(self.roots[index]) - 1, -1, -1):
             size = self.roots[index][position]
-            if size != 1:
+            if (index, position) in self.fixed:
+                const += step * self.fixed[index, position]
+            elif size != 1:
                 terms.append(((index, position), step))
             step *= size
-        return Coord(tuple(sorted(terms)))
+        return Coord(tuple(sorted(terms)), const)
 
     def extent(self, coord: Coord) -> tuple[int, int]:
         """Smallest and largest value of the affine part."""

@@ -21,6 +21,7 @@ from cuda_agent.playbook.coords import (
     Frame,
     NeedRoots,
     NeedSplit,
+    NeedUnroll,
     delinearise,
     is_bijection,
 )
@@ -54,6 +55,8 @@ class Puller:
     nodes: list[Expr] = field(default_factory=list)
     memo: dict[tuple[str, tuple[Coord, ...], tuple[Bound, ...]], int] = field(default_factory=dict)
     _known: dict[Expr, int] = field(default_factory=dict)
+    #: whether a concatenation of few equal pieces may be written out piece by piece
+    unroll: bool = False
     _inside: str | None = None
 
     def add(self, expr: Expr) -> int:
@@ -205,7 +208,10 @@ class Puller:
         if piece < 8 or along.const or along.dynamic or len(along.terms) != 1:
             return
         dim, coef = along.terms[0]
-        if coef == 1 and self.frame.size(dim) > piece and self.frame.size(dim) % piece == 0:
+        size = self.frame.size(dim)
+        if coef == 1 and size > piece and size % piece == 0:
+            if self.unroll and size // piece <= MOST_UNROLLED:
+                raise NeedUnroll(dim, piece)
             raise NeedSplit(dim, piece)
 
     def _pad(self, value: ir.Pad, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
@@ -266,5 +272,7 @@ def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
     return moved.plus(Coord(const=axis.offset))
 
 
+#: pieces of a concatenation that a kernel writes out.
+MOST_UNROLLED = 4
 #: operators whose result is a bool whatever they compare.
 COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"))

@@ -1,15 +1,27 @@
 """One kernel's work, ready to print: axes, memory accesses as affine addresses over them, expressions, stores.
 
-`build` pulls a group of values into one frame (`frame.py`), then merges adjacent axes wherever every address allows it.
+`pull` evaluates a group of values in one frame (`frame.py`), `finish` merges adjacent axes wherever every address
+allows it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.coords import Bound, Conflict, Coord, Dim, Frame, NeedRoots, NeedSplit, delinearise
+from cuda_agent.playbook.coords import (
+    Bound,
+    Conflict,
+    Coord,
+    Dim,
+    Frame,
+    NeedRoots,
+    NeedSplit,
+    NeedUnroll,
+    delinearise,
+)
 from cuda_agent.playbook.frame import Expr, Puller
 
 
@@ -38,6 +50,11 @@ class Kernel:
     def reads(self) -> tuple[str, ...]:
         """Buffers that are read, in the order of their first use."""
         return tuple(dict.fromkeys(e.name for e in self.nodes if e.op == "load"))
+
+    @property
+    def writes(self) -> tuple[tuple[str, str], ...]:
+        """(buffer, dtype) of what is written; a buffer may take several stores."""
+        return tuple(dict.fromkeys((store.name, store.dtype) for store in self.stores))
 
     @property
     def reduces(self) -> bool:
@@ -83,22 +100,45 @@ class Group:
 
 
 def pull(
-    first: str, values: Mapping[str, ir.Value], resident: Mapping[str, tuple[int, ...]], extra: Sequence[str] = ()
+    first: str,
+    values: Mapping[str, ir.Value],
+    resident: Mapping[str, tuple[int, ...]],
+    extra: Sequence[str] = (),
+    *,
+    unroll: bool = False,
 ) -> Group:
-    """The frame of value `first`, with the values `extra` computed in it too. Raises Conflict."""
+    """The frame of value `first`, with the values `extra` computed in it too. With `unroll`, equal pieces of a
+    concatenation become stores of their own, which share what they read. Raises Conflict."""
     frame = Frame([[size] for size in values[first].shape])
     for _ in range(64):
         frame.rows = None
-        puller = Puller(frame, values, resident)
+        puller = Puller(frame, values, resident, unroll=unroll)
         try:
-            stores = [_store(first, puller, tuple(frame.root(k) for k in range(len(values[first].shape))))]
-            stores += [_store(name, puller, _index(name, puller)) for name in extra]
-            return Group(frame, puller, stores)
+            return Group(frame, puller, _stores(first, extra, puller))
         except NeedSplit as need:
             frame.split(need.dim, need.inner)
+        except NeedUnroll as need:
+            frame.split(need.dim, need.inner)
+            frame.fixed[need.dim] = 0
         except NeedRoots as need:
             frame.roots += [[size] for size in need.sizes]
     raise Conflict(first, None)
+
+
+def _stores(first: str, extra: Sequence[str], puller: Puller) -> list[Store]:
+    """One store a value, or one for each index of the factors that are written out."""
+    frame, stores = puller.frame, []
+    fixed = list(frame.fixed)
+    for indices in itertools.product(*(range(frame.size(dim)) for dim in fixed)):
+        frame.fixed = dict(zip(fixed, indices, strict=True))
+        whole = tuple(frame.root(k) for k in range(len(puller.values[first].shape)))
+        stores.append(_store(first, puller, whole))
+        for name in extra:
+            same = puller.values[name].shape == puller.values[first].shape
+            if fixed and not same:
+                raise Conflict(name, None)
+            stores.append(_store(name, puller, whole if fixed else _index(name, puller)))
+    return stores
 
 
 def layout(value: ir.Value, wanted: Sequence[int] | None) -> tuple[int, ...]:

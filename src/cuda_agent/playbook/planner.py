@@ -144,7 +144,8 @@ class State:
         """One kernel for the last pending value and all others that fit into it, after what it needs."""
         last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
         try:
-            group = kernel.pull(last, self.builder.values, self.resident)
+            unroll = not self._has_reduction(last)
+            group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
         except Conflict as conflict:
             cut = self._cut(conflict, last)
             if cut == last or self.in_memory(cut):
@@ -191,7 +192,9 @@ class State:
                 alone = kernel.pull(name, self.builder.values, self.resident)
                 if not reads & {e.name for e in alone.puller.nodes if e.op == "load" and len(e.coord.terms) > 0}:
                     continue
-                wider = kernel.pull(last, self.builder.values, self.resident, [*sorted(taken - {last}), *extra, name])
+                others = [*sorted(taken - {last}), *extra, name]
+                unroll = not self._has_reduction(last)
+                wider = kernel.pull(last, self.builder.values, self.resident, others, unroll=unroll)
             except Conflict:
                 continue
             extra.append(name)
@@ -225,8 +228,8 @@ class State:
 
     def _emit(self, work: kernel.Kernel, strides: dict[str, tuple[int, ...]]) -> None:
         buffers = tuple(
-            Buffer(s.name, TensorMeta(shape=self.builder.values[s.name].shape, dtype=s.dtype, strides=strides[s.name]))
-            for s in work.stores
+            Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
+            for name, dtype in work.writes
         )
         if not work.reduces:
             step = pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))

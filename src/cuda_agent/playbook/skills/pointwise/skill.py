@@ -52,7 +52,7 @@ def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, na
 
 def title(work: Kernel) -> str:
     """One line that says what is computed."""
-    made = ", ".join(cpp_name(s.name) for s in work.stores)
+    made = ", ".join(cpp_name(name) for name, _ in work.writes)
     return f"{made} from {', '.join(cpp_name(n) for n in work.reads) or 'constants'}"
 
 
