@@ -5,6 +5,7 @@ ended as a whole group; whatever goes wrong has a name (`Fault`) with the tail o
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -220,14 +221,16 @@ def _how_it_ended(code: int | None) -> str:
 
 
 class Pool:
-    """Where a session's workers come from: one spare candidate worker is started ahead, so that torch is imported
-    when a candidate comes. Each worker serves one candidate."""
+    """Where a session's workers come from: spare candidate workers are started ahead, so that torch is imported when a
+    candidate comes; two where cores abound, since a search's screening and its verdict follow each other at once. Each
+    worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self._settings = settings
         self._directory = directory
         self._count = 0
-        self._spare: Worker | None = None
+        self._spares: list[Worker] = []
+        self._wanted = 2 if len(os.sched_getaffinity(0)) >= 8 else 1
         self._all: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -243,14 +246,17 @@ class Pool:
         return worker
 
     def prewarm(self) -> None:
-        if self._spare is None or not self._spare.alive:
-            self._spare = self.start("candidate")
+        self._spares = [worker for worker in self._spares if worker.alive]
+        while len(self._spares) < self._wanted:
+            self._spares.append(self.start("candidate"))
 
     def candidate(self) -> Worker:
-        """The spare (or a new one); the caller kills it. `prewarm` starts the next."""
-        worker = self._spare if self._spare is not None and self._spare.alive else self.start("candidate")
-        self._spare = None
-        return worker
+        """The oldest spare (or a new one); the caller kills it. `prewarm` starts the next."""
+        while self._spares:
+            worker = self._spares.pop(0)
+            if worker.alive:
+                return worker
+        return self.start("candidate")
 
     def close(self) -> None:
         """Ends every worker that it started; no more can be started."""
@@ -259,4 +265,4 @@ class Pool:
             for worker in self._all:
                 worker.kill()
             self._all.clear()
-        self._spare = None
+        self._spares.clear()
