@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from published_workspace import axpby_candidate, axpby_task
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Candidate
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.reward import reward
+from published_workspace import axpby_candidate, axpby_task
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def session() -> Iterator[JudgeSession]:
     options = JudgeOptions(device=Device.CUDA, compiler_jobs=4, timing_budget_s=5.0, call_timeout_s=20.0)
-    with JudgeSession(axpby_task(), options, progress=lambda phase, text: print(f"[{phase}] {text}")) as opened:
+    with JudgeSession(axpby_task(), options) as opened:
         opened.admit()
         yield opened
 
@@ -32,7 +32,6 @@ def edited(old: str, new: str) -> Candidate:
 
 def test_the_published_layout_passes(session: JudgeSession) -> None:
     evaluation = session.evaluate(axpby_candidate(Device.CUDA))
-    print(evaluation.model_dump_json(indent=1, exclude={"profile": {"candidate": {"samples_us"}}})[:6000])
     assert evaluation.verdict is Verdict.PASSED, evaluation.reason
     assert evaluation.profile is not None
     assert set(evaluation.profile.baselines) >= {"eager", "compile"}
