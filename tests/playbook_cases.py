@@ -51,6 +51,17 @@ def causal(x: Any) -> Any:
     return torch.softmax((x * 0.125).masked_fill(~mask, float("-inf")), -1)
 
 
+def to_nchw(x: Any, b: Any) -> Any:
+    """x [N, H, W, C] -> silu(x + b) in [N, C, H, W]."""
+    return F.silu(x.permute(0, 3, 1, 2).contiguous() + b.view(-1, 1, 1))
+
+
+def gated_halves(x: Any, s: Any) -> Any:
+    """x [N, H, W, 2C] -> the product of its halves in [N, C, H, W], plus s."""
+    a, b = x.permute(0, 3, 1, 2).chunk(2, dim=1)
+    return a * torch.sigmoid(b) + s
+
+
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
     "gelu_tanh_bf16": (lambda x: F.gelu(x, approximate="tanh"), [_r(33, 70, dtype=BF16)]),
@@ -62,6 +73,14 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "odd_cat": (lambda x, y: torch.cat([x, y * 2], -1).exp(), [_r(5, 7), _r(5, 12)]),
     "transpose": (lambda x: x.transpose(1, 2).exp(), [_r(4, 6, 64)]),
     "permute_copy": (lambda x: x.view(4, 3, 2, 64).permute(0, 2, 1, 3).reshape(4, -1) + 1, [_r(4, 6, 64)]),
+    "tiled_permute": (lambda x: torch.relu(x.permute(0, 2, 1).contiguous()), [_r(3, 70, 132)]),
+    "tiled_odd": (lambda x: torch.relu(x.permute(0, 2, 1).contiguous()), [_r(3, 67, 33)]),
+    "tiled_bf16": (lambda x: torch.relu(x.permute(0, 2, 1).contiguous()), [_r(2, 136, 72, dtype=BF16)]),
+    "tiled_matrix_double": (lambda x: x.t().contiguous() * 2, [_r(50, 90, dtype=torch.float64)]),
+    "to_nchw": (to_nchw, [_r(2, 9, 12, 40), _r(40)]),
+    "to_nchw_bf16": (to_nchw, [_r(2, 8, 16, 72, dtype=BF16), _r(72, dtype=BF16)]),
+    "to_nhwc": (lambda x: torch.relu(x.contiguous(memory_format=torch.channels_last)), [_r(2, 40, 9, 12)]),
+    "gated_halves": (gated_halves, [_r(2, 8, 8, 96), _r(2, 48, 8, 8)]),
     "causal_fill": (lambda x: x.masked_fill(torch.ones(64, 64, device=x.device).tril() == 0, -1e9), [_r(4, 64, 64)]),
     "several": (lambda x: (F.mish(x), F.softplus(x), F.hardswish(x), (x > 0) & (x < 1)), [_r(1000) * 5]),
     "more": (lambda x: (F.elu(x), F.selu(x), F.softsign(x), F.logsigmoid(x), F.relu6(x)), [_r(999) * 5]),

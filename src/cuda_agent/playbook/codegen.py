@@ -257,10 +257,13 @@ def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:
     coords = [(e.coord, e.dtype) for e in work.nodes if e.op == "load"]
     coords += [(s.coord, s.dtype) for s in work.stores if s.full]
     contiguous = [(c, d) for c, d in coords if c.coef((axis, 0)) == 1]
-    if not contiguous:
-        return 1
-    width = min(cap, 16 // min(ir.ITEM_BYTES[d] for _, d in contiguous))
-    while width > 1 and not _divides(width, work.axes()[axis], contiguous, axis):
+    return common_width(contiguous, work.axes()[axis], axis, cap) if contiguous else 1
+
+
+def common_width(coords: list[tuple[Coord, str]], size: int, axis: int, cap: int = 8) -> int:
+    """Elements that 16-byte accesses at all these addresses, contiguous along an axis of this size, may take."""
+    width = min(cap, 16 // min(ir.ITEM_BYTES[d] for _, d in coords))
+    while width > 1 and not _divides(width, size, coords, axis):
         width //= 2
     return width
 

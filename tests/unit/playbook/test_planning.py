@@ -61,6 +61,20 @@ def test_number_of_kernels(name: str, count: int, device: Device) -> None:
     assert len(steps_of(*REDUCTIONS[name], device)) == count
 
 
+TILED = [name for name in POINTWISE if name.startswith(("tiled", "to_n", "gated"))]
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_operands_in_another_order_are_read_through_tiles(name: str) -> None:
+    (step,) = steps_of(*POINTWISE[name])
+    assert "__shared__" in step.files[f"kernels/{step.name}.cu"]
+
+
+def test_operands_in_the_same_order_are_not() -> None:
+    (step,) = steps_of(*POINTWISE["channel"])
+    assert "__shared__" not in step.files[f"kernels/{step.name}.cu"]
+
+
 def test_the_residual_sum_leaves_with_the_norm() -> None:
     (step,) = steps_of(residual_norm, REDUCTIONS["residual_rms_norm"][1])
     assert len(step.outputs) == 2

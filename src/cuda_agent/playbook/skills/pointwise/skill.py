@@ -19,6 +19,7 @@ from cuda_agent.playbook.codegen import (
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import Buffer, Step, cpp_name
+from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 
 NAME = "pointwise"
@@ -35,7 +36,14 @@ def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, na
     """A step that computes the kernel's stores. A kernel over no axis has one element."""
     if not work.cols:
         work = Kernel(work.nodes, work.stores, (), (1,))
-    text = _cuda(work, name) if device is Device.CUDA else _cpu(work, name)
+    tiles = tiled.tiling(work) if device is Device.CUDA else None
+    settings = 3
+    if tiles is not None:
+        text, settings = _tiled(work, name, tiles), len(tiles.configs)
+    elif device is Device.CUDA:
+        text, settings = _cuda(work, name), len(CONFIGS)
+    else:
+        text = _cpu(work, name)
     suffix = "cu" if device is Device.CUDA else "cpp"
     declaration, call = launcher(work, device, name)
     return Step(
@@ -46,7 +54,7 @@ def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, na
         files={f"kernels/{name}.{suffix}": text, **header(device)},
         declaration=declaration,
         call=call,
-        tunables={name: len(CONFIGS) if device is Device.CUDA else 3},
+        tunables={name: settings},
     )
 
 
@@ -108,6 +116,11 @@ def _cuda(work: Kernel, name: str) -> str:
             "configs": CONFIGS,
         },
     )
+
+
+def _tiled(work: Kernel, name: str, found: tiled.Tiling) -> str:
+    values = {**common(work, Device.CUDA, name), "index_type": index_type(work)}
+    return render("skills/pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
 
 
 def index_type(work: Kernel) -> str:

@@ -50,6 +50,11 @@ class Lanes:
         type_ = storage_type(expr.dtype, Device.CUDA)
         return f"Vec<{type_}, WIDTH>" if self.is_vector(expr.coord) else type_
 
+    def pointer(self, at: int) -> str:
+        """Where lane 0 of a load reads."""
+        expr = self.work.nodes[at]
+        return f"{cpp_name(expr.name)} + {self.scalar.address(expr.coord)}"
+
     def read(self, at: int, target: str) -> list[str]:
         """Statements that read one load into an existing variable."""
         expr = self.work.nodes[at]

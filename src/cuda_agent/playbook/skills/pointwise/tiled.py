@@ -1,0 +1,116 @@
+"""Element-wise kernels with operands in another memory order than the result: through tiles in shared memory, so that
+both are read and written along their own contiguous axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import common_width, decode, indent, storage_type, vector_width
+from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.skills.shared.lanes import Lanes
+
+#: (elements across, elements along, threads) of a tile; along is the result's contiguous axis, across the operand's.
+CONFIGS = ((64, 64, 256), (32, 32, 128), (32, 128, 256), (128, 32, 256))
+#: shared memory that a block has without asking for more.
+_SHARED_BYTES = 48 << 10
+#: below this size of either axis, the caches do as well.
+_SMALLEST = 16
+#: a tile that covers more than this times the elements that exist comes last.
+_WASTE = 1.5
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """`loads` are the nodes read through tiles, contiguous along axis `across`; the result is so along the last one."""
+
+    across: int
+    loads: tuple[int, ...]
+    configs: tuple[tuple[int, int, int], ...]
+
+
+def tiling(work: Kernel) -> Tiling | None:
+    """How to tile a kernel without reductions; None where no operand asks for it."""
+    last, sizes = len(work.cols) - 1, work.cols
+    if sizes[last] < _SMALLEST or all(store.coord.coef((last, 0)) != 1 for store in work.stores):
+        return None
+    by_axis: dict[int, list[int]] = {}
+    for at, expr in enumerate(work.nodes):
+        if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.coord.coef((last, 0)) <= 1:
+            continue
+        axis = next((k for k in range(last) if expr.coord.coef((k, 0)) == 1 and sizes[k] >= _SMALLEST), None)
+        if axis is not None:
+            by_axis.setdefault(axis, []).append(at)
+    if not by_axis:
+        return None
+    across = max(by_axis, key=lambda axis: sum(_moved(work, at) for at in by_axis[axis]))
+    loads = tuple(by_axis[across])
+
+    def fits(config: tuple[int, int, int]) -> bool:
+        taken = sum(config[1] * (config[0] + _padding(work, at)) * ir.ITEM_BYTES[work.nodes[at].dtype] for at in loads)
+        return taken <= _SHARED_BYTES
+
+    def wasteful(config: tuple[int, int, int]) -> bool:
+        covered = _rounded(sizes[across], config[0]) * _rounded(sizes[last], config[1])
+        return covered > _WASTE * sizes[across] * sizes[last]
+
+    configs = tuple(sorted((config for config in CONFIGS if fits(config)), key=wasteful))
+    return Tiling(across, loads, configs) if configs else None
+
+
+def _rounded(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _moved(work: Kernel, at: int) -> int:
+    """Bytes that a load reads."""
+    expr = work.nodes[at]
+    return ir.ITEM_BYTES[expr.dtype] * ir.numel([work.cols[axis] for (axis, _), _ in expr.coord.terms])
+
+
+def _padding(work: Kernel, at: int) -> int:
+    """Elements behind a tile's row: one bank, so that a column's elements lie in different ones."""
+    return max(1, 4 // ir.ITEM_BYTES[work.nodes[at].dtype])
+
+
+def values(work: Kernel, found: Tiling) -> dict[str, object]:
+    """What the template needs besides what all kernels need."""
+    last = len(work.cols) - 1
+    others = [k for k in range(last) if k != found.across]
+    lanes = Lanes(work, vector_width(work), last)
+    coords = [(work.nodes[at].coord, work.nodes[at].dtype) for at in found.loads]
+    read_width = common_width(coords, work.cols[found.across], found.across)
+    tiles, read_arrays, reads, fills = [], [], [], []
+    for at in found.loads:
+        expr = work.nodes[at]
+        type_ = storage_type(expr.dtype, Device.CUDA)
+        tiles.append(f"__shared__ {type_} tile{at}[ALONG][ACROSS + {_padding(work, at)}];")
+        read_arrays.append(f"Vec<{type_}, READ_WIDTH> x{at}[READS];")
+        reads.append(f"x{at}[u] = load_vector<READ_WIDTH>({lanes.pointer(at)});")
+        fills.append(f"for (int j = 0; j < READ_WIDTH; ++j) tile{at}[along_at][across_at + j] = x{at}[u].v[j];")
+        lanes.texts[at] = f"widen(tile{at}[along_at + j][across_at])"
+    early, loads = lanes.early(range(len(work.nodes)))
+    body = lanes.printer.statements([store.node for store in work.stores])
+    declarations, stores = lanes.write(list(work.stores), body)
+    return {
+        "elements": ir.numel(work.cols),
+        "width": lanes.width,
+        "read_width": read_width,
+        "outer": ir.numel([work.cols[k] for k in others]),
+        "across": f"i{found.across}",
+        "along": f"i{last}",
+        "size_across": work.cols[found.across],
+        "size_along": work.cols[last],
+        "decode": indent(decode(tuple(work.cols[k] for k in others), [f"i{k}" for k in others], "outer", "Index"), 2),
+        "tiles": indent(tiles, 2),
+        "read_arrays": indent(read_arrays, 2),
+        "reads": indent(reads, 6),
+        "fills": indent(fills, 6),
+        "early_declarations": indent(early, 2),
+        "early_loads": indent(loads, 6),
+        "out_declarations": indent(declarations, 6),
+        "body": indent(body, 8),
+        "stores": indent(stores, 6),
+        "configs": found.configs,
+    }
