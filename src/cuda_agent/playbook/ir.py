@@ -49,6 +49,12 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of [first, channels, spatial…] with the channels innermost."""
+    inner = contiguous((shape[0], *shape[2:], shape[1]))
+    return (inner[0], inner[-1], *inner[1:-1])
+
+
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """The strides, if they are a permutation of a row-major layout; row-major ones otherwise."""
     step = 1

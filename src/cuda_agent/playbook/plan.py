@@ -10,7 +10,7 @@ scratch of a step are allocated with `torch::empty` just before its `call`; a tu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,12 +56,13 @@ class Step:
 @dataclass(frozen=True)
 class Claim:
     """A skill's answer to a node: the step, and the nodes that it computes (the asked one and those fused into it).
-    A covered node's value exists afterwards only when it's among the step's outputs. More than one step is allowed
-    (`before` run first)."""
+    A covered node's value exists afterwards only when it's among the step's outputs, or when `then`, called after
+    those are known, defines it. More than one step is allowed (`before` run first)."""
 
     step: Step
     covers: frozenset[str]
     before: tuple[Step, ...] = ()
+    then: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class PlanState(Protocol):
     graph: Graph
     device: Device
     precision: Precision
+    #: whether convolutions read and write their channels innermost, where they can
+    channels_last: bool
 
     def node(self, name: str) -> Node | None:
         """The node that makes this value, None for a graph input."""

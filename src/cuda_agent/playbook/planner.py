@@ -46,6 +46,7 @@ class State:
     graph: Graph
     device: Device
     precision: Precision
+    channels_last: bool = False
     builder: Builder = field(init=False)
     steps: list[Step] = field(default_factory=list)
     resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -125,6 +126,23 @@ class State:
         return name
 
     # ---- making kernels
+
+    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
+        """Where a value lies in memory with these strides: where it is, or where it's put now, or a copy of it."""
+        resolved, meta = self.builder.resolve(name), self.meta(name)
+        wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
+        if self.strided(name) is None:
+            if resolved not in {self.builder.resolve(output) for output in self.graph.outputs}:
+                self._metas[resolved] = wanted
+            self.require([name])
+        view = self.strided(name)
+        if view is not None and _lies(view, strides):
+            return view
+        copy = self.fresh(f"{cpp_name(name)}_copy")
+        self._metas[copy] = wanted
+        self.builder.pointwise("copy", resolved, dtype=meta.dtype, name=copy)
+        self.require([copy])
+        return self.strided(copy)
 
     def in_memory(self, name: str) -> bool:
         resolved = self.builder.resolve(name)
@@ -254,6 +272,14 @@ class State:
             self.steps.append(step)
             for buffer in step.outputs:
                 self.builder.source(buffer.name, buffer.meta)
+        if claim.then is not None:
+            claim.then()
+
+
+def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
+    """Whether a window has these strides, and starts at its buffer's first element."""
+    same = all(size == 1 or a == b for size, a, b in zip(view.shape, view.strides, strides, strict=True))
+    return same and view.offset == 0
 
 
 def _reduces_contiguous(work: kernel.Kernel) -> bool:
@@ -287,11 +313,17 @@ def live_nodes(graph: Graph) -> set[str]:
 
 
 def plan(
-    graph: Graph, device: Device, precision: Precision, skills: Sequence[Skill], taken: Sequence[str] = ()
+    graph: Graph,
+    device: Device,
+    precision: Precision,
+    skills: Sequence[Skill],
+    taken: Sequence[str] = (),
+    *,
+    channels_last: bool = False,
 ) -> tuple[tuple[Step, ...], State]:
     """Steps in order, and the state with the layouts. `taken` are names that no step may have. Raises NotCovered naming
     every operator without a kernel."""
-    state = State(graph, device, precision)
+    state = State(graph, device, precision, channels_last)
     state._names.update(taken)
     live = live_nodes(graph)
     covered: set[str] = set()

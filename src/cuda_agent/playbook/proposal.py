@@ -26,6 +26,7 @@ class Proposal:
     notes: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     steps: tuple[str, ...] = field(default=())
+    channels_last: bool = False
 
     @property
     def candidate(self) -> Candidate:
@@ -42,12 +43,26 @@ class Proposal:
         return emit.config_line(self.tunables, config)
 
 
-def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
-    """Raises NotCovered, naming the operators, where no skill covers the whole graph."""
+def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Proposal, ...]:
+    """The plans worth measuring, the default one first: on cuda, one more whose convolutions run with their channels
+    innermost, where there are such. Raises NotCovered as `propose` does."""
+    default = propose(graph, device, precision)
+    if device is not Device.CUDA or "convolution" not in default.skills:
+        return (default,)
+    try:
+        other = propose(graph, device, precision, channels_last=True)
+    except NotCovered:
+        return (default,)
+    return (default, other) if other.files != default.files else (default,)
+
+
+def propose(graph: Graph, device: Device, precision: Precision, *, channels_last: bool = False) -> Proposal:
+    """Raises NotCovered, naming the operators, where no skill covers the whole graph. `channels_last`: convolutions
+    read and write NHWC where they can, and what is between them too."""
     _check(graph)
-    rewritten = rewrite(graph, expose_biases=device is Device.CUDA)
+    rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last)
     main = rewritten.graph
-    steps, state = plan(main, device, precision, SKILLS)
+    steps, state = plan(main, device, precision, SKILLS, channels_last=channels_last)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     notes = [*rewritten.notes, *state.notes]
@@ -64,6 +79,7 @@ def propose(graph: Graph, device: Device, precision: Precision) -> Proposal:
         notes=tuple(dict.fromkeys([*notes, *(note for step in every for note in step.notes)])),
         skills=tuple(dict.fromkeys([*(["algebra"] if rewritten.notes else []), *(step.skill for step in every)])),
         steps=tuple(step.name for step in every),
+        channels_last=channels_last,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuda_agent.core.graph import Graph
-from cuda_agent.playbook.algebra import expose, fold, lower, products, tidy
+from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Rule, apply
 
@@ -23,12 +23,15 @@ class RewriteResult:
     notes: tuple[str, ...]
 
 
-def rewrite(graph: Graph, *, expose_biases: bool = False) -> RewriteResult:
+def rewrite(graph: Graph, *, expose_biases: bool = False, channels_last: bool = False) -> RewriteResult:
     """Apply every rewrite until none matches. The result computes the same function up to rounding, for finite
     values."""
     rewritten, notes = apply(graph, RULES)
     if expose_biases:
         rewritten, more = apply(rewritten, expose.RULES)
+        notes += more
+    if channels_last:
+        rewritten, more = apply(rewritten, layout.RULES)
         notes += more
     derive, main = split_derive(rewritten)
     return RewriteResult(main, derive, notes)

@@ -284,6 +284,11 @@ def alias(b: Builder, node: Node) -> str:
     return str(b.arg(node, 0))
 
 
+def layout_copy(b: Builder, node: Node) -> str:
+    """A value of its own in memory, in the strides of the node's result."""
+    return b.pointwise("copy", b.arg(node, 0), dtype=b.out(node).dtype, name=node.name)
+
+
 def dropout(b: Builder, node: Node) -> str:
     if b.arg(node, 2, "train", False):
         raise CantLower("is stochastic")
@@ -307,5 +312,5 @@ TABLE: dict[str, Lowering] = {
     "masked_fill": masked_fill, "addcmul": addcmul, "addcdiv": addcmul, "to": to, "_to_copy": to,
     "type_as": to, "clone": alias, "contiguous": alias, "detach": alias, "alias": alias, "lift_fresh_copy": alias,
     "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
-    "_assert_tensor_metadata": ignore,
+    "_assert_tensor_metadata": ignore, "layout.copy": layout_copy,
 }  # fmt: skip

@@ -3,6 +3,8 @@
 // config 0: the first engine of the graph interface that runs, NCHW, else the older interface.
 // config 1 + 2i, 2 + 2i: the i-th engine in NCHW, and in NHWC with padded channels behind our own transposes.
 // config 17: the older interface.
+//
+// Where all tensors are NHWC outside already (`last`): config 0 is the first engine that runs, 1 + i the i-th; no bias, no ReLU.
 
 #include "convolution_layout.cuh"
 #include "convolution_legacy.h"
@@ -41,7 +43,7 @@ cudnnHandle_t handle_of(int device) {
 }
 
 std::vector<int64_t> key_of(const long long* numbers, int device, int kind) {
-  std::vector<int64_t> key(numbers, numbers + 9 + 7 * numbers[0]);
+  std::vector<int64_t> key(numbers, numbers + 10 + 7 * numbers[0]);
   key[8] = 0;  // the ReLU is ours
   key.push_back(device);
   key.push_back(kind);
@@ -73,24 +75,24 @@ int choose_legacy(const long long* numbers, const Geometry& g, cudnnHandle_t han
 
 // Finds what a config stands for. Everything found is kept for later calls with the same numbers.
 int choose(const long long* numbers, const Geometry& g, int config, cudnnHandle_t handle, int device, Choice* c) {
-  if (config == kLegacyConfig) return choose_legacy(numbers, g, handle, device, c);
+  if (!g.last && config == kLegacyConfig) return choose_legacy(numbers, g, handle, device, c);
   const int64_t multiple = g.type == kFloat32 ? 4 : 8;
   auto padded = [&](int64_t channels) {
-    return c->last && g.groups == 1 ? (channels + multiple - 1) / multiple * multiple : channels;
+    return c->last && !g.last && g.groups == 1 ? (channels + multiple - 1) / multiple * multiple : channels;
   };
-  c->last = config > 0 && config % 2 == 0;
+  c->last = g.last || (config > 0 && config % 2 == 0);
   c->in_channels = padded(g.in_channels);
   c->out_channels = padded(g.out_channels);
   Graph* graph = graph_of(numbers, g, *c, handle, device);
-  const int first = config == 0 ? 0 : (config - 1) / 2;
+  const int first = config == 0 ? 0 : g.last ? config - 1 : (config - 1) / 2;
   const int end = config == 0 ? static_cast<int>(graph->engines.size()) : first + 1;
   for (int index = first; index < end && !c->plan; ++index) {
     const auto built = plan(handle, *graph, index);
     c->plan = built.first;
     c->engine_bytes = built.second;
   }
-  if (!c->plan) return config == 0 ? choose_legacy(numbers, g, handle, device, c) : kNotAvailable;
-  if (c->last) {
+  if (!c->plan) return config == 0 && !g.last ? choose_legacy(numbers, g, handle, device, c) : kNotAvailable;
+  if (c->last && !g.last) {
     const int64_t rows = g.transposed ? c->in_channels : c->out_channels;
     const int64_t columns = (g.transposed ? c->out_channels : c->in_channels) / g.groups;
     c->x_bytes = rounded(g.batch * c->in_channels * g.in_size() * g.width());
@@ -126,7 +128,7 @@ int run_nhwc(const Geometry& g, const Choice& c, cudnnHandle_t handle, void* y, 
 template <typename T>
 int run(const Geometry& g, const Choice& c, cudnnHandle_t handle, void* y, const void* x, const void* w, const void* bias,
         char* workspace, cudaStream_t stream) {
-  if (c.last) return run_nhwc<T>(g, c, handle, y, x, w, bias, workspace, stream);
+  if (c.last && !g.last) return run_nhwc<T>(g, c, handle, y, x, w, bias, workspace, stream);
   const int status = c.legacy ? run_legacy(handle, g, *c.old, x, w, y, workspace)
                               : execute(handle, *c.plan, x, w, y, workspace);
   if (status || (!bias && !g.relu)) return status;
@@ -138,7 +140,8 @@ int run(const Geometry& g, const Choice& c, cudnnHandle_t handle, void* y, const
 }  // namespace convolution
 
 // The bytes that launch_convolution needs in `workspace` for this config. `geometry`: spatial dimensions (2 or 3), batch,
-// input channels, output channels, groups, transposed, type (0 float32, 1 bfloat16, 2 float16), TF32 allowed, ReLU behind;
+// input channels, output channels, groups, transposed, type (0 float32, 1 bfloat16, 2 float16), TF32 allowed, ReLU behind,
+// all tensors NHWC (then neither bias nor ReLU);
 // then for each spatial dimension: input and output size, filter size, padding before and after, stride, dilation.
 // Returns 0, -1 when the config isn't available, -2 on a library error.
 extern "C" int convolution_workspace(const long long* geometry, int config, long long* bytes) {

@@ -23,14 +23,14 @@ struct Axis {
 };
 
 struct Geometry {
-  int64_t spatial, batch, in_channels, out_channels, groups, transposed, type, tf32, relu;
+  int64_t spatial, batch, in_channels, out_channels, groups, transposed, type, tf32, relu, last;
   Axis axis[3];
 
   explicit Geometry(const long long* g)
       : spatial(g[0]), batch(g[1]), in_channels(g[2]), out_channels(g[3]), groups(g[4]), transposed(g[5]), type(g[6]),
-        tf32(g[7]), relu(g[8]) {
+        tf32(g[7]), relu(g[8]), last(g[9]) {
     for (int64_t i = 0; i < spatial; ++i) {
-      const long long* a = g + 9 + 7 * i;
+      const long long* a = g + 10 + 7 * i;
       axis[i] = {a[0], a[1], a[2], a[3], a[4], a[5], a[6]};
     }
   }

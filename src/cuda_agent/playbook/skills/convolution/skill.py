@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
+from typing import Any, Protocol, cast
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node
+from cuda_agent.core.graph import Node, TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
 from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
@@ -14,6 +17,8 @@ _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
 #: the library's own choice, eight engines in two layouts, the older interface.
 CONFIGS = 18
+#: the first engine that runs, eight engines.
+LAST_CONFIGS = 9
 
 DECLARATION = (
     'extern "C" int convolution_workspace(const long long* geometry, int config, long long* bytes);\n'
@@ -22,19 +27,26 @@ DECLARATION = (
 )
 
 
+class _Planner(Protocol):
+    """What the planner's state can do besides what skills may ask."""
+
+    builder: Any
+    placed: Callable[[str, tuple[int, ...]], StridedView | None]
+
+
 def _is_plain(view: StridedView, width: int) -> bool:
     """Whether the value lies row-major from an address that is a multiple of 16 bytes."""
     pairs = collapsed(view.shape, view.strides)
     return (not pairs or (len(pairs) == 1 and pairs[0][1] == 1)) and view.offset * width % 16 == 0
 
 
-def geometry_numbers(call: Convolution, precision: Precision, relu: bool) -> list[int]:
+def geometry_numbers(call: Convolution, precision: Precision, relu: bool, last: bool = False) -> list[int]:
     """The numbers that the launcher takes; one spatial dimension counts as two, the first of size 1."""
     axes = [(a.size, a.result, a.filter, a.before, a.after, a.stride, a.dilation) for a in call.axes]
     if len(axes) == 1:
         axes.insert(0, (1, 1, 1, 0, 0, 1, 1))
     head = [len(axes), call.batch, call.in_channels, call.out_channels, call.groups, int(call.transposed)]
-    head += [_TYPES[call.result.dtype], int(precision is not Precision.FP32), int(relu)]
+    head += [_TYPES[call.result.dtype], int(precision is not Precision.FP32), int(relu), int(last)]
     return head + [number for axis in axes for number in axis]
 
 
@@ -57,8 +69,46 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
     ]
     relu = _fused_relu(state, node)
     result = relu.name if relu is not None else node.name
-    name, out = f"convolution_{cpp_name(node.name)}", cpp_name(result)
     numbers = geometry_numbers(call, state.precision, relu is not None)
+    buffer = Buffer(result, contiguous_meta(call.result.shape, call.result.dtype))
+    return Claim(_launch(node, numbers, views, width, buffer, CONFIGS), frozenset({node.name, result}))
+
+
+def reads_channels_last(call: Convolution) -> bool:
+    """Whether cuDNN's engines for channels-last tensors take the call without padded channels."""
+    multiple = 4 if call.result.dtype == "float32" else 8
+    batched = len(call.result.shape) == len(call.axes) + 2
+    return batched and call.groups == 1 and call.in_channels % multiple == 0 and call.out_channels % multiple == 0
+
+
+def _last_step(state: PlanState, node: Node, call: Convolution) -> Claim | None:
+    """The call on tensors whose channels are innermost. Its result has such a buffer too, which whatever reads the
+    node's value reads; a bias is left to these."""
+    planner = cast(_Planner, state)
+    views = [planner.placed(name, ir.channels_last(state.meta(name).shape)) for name in (call.x, call.weight)]
+    found = [view for view in views if view is not None]
+    if len(found) != len(views):
+        return None
+    shape, dtype = call.result.shape, call.result.dtype
+    raw = state.fresh(f"{cpp_name(node.name)}_last")
+    buffer = Buffer(raw, TensorMeta(shape=shape, dtype=dtype, strides=ir.channels_last(shape)))
+    numbers = geometry_numbers(call, state.precision, False, last=True)
+
+    def define() -> None:
+        builder = planner.builder
+        if call.bias is None:
+            builder.pointwise("copy", raw, dtype=dtype, name=node.name)
+        else:
+            bias = builder.reshape(builder.resolve(call.bias), (call.out_channels, *[1] * len(call.axes)))
+            builder.pointwise("add", raw, bias, dtype=dtype, name=node.name)
+
+    width = 4 if dtype == "float32" else 2
+    return Claim(_launch(node, numbers, found, width, buffer, LAST_CONFIGS), frozenset({node.name}), then=define)
+
+
+def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int, buffer: Buffer, configs: int) -> Step:
+    """The step that calls the library on x, weight and, where there is one, bias."""
+    name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
     x, weight, *rest = [_pointer(view, width) for view in views]
     config = f"config_{tunable}"
@@ -73,17 +123,16 @@ def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[Stri
         f'TORCH_CHECK(status == 0, "{name}: status ", status);',
     ]
     package = resources.files(__package__)
-    step = Step(
+    return Step(
         skill="convolution",
         name=name,
         inputs=tuple(dict.fromkeys(view.buffer for view in views)),
-        outputs=(Buffer(result, contiguous_meta(call.result.shape, call.result.dtype)),),
+        outputs=(buffer,),
         files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
         declaration=DECLARATION,
         call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
-        tunables={tunable: CONFIGS},
+        tunables={tunable: configs},
     )
-    return Claim(step, frozenset({node.name, result}))
 
 
 def _as_tensor(view: StridedView) -> str:
@@ -142,6 +191,10 @@ class ConvolutionSkill:
         call = read(state, node)
         if call is None:
             return None
+        if state.channels_last and state.device is Device.CUDA and reads_channels_last(call):
+            claim = _last_step(state, node, call)
+            if claim is not None:
+                return claim
         try:
             views = windows(state, [name for name in (call.x, call.weight, call.bias) if name is not None])
         except NotAMatrix:
