@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
+
+import pytest
 
 from cuda_agent.agent.policies.playbook import PlaybookPolicy, _fastest, _groups
 from cuda_agent.agent.policy import Brief, PolicyMove
@@ -53,6 +56,75 @@ class Play:
             results.append(ToolResult(call_id=call.id, text="said so", ok=ok, data=data))
         turn = Turn(index=len(self.history), message=move.message, calls=move.calls, results=tuple(results))
         self.history.append(turn)
+
+
+def convolution() -> Graph:
+    """relu(conv(x, w)), 16 channels to 32, 3 x 3."""
+    metas = {
+        "x": TensorMeta(shape=(2, 16, 24, 24), dtype="float32", strides=(9216, 576, 24, 1)),
+        "w": TensorMeta(shape=(32, 16, 3, 3), dtype="float32", strides=(144, 9, 3, 1)),
+        "y": TensorMeta(shape=(2, 32, 24, 24), dtype="float32", strides=(18432, 576, 24, 1)),
+    }
+    padded = (Ref(ref="x"), Ref(ref="w"), None, [1, 1], [1, 1])
+    return Graph(
+        inputs=(
+            GraphInput(name="x", kind=ValueKind.INPUT, meta=metas["x"], position=0),
+            GraphInput(name="w", kind=ValueKind.PARAMETER, meta=metas["w"], target="w"),
+        ),
+        nodes=(
+            Node(name="y", op="aten.conv2d.default", args=padded, outputs=(metas["y"],)),
+            Node(name="z", op="aten.silu.default", args=(Ref(ref="y"),), outputs=(metas["y"],)),
+        ),
+        outputs=("z",),
+        forward_parameters=("x",),
+        state={"w": metas["w"]},
+        state_parameters=("w",),
+    )
+
+
+def convolution_brief() -> Brief:
+    return dataclasses.replace(brief(), device=Device.CUDA, graph=convolution)
+
+
+class Timed(Play):
+    """Screens channels-last plans `ratio` times as long as the default one; `wrong` ones fail their full profile."""
+
+    def __init__(self, ratio: float, wrong: bool = False) -> None:
+        super().__init__(PlaybookPolicy(convolution_brief()))
+        self.ratio, self.wrong, self.last = ratio, wrong, False
+
+    def answer(self, move: PolicyMove, answers: dict[str, tuple[bool, dict[str, Any]]]) -> None:
+        if move.message.startswith("Plan"):
+            self.last = "channels last" in move.message
+        results = []
+        for call in move.calls:
+            configs = call.arguments.get("configs", ())
+            data: dict[str, Any] = {"latency_us": [100.0 * (self.ratio if self.last else 1)] * len(configs)}
+            ok = bool(configs) or call.tool != "Profile" or not (self.wrong and self.last)
+            if call.tool == "Profile" and not configs:
+                data = {"verdict": "passed" if ok else "incorrect", "latency_us": 1.0}
+            results.append(ToolResult(call_id=call.id, text="said so", ok=ok, data=data))
+        turn = Turn(index=len(self.history), message=move.message, calls=move.calls, results=tuple(results))
+        self.history.append(turn)
+
+    def plans(self) -> list[str]:
+        return [turn.message.split(":")[0] for turn in self.history if turn.message.startswith("Plan")]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "wrong", "plans"),
+    [
+        (0.8, False, ["Plan", "Plan, channels last"]),
+        (0.999, False, ["Plan", "Plan, channels last", "Plan"]),
+        (1.5, False, ["Plan", "Plan, channels last", "Plan"]),
+        (0.8, True, ["Plan", "Plan, channels last", "Plan"]),
+    ],
+)
+def test_the_faster_of_two_plans_is_profiled(ratio: float, wrong: bool, plans: list[str]) -> None:
+    play = Timed(ratio, wrong)
+    finish = play.until("Finish", {})
+    assert finish.calls[0].arguments["outcome"] == "finished"
+    assert play.plans() == plans
 
 
 def tools(history: list[Turn]) -> list[str]:

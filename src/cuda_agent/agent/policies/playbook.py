@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
-from cuda_agent.playbook import Proposal, propose
+from cuda_agent.playbook import Proposal, proposals
 
 Results = tuple[ToolResult, ...]
 Script = Generator[PolicyMove, Results, None]
@@ -46,8 +48,17 @@ class PlaybookPolicy:
         return self._move
 
 
+@dataclass(frozen=True)
+class _Tuned:
+    """A plan with its fastest setting; `latency_us` is None where nothing was screened or could be timed."""
+
+    proposal: Proposal
+    config: dict[str, int]
+    latency_us: float | None
+
+
 class _Moves:
-    """Read → plan → write → compile → verify → screen → settle → profile → finish."""
+    """Read → plan → (write → compile → screen) for each plan → settle → profile → finish."""
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
@@ -56,47 +67,84 @@ class _Moves:
     def play(self) -> Script:
         yield self._move("Reading the reference.", self._call("Read", path="model.py"))
         try:
-            proposal = propose(self._brief.graph(), self._brief.device, self._brief.precision)
+            plans = proposals(self._brief.graph(), self._brief.device, self._brief.precision)
         except NotCovered as gap:
             yield self._finish(gap.cause, "not_covered")
             return
         except TaskError as error:
             yield self._finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
             return
+        compiled = yield from self._build(plans[0])
+        if not compiled.ok:
+            yield self._give_up(f"Compile: {_first_line(compiled)}")
+            return
+        first = yield from self._tune(plans[0], timed=len(plans) > 1)
+        ranked, held = yield from self._try_others(first, plans[1:])
+        for chosen in ranked:
+            if chosen.proposal is not held:
+                yield from self._build(chosen.proposal, before=held)
+                held = chosen.proposal
+            result = yield from self._profile(chosen)
+            if result.ok:
+                yield self._finish(
+                    f"{chosen.proposal.summary}; {result.data.get('latency_us', 0.0):,.1f} us", "finished"
+                )
+                return
+        yield self._give_up(_first_line(result))
+
+    def _try_others(
+        self, first: _Tuned, others: Sequence[Proposal]
+    ) -> Generator[PolicyMove, Results, tuple[list[_Tuned], Proposal]]:
+        """The plans to profile until one passes: the default one, before it those that screened clearly faster,
+        fastest first; and the plan that is in the workspace now."""
+        ranked, held = [first], first.proposal
+        for plan in others:
+            compiled = yield from self._build(plan, before=held)
+            held = plan
+            if compiled.ok:
+                tuned = yield from self._tune(plan, timed=True)
+                if _is_faster(tuned, ranked[0]):
+                    ranked.insert(0, tuned)
+        return ranked, held
+
+    def _build(self, proposal: Proposal, before: Proposal | None = None) -> Generator[PolicyMove, Results, ToolResult]:
+        """Write a plan in the place of another, and compile it."""
+        stale = sorted(set(before.files) - set(proposal.files)) if before is not None else []
+        if stale:
+            yield self._move("Clearing the other plan.", self._call("Bash", command=f"rm -f {shlex.join(stale)}"))
         yield self._write(proposal)
         (compiled,) = yield self._move("", self._call("Compile"))
-        if not compiled.ok:
-            yield self._finish(f"the playbook's kernel was not accepted: Compile: {_first_line(compiled)}", "gave_up")
-            return
-        config = yield from self._tune(proposal.tunables)
-        result = yield from self._profile(proposal, config)
-        if result.ok:
-            yield self._finish(f"{proposal.summary}; {result.data.get('latency_us', 0.0):,.1f} us", "finished")
-        else:
-            yield self._finish(f"the playbook's kernel was not accepted: {_first_line(result)}", "gave_up")
+        return compiled
 
     def _write(self, proposal: Proposal) -> PolicyMove:
         calls = [self._call("Write", path=path, content=text) for path, text in sorted(proposal.files.items())]
-        return self._move(f"Plan: {proposal.summary}", *calls)
+        layout = ", channels last" if proposal.channels_last else ""
+        return self._move(f"Plan{layout}: {proposal.summary}", *calls)
 
-    def _tune(self, tunables: Mapping[str, int]) -> Generator[PolicyMove, Results, dict[str, int]]:
-        """The fastest setting by the judge's times; what can't be timed keeps its default, 0."""
-        best = dict.fromkeys(tunables, 0)
-        for group in _groups(tunables):
+    def _tune(self, proposal: Proposal, *, timed: bool) -> Generator[PolicyMove, Results, _Tuned]:
+        """The fastest setting by the judge's times; what can't be timed keeps its default, 0. `timed`: a time is
+        wanted even where there is nothing to choose."""
+        tunables = proposal.tunables
+        best, latency = dict.fromkeys(tunables, 0), None
+        groups = _groups(tunables)
+        for group in groups or ([()] if timed else []):
             settings = [
                 {**best, **dict(zip(group, choice, strict=True))}
                 for choice in itertools.product(*(range(tunables[name]) for name in group))
             ]
             # The setting held so far comes first: `_fastest` keeps it unless another is clearly faster.
             settings.sort(key=lambda setting: setting != best)
-            named = ", ".join(group)
+            named = ", ".join(group) or "the plan"
             (result,) = yield self._move(f"Screening {named}.", self._call("Profile", configs=settings))
-            best = _fastest(settings, result.data.get("latency_us", []))
-        return best
+            times = result.data.get("latency_us", [])
+            best = _fastest(settings, times)
+            latency = next((time for setting, time in zip(settings, times, strict=False) if setting == best), None)
+        return _Tuned(proposal, best, latency)
 
-    def _profile(self, proposal: Proposal, config: dict[str, int]) -> Generator[PolicyMove, Results, ToolResult]:
+    def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
         """The full judged profile of the chosen setting; once more where the timing was void; then, since screening
         times a setting but only compares answers among settings, that of the default."""
+        proposal, config = chosen.proposal, chosen.config
         default = dict.fromkeys(config, 0)
         current = default
         for wanted in [config] if config == default else [config, default]:
@@ -115,6 +163,9 @@ class _Moves:
         old, new = proposal.config_line(current), proposal.config_line(config)
         return self._move(f"Settling on {config}.", self._call("Edit", path="model_new.py", old=old, new=new))
 
+    def _give_up(self, reason: str) -> PolicyMove:
+        return self._finish(f"the playbook's kernel was not accepted: {reason}", "gave_up")
+
     def _finish(self, message: str, outcome: str) -> PolicyMove:
         return self._move("", self._call("Finish", message=message, outcome=outcome))
 
@@ -124,6 +175,13 @@ class _Moves:
     def _call(self, tool: str, **arguments: Any) -> ToolCall:
         self._count += 1
         return ToolCall(id=f"call-{self._count}", tool=tool, arguments=arguments)
+
+
+def _is_faster(one: _Tuned, other: _Tuned) -> bool:
+    """By more than `_GAIN`; a time is better than none."""
+    if one.latency_us is None or other.latency_us is None:
+        return other.latency_us is None and one.latency_us is not None
+    return one.latency_us < other.latency_us * (1 - _GAIN)
 
 
 def _groups(tunables: Mapping[str, int]) -> list[tuple[str, ...]]:
