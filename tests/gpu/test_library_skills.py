@@ -7,7 +7,7 @@ import ctypes
 import pytest
 import torch
 import torch.nn.functional as F
-from library_cases import CASES, exact, relative_error
+from library_cases import CASES, LAST_CASES, exact, relative_error
 from library_kernels import graph_of, library, pointers, results_of_proposal
 
 from cuda_agent.core.enums import Device, Precision
@@ -151,3 +151,13 @@ def test_proposal_computes_the_module(name, dtype, tmp_path):
     for index, (one, truth) in enumerate(zip(found, truths, strict=True)):
         assert one.shape == truth.shape and one.dtype == getattr(torch, dtype)
         assert relative_error(one, truth) < (2e-2 if dtype == "bfloat16" else 2e-3), index
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", LAST_CASES)
+def test_channels_last_proposal_computes_the_module(name, dtype, tmp_path):
+    truths = exact(*LAST_CASES[name](getattr(torch, dtype)))
+    found = results_of_proposal(name, dtype, Device.CUDA, tmp_path, channels_last=True)
+    for one, truth in zip(found, truths, strict=True):
+        assert one.is_contiguous() and one.shape == truth.shape
+        assert relative_error(one, truth) < (2e-2 if dtype == "bfloat16" else 2e-3)

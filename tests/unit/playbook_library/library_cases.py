@@ -119,3 +119,27 @@ def exact(module: nn.Module, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     with torch.no_grad():
         result = copy.deepcopy(module).cpu().double().eval()(*[item.cpu().double() for item in inputs])
     return list(result) if isinstance(result, tuple) else [result]
+
+
+class Residual(nn.Module):
+    """Convolutions that channels-last engines take: a residual block, an upsampling, biases, a ReLU at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(16, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 16, 3, padding=1, bias=False)
+        self.narrow = nn.Conv2d(16, 16, 1)
+        self.up = nn.ConvTranspose2d(16, 8, 4, 2, 1)
+
+    def forward(self, x):
+        h = torch.relu(self.second(torch.nn.functional.silu(self.first(x))) + x)
+        return torch.relu(self.up(torch.relu(self.narrow(h) + h)))
+
+
+def residual(dtype: torch.dtype, device: str = "cpu"):
+    torch.manual_seed(3)
+    return Residual().to(device, dtype).eval(), [torch.randn(2, 16, 24, 24).to(device, dtype)]
+
+
+#: Modules whose channels-last plan differs.
+LAST_CASES = {"residual": residual}

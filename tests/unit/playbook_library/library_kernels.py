@@ -54,21 +54,24 @@ def pointers(*tensors: torch.Tensor | None) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(tensor.data_ptr() if tensor is not None else None) for tensor in tensors]
 
 
-def results_of_proposal(case: str, dtype: str, device: Device, directory: Path) -> list[torch.Tensor]:
+def results_of_proposal(
+    case: str, dtype: str, device: Device, directory: Path, *, channels_last: bool = False
+) -> list[torch.Tensor]:
     """The results of a case's proposal, built, loaded and run in a process of its own (one extension a process)."""
     command = [sys.executable, __file__, case, dtype, device.value, str(directory / "results.pt")]
+    command += ["channels_last"] if channels_last else []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return torch.load(directory / "results.pt")
 
 
-def _run_case(case: str, dtype: str, device: Device, output: str) -> None:
-    from library_cases import CASES
+def _run_case(case: str, dtype: str, device: Device, output: str, channels_last: bool) -> None:
+    from library_cases import CASES, LAST_CASES
 
-    module, inputs = CASES[case](getattr(torch, dtype), device.value)
+    module, inputs = {**CASES, **LAST_CASES}[case](getattr(torch, dtype), device.value)
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
-    proposal = propose(graph_of(module, inputs), device, precision)
+    proposal = propose(graph_of(module, inputs), device, precision, channels_last=channels_last)
     assert {"gemm", "convolution"} & set(proposal.skills)
     built = build(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
@@ -83,4 +86,4 @@ def _run_case(case: str, dtype: str, device: Device, output: str) -> None:
 
 
 if __name__ == "__main__":
-    _run_case(sys.argv[1], sys.argv[2], Device(sys.argv[3]), sys.argv[4])
+    _run_case(sys.argv[1], sys.argv[2], Device(sys.argv[3]), sys.argv[4], "channels_last" in sys.argv[5:])
