@@ -35,7 +35,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "not integration and not gpu"
+	$(BIN)/pytest -n auto --maxprocesses 4 -m "not integration and not gpu"
 
 integration: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "integration or gpu"
