@@ -4,6 +4,7 @@ best.json (the best candidate so far, for a run that is killed), config.json, ta
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -32,6 +33,9 @@ class RunDirectory:
         path = Path(out) if out is not None else _fresh(Path("runs"), task_name)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if _failed_at_once(path):
+                shutil.rmtree(path)
+                path.mkdir()
             if any(path.iterdir()):
                 raise UsageError(f"{path} isn't empty", "Choose another --out, or remove it")
             (path / "logs").mkdir()
@@ -98,3 +102,14 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _failed_at_once(path: Path) -> bool:
+    """What an optimize left whose task or machine was refused before the first turn: nothing that anybody misses."""
+    if not (path / Trajectory.file_name).is_file():
+        return False
+    try:
+        left = Trajectory.read(path)
+    except StoreError:
+        return False
+    return left.outcome == "error" and not left.turns

@@ -43,7 +43,7 @@ def _as_ours(error: BaseException) -> CudaAgentError | None:
         return error
     if isinstance(error, _PARSER_ERROR):
         message = str(getattr(error, "format_message", lambda: str(error))()).replace("Value error, ", "")
-        return UsageError(message, "See cuda-agent --help")
+        return UsageError(message or "No command given", "See cuda-agent --help")
     if isinstance(error, OSError) and error.strerror:
         return _machine_error(error)
     return None

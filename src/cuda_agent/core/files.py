@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -25,7 +26,9 @@ def write_durably(path: Path, data: str | bytes) -> None:
     except OSError as error:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-        raise StoreError(f"Can't write {path}: {error.strerror}", "Free some space or choose another --out") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Free some space or choose another folder" if full else "Choose a folder that can be written"
+        raise StoreError(f"Can't write {path}: {error.strerror}", remedy) from None
 
 
 def cache_dir() -> Path:

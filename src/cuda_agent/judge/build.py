@@ -132,7 +132,13 @@ def compile_sources(
         return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
 
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="compile") as pool:
-        return dict(zip(sources, pool.map(one, sources), strict=True))
+        try:
+            return dict(zip(sources, pool.map(one, sources), strict=True))
+        except BaseException:
+            # Leaving the pool waits for its threads, and they for their compilers.
+            pool.shutdown(wait=False, cancel_futures=True)
+            compiler.abandon()
+            raise
 
 
 def compile_only(

@@ -11,18 +11,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.judge.toolchain import Toolchain
-from cuda_agent.workspace.process import wait_until
+from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
 _HEADER = "cuda_agent_torch.h"
 _MEMORY_MIB = 8192
+#: below this a failed compile is the disk's fault: the largest object is smaller.
+_LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
 _CACHE_FORMAT = "1"
@@ -124,6 +126,12 @@ class Compiler:
     cache: ObjectCache
     level: SandboxLevel
     deadline: float
+    running: set[SandboxedProcess] = field(default_factory=set)
+
+    def abandon(self) -> None:
+        """Ends every compiler that runs, for threads that wait for one; the build is given up."""
+        for process in tuple(self.running):
+            process.kill()
 
     def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
         made_with = header.parent.name if header else ""
@@ -174,7 +182,11 @@ class Compiler:
             limits=Limits(memory_mib=_MEMORY_MIB, processes=64, file_mib=2048, scratch_mib=2048),
         )
         with spawn(command, spec, cwd=cwd, log=log) as process:
-            code = wait_until(process, self.deadline)
+            self.running.add(process)
+            try:
+                code = wait_until(process, self.deadline)
+            finally:
+                self.running.discard(process)
             limit = process.limit_hit
         text = _clean(log, cwd)
         if "No space left on device" in text:
@@ -182,6 +194,12 @@ class Compiler:
         fault = _fault(code, limit, text)
         if not fault and not _is_plain(made):
             fault = "the compiler left no object file"
+        free = shutil.disk_usage(scratch).free
+        if fault and free < _LEAST_FREE:
+            # The log lies on the same disk, so it may be empty.
+            raise StoreError(
+                f"The disk is full: {free >> 20} MiB are left for compiling", "Free some space or set CUDA_AGENT_CACHE"
+            )
         return Outcome(None if fault else made, text, fault)
 
     def torch_header(self) -> Path:

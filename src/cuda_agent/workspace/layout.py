@@ -177,10 +177,11 @@ def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
 
 
 def open_workspace(directory: Path) -> Workspace:
-    """Raises StoreError when it isn't a workspace, UsageError when fixed files were edited."""
+    """Raises UsageError when it isn't a workspace or its fixed files were edited, StoreError when it can't be read."""
     directory = directory.resolve()
     if not (directory / _PRIVATE / WorkspaceInfo.file_name).is_file():
-        raise StoreError(f"{directory} is not a workspace", "Lay one out with `cuda-agent init TASK.py DIR`")
+        what = "is not a workspace" if directory.exists() else "doesn't exist, so it is not a workspace"
+        raise UsageError(f"{directory} {what}", "Lay one out with `cuda-agent init TASK.py DIR`")
     info = WorkspaceInfo.read(directory / _PRIVATE)
     workspace = Workspace(directory, info.task, info.options)
     edited = workspace.edited_files()

@@ -80,7 +80,9 @@ def sandbox_facts() -> SandboxFacts:
     """Really starts bubblewrap once; the answer is kept for this process."""
     binary, version = bwrap.find_bwrap(), landlock.abi()
     if binary is None:
-        return SandboxFacts(SandboxLevel.REDUCED, None, False, version, "bubblewrap is not installed")
+        named = os.environ.get("CUDA_AGENT_BWRAP")
+        reason = f"CUDA_AGENT_BWRAP={named} can't be run" if named else "bubblewrap is not installed"
+        return SandboxFacts(SandboxLevel.REDUCED, None, False, version, reason)
     form, reason = bwrap.probe(binary)
     if form is None:
         return SandboxFacts(SandboxLevel.REDUCED, binary, False, version, f"bubblewrap does not run here: {reason}")

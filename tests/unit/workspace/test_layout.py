@@ -43,7 +43,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="not empty"):
         layout.create(TASK, tmp_path, options=JudgeOptions(device=Device.CPU))
-    with pytest.raises(StoreError, match="not a workspace"):
+    with pytest.raises(UsageError, match="not a workspace"):
         layout.open(tmp_path)
 
 
