@@ -13,6 +13,7 @@ import typer
 from cuda_agent.cli import doctor, init, judge, optimize
 from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
+from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
 
 _EXIT_CODES = (
@@ -71,4 +72,5 @@ def main() -> None:
     """Entry point of the console script. A signal to terminate ends a run as cleanly as Ctrl-C does."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    bytecode.use()
     sys.exit(run(sys.argv[1:]))

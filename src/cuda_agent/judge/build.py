@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import DeviceError, UsageError
+from cuda_agent.core.errors import CudaAgentError, DeviceError, UsageError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import BuildReport, Candidate
@@ -65,14 +67,7 @@ def build(
     without CUDA), StoreError (disk full) or SandboxError.
     """
     started = time.monotonic()
-    if device is Device.CUDA and arch is None:
-        arch = default_arch()
-    tools = find_toolchain(device, arch if device is Device.CUDA else None)
-    if device is Device.CUDA and not tools.cuda_torch:
-        raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")
-    objects = ObjectCache(cache or cache_dir() / "build")
-    level = resolve_level(options.sandbox)
-    compiler = Compiler(tools, objects, level, deadline_after(options.build_timeout_s))
+    compiler = _compiler(device, options, arch, cache)
 
     def failed(log: str, outcomes: dict[str, Outcome] | None = None) -> Built:
         report = BuildReport(
@@ -105,9 +100,44 @@ def build(
         log=shorten(warnings, _LOG_LIMIT),
         **_counts(outcomes),
     )
-    objects.prune()
+    compiler.cache.prune()
     own = {name: outcome.output for name, outcome in outcomes.items() if outcome.output and name in candidate.files}
     return Built(report, library, own)
+
+
+def _compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
+    """Raises DeviceError, StoreError, SandboxError."""
+    if device is Device.CUDA and arch is None:
+        arch = default_arch()
+    tools = find_toolchain(device, arch if device is Device.CUDA else None)
+    if device is Device.CUDA and not tools.cuda_torch:
+        raise DeviceError("The installed torch has no CUDA", "Install a CUDA build of torch, or use --device cpu")
+    objects = ObjectCache(cache or cache_dir() / "build")
+    return Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))
+
+
+class HeaderAhead:
+    """Makes the precompiled header in the background, so that a session's first build finds it: 15-30 s once for a
+    compiler and torch. What goes wrong is left to that build to say."""
+
+    def __init__(self, device: Device, options: JudgeOptions) -> None:
+        self._closed = False
+        self._running: Compiler | None = None
+        self._thread = threading.Thread(target=self._make, args=(device, options), name="header", daemon=True)
+        self._thread.start()
+
+    def _make(self, device: Device, options: JudgeOptions) -> None:
+        with contextlib.suppress(CudaAgentError):
+            compiler = self._running = _compiler(device, options, None, None)
+            if not self._closed:
+                compiler.torch_header()
+
+    def close(self) -> None:
+        """Ends the compiler where it still runs."""
+        self._closed = True
+        if self._running is not None:
+            self._running.abandon()
+        self._thread.join(timeout=10.0)
 
 
 def compile_sources(
@@ -116,24 +146,28 @@ def compile_sources(
     """Compile every source of the candidate and the fixed ones, at most `jobs` at a time; path -> outcome."""
     fixed = {name: text for name, text in fixed_files().items() if name in ("binding.cpp", "binding_registry.h")}
     files = fixed | {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
-    sources = [name for name in sorted(files) if PurePosixPath(name).suffix in (".cu", ".cpp")]
-    header = compiler.torch_header() if any(_wants_torch(name, files[name]) for name in sources) else None
+    sources = [name for name in files if PurePosixPath(name).suffix in (".cu", ".cpp")]
+    # Those that wait for the header come last, so that the others are compiled meanwhile.
+    sources.sort(key=lambda name: (_wants_torch(name, files[name]), name))
 
     def say(source: str) -> None:
         if progress is not None:
             progress("build", f"compiling {source}")
 
-    def one(source: str) -> Outcome:
+    def one(source: str, header: Future[Path] | None) -> Outcome:
         visible = _visible(source, files)
         if source.endswith(".cu"):
             return compiler.compile(compiler.tools.nvcc_command(), visible, source, started=say)
         binding = _is_binding(source, files[source])
-        used = header if _wants_torch(source, files[source]) else None
+        used = header.result() if header is not None and _wants_torch(source, files[source]) else None
         return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
 
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="compile") as pool:
         try:
-            return dict(zip(sources, pool.map(one, sources), strict=True))
+            wanted = any(_wants_torch(name, files[name]) for name in sources)
+            header = pool.submit(compiler.torch_header) if wanted else None
+            found = {name: pool.submit(one, name, header) for name in sources}
+            return {name: found[name].result() for name in sorted(found)}
         except BaseException:
             # Leaving the pool waits for its threads, and they for their compilers.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -222,4 +256,6 @@ def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
     return {"cached_objects": cached, "compiled_objects": len(outcomes) - cached}
 
 
-__all__ = ["LIBRARY_NAME", "Built", "Toolchain", "build", "compile_only", "compile_sources", "default_arch"]
+__all__ = [
+    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build", "compile_only", "compile_sources", "default_arch",
+]  # fmt: skip

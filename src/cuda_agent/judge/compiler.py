@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -127,9 +128,11 @@ class Compiler:
     level: SandboxLevel
     deadline: float
     running: set[SandboxedProcess] = field(default_factory=set)
+    abandoned: threading.Event = field(default_factory=threading.Event)
 
     def abandon(self) -> None:
-        """Ends every compiler that runs, for threads that wait for one; the build is given up."""
+        """Ends every compiler that runs, for threads that wait for one, and starts no other; the build is given up."""
+        self.abandoned.set()
         for process in tuple(self.running):
             process.kill()
 
@@ -173,6 +176,8 @@ class Compiler:
 
         Raises StoreError when the disk is full.
         """
+        if self.abandoned.is_set():
+            return Outcome(None, "", "the build was given up")
         log = scratch / "log"
         spec = SandboxSpec(
             scratch=scratch,
@@ -183,6 +188,8 @@ class Compiler:
         )
         with spawn(command, spec, cwd=cwd, log=log) as process:
             self.running.add(process)
+            if self.abandoned.is_set():
+                process.kill()
             try:
                 code = wait_until(process, self.deadline)
             finally:

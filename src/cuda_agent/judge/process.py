@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
@@ -102,14 +103,15 @@ class Worker:
 
     def _spawn(self) -> tuple[JudgeChannel, SandboxedProcess]:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        compiled = bytecode.environment()
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
                 level=self.settings.level,
                 # The folder that our package is found in: an import lists it.
-                readable=(self.files, _PACKAGES),
+                readable=(self.files, _PACKAGES, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_THREADS,
+                environment=_THREADS | compiled,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.files import cache_dir
@@ -17,7 +18,7 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
 from cuda_agent.judge.baselines import Baselines, compile_cache
-from cuda_agent.judge.build import Built, build
+from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.process import Pool, WorkerFault, WorkerSettings
@@ -83,12 +84,20 @@ class JudgeSession:
         settings = WorkerSettings(self.options.device, self.level, self.options.host_memory_mib, hidden)
         self.pool = Pool(settings, self.directory)
         self._stack.callback(self._release)
+        self._fill_bytecode()
+        self._stack.callback(HeaderAhead(self.options.device, self.options).close)
         self._reference_worker = self.pool.start("reference")
         self.pool.prewarm()
         folder = compile_cache(self.task)
         self.baselines = Baselines(
             self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
         )
+
+    def _fill_bytecode(self) -> None:
+        process = bytecode.fill()
+        if process is not None:
+            self._stack.callback(process.wait)
+            self._stack.callback(process.kill)
 
     def _release(self) -> None:
         self.baselines.close()

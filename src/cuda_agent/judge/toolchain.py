@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +37,7 @@ _NVCC = (
 )  # fmt: skip
 #: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there, no more.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
+_SYSTEM_LIBRARIES = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64"))
 _CUDA_LIBRARIES = ("cudart", "cublas", "cublasLt", "cudnn")
 
 
@@ -53,6 +56,8 @@ class Toolchain:
     cuda_torch: bool
     includes: tuple[Path, ...]
     libraries: tuple[Path, ...]
+    #: the shared C++ runtime, where it is found.
+    cxx_runtime: Path | None
     cpu_flags: str
 
     def cxx_command(self, *, binding: bool) -> list[str]:
@@ -76,6 +81,7 @@ class Toolchain:
             self.cxx, "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
             f"-L{torch_lib}", *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
             *(f"-l{name}" for name in names if (torch_lib / f"lib{name}.so").exists()), *map(str, self.libraries),
+            *([str(self.cxx_runtime)] if self.cxx_runtime else []),
         ]  # fmt: skip
 
     @property
@@ -153,7 +159,7 @@ def _cuda_folders(nvcc: str | None, packages: Path) -> tuple[list[Path], list[Pa
         includes += [root / "include", root / "targets/x86_64-linux/include"]
         libraries += [root / "lib64", root / "lib", root / "targets/x86_64-linux/lib"]
     includes += [wheel / "include" for wheel in wheels]
-    libraries += [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
+    libraries += _SYSTEM_LIBRARIES
     return [path for path in includes if path.is_dir()], [path for path in libraries if path.is_dir()]
 
 
@@ -172,6 +178,19 @@ def _find_library(name: str, folders: list[Path]) -> Path | None:
         if exact:
             return exact[0]
     return None
+
+
+def _cxx_runtime(cxx: str) -> Path | None:
+    """libstdc++.so.6, to be linked by name: a compiler that links its own statically gives a library half of whose
+    runtime is torch's and half its own, which crashes at the first formatted error message."""
+    name = "libstdc++.so.6"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = [cxx, f"-print-file-name={name}"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+        if Path(said).is_absolute() and Path(said).exists():
+            return Path(said)
+    folders = [Path(sys.prefix) / "lib", *_SYSTEM_LIBRARIES]
+    return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
 @lru_cache(maxsize=8)
@@ -208,5 +227,6 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         cuda_torch=cuda_torch,
         includes=tuple(dict.fromkeys(includes)),
         libraries=tuple(libraries),
+        cxx_runtime=_cxx_runtime(cxx),
         cpu_flags=_cpu_flags(),
     )

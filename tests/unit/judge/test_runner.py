@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from cuda_agent.judge.worker.runner import OutputError, Runner, null_program, union_length
+from cuda_agent.judge.worker.cupti import Span, busy_ns
+from cuda_agent.judge.worker.runner import OutputError, Runner, null_program
 from cuda_agent.judge.worker.screen import difference, screen
 
 
@@ -68,9 +69,10 @@ def test_queue_and_memory() -> None:
     runner.warmup(lambda x: x, slots(), calls=2, seconds=0.01)
 
 
-def test_union_length() -> None:
-    assert union_length([(0, 2), (1, 3), (10, 11), (10.5, 10.6)]) == 4
-    assert union_length([]) == 0
+def test_busy_time_is_the_union_of_spans() -> None:
+    spans = [Span("kernel", "k", start, end) for start, end in ((0, 2), (1, 3), (10, 11), (10, 11))]
+    assert busy_ns(spans) == 4
+    assert busy_ns([]) == 0
 
 
 class Tunable:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.judge.worker.runner import Program
 from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model, run_forward
+from cuda_agent.workspace.process import descendants
 
 _MATMUL = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_addmm_activation",
@@ -174,7 +177,9 @@ class BaselineSet:
 
     def _make_model(self, form: str) -> Any:
         task = load_task_module(self._source, f"{self._name}_{form}")
-        model = make_model(task, make_init_inputs(task, self._seed), self.device.value, self._seed)
+        init = make_init_inputs(task, self._seed)
+        # Every form but eager gets eager's weights.
+        model = make_model(task, init, self.device.value, self._seed, on_device=form != "eager")
         if form == "eager":
             self._owner_task = task
         else:
@@ -247,7 +252,11 @@ def _quiet() -> Any:
 
 
 def stop_compiler_processes() -> None:
-    """End the pool that Inductor compiles with: it would hold memory and time slices while programs are timed."""
+    """End the pool that Inductor compiles with: it would hold memory and time slices while programs are timed. Not by
+    asking: it answers only when its own start is done, seconds after the last kernel came from the cache."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ImportError, AttributeError):
         from torch._inductor.async_compile import shutdown_compile_workers
 

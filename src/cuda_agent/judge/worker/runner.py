@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.worker.cupti import CuptiUnavailable, busy_ns, record
 from cuda_agent.judge.worker.pytree import flatten
 
 Program = Callable[..., Any]
@@ -131,29 +132,20 @@ class Runner:
         return elapsed / calls
 
     def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
-        """µs per call in which at least one kernel or copy ran on the GPU, through CUPTI; None where it can't be
-        had."""
+        """µs per call in which at least one kernel or copy ran on the GPU; None where CUPTI can't be had."""
         if not self.is_cuda:
             return None
+
+        def burst() -> None:
+            for slot in itertools.islice(itertools.cycle(slots), calls):
+                program(*slot)
+
         try:
-            return self._busy(program, slots, calls)
-        except (RuntimeError, AttributeError):
+            with torch.no_grad():
+                spans = record(burst)
+        except CuptiUnavailable:
             return None
-
-    def _busy(self, program: Program, slots: Sequence[Slot], calls: int) -> float | None:
-        from torch.profiler import ProfilerActivity, profile
-
-        turns = itertools.cycle(slots)
-        with torch.no_grad(), profile(activities=[ProfilerActivity.CUDA]) as recorder:
-            for _ in range(calls):
-                program(*next(turns))
-            self.synchronize()
-        spans = [
-            (float(event.time_range.start), float(event.time_range.end))
-            for event in recorder.events()
-            if event.device_type == torch.autograd.DeviceType.CUDA
-        ]
-        return union_length(spans) / calls if spans else None
+        return busy_ns(spans) / 1e3 / calls if spans else None
 
     def peak_memory(self, program: Program, slot: Slot) -> int | None:
         """Device bytes that one call allocates at its peak, its outputs included; None on the CPU."""
@@ -203,15 +195,6 @@ class Runner:
         end.record()
         torch.cuda.synchronize(self.device)
         return value, float(begin.elapsed_time(end)) * 1e3
-
-
-def union_length(spans: Sequence[tuple[float, float]]) -> float:
-    """Total length covered by intervals that may overlap."""
-    total, reached = 0.0, float("-inf")
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
 
 
 @contextlib.contextmanager

@@ -190,14 +190,32 @@ def _takes(model_class: Any, args: Any) -> bool:
     return True
 
 
-def make_model(task: TaskModule, init_inputs: InitInputs, device: str, seed: int, *, own_seeds: bool = True) -> Any:
-    """`Model` in eval mode on `device`, constructed on the CPU under `seed`, so that its weights don't depend on the
-    device. Without `own_seeds` a constructor that seeds the generators itself is not obeyed. Raises TaskError when the
-    constructor raises."""
-    seed_everything(seed)
-    with task_code(task, "Model(...)"), nullcontext() if own_seeds else ignoring_seeds():
-        model = task.Model(*init_inputs.args, **init_inputs.kwargs)
-        model = model.eval().to(device)
+def make_model(
+    task: TaskModule,
+    init_inputs: InitInputs,
+    device: str,
+    seed: int,
+    *,
+    own_seeds: bool = True,
+    on_device: bool = False,
+) -> Any:
+    """`Model` in eval mode on `device`, constructed under `seed` on the CPU, so that its weights don't depend on the
+    device; or, for a model whose values only have to be like those, `on_device`, which draws large weights a hundred
+    times faster, where the constructor allows it. Without `own_seeds` a constructor that seeds the generators itself
+    is not obeyed. Raises TaskError when the constructor raises."""
+
+    def made(where: str) -> Any:
+        seed_everything(seed)
+        with task_code(task, "Model(...)"), nullcontext() if own_seeds else ignoring_seeds(), torch.device(where):
+            return task.Model(*init_inputs.args, **init_inputs.kwargs).eval().to(device)
+
+    if on_device and torch.device(device).type != "cpu":
+        try:
+            model = made(device)
+        except TaskError:
+            model = made("cpu")
+    else:
+        model = made("cpu")
     _recipes[model] = Recipe(task, init_inputs)
     return model
 

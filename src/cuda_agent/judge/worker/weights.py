@@ -17,22 +17,23 @@ def redraw(model: Any, seed: int) -> None:
 
     Parameters: as its constructor draws them under `seed`; those that come out constant (all c) become
     c + 0.1·max(1, |c|)·N(0, 1). Running means ~ 0.1·N(0, 1), running variances ~ U(0.5, 1.5). All other buffers stay.
-    Tied weights stay tied, since each tensor is written once, in place. The values don't depend on the device.
+    Tied weights stay tied, since each tensor is written once, in place. Drawn on the model's device, where its
+    constructor allows it, so the values depend on that.
     """
     recipe = recipe_of(model)
     if recipe is None:
         raise TaskError("weights can be redrawn only for a model that make_model made")
     device = next((str(t.device) for t in model.state_dict().values() if isinstance(t, torch.Tensor)), "cpu")
-    twin = make_model(recipe.module, recipe.init, "cpu", seed, own_seeds=False)
-    generator = torch.Generator("cpu").manual_seed(seed ^ 0x5EED)
+    twin = make_model(recipe.module, recipe.init, device, seed, own_seeds=False, on_device=True)
+    generator = torch.Generator(device).manual_seed(seed ^ 0x5EED)
     targets = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
         for name, fresh in twin.named_parameters():
-            targets[name].copy_(_perturbed(fresh, generator).to(device))
+            targets[name].copy_(_perturbed(fresh, generator))
         for name, fresh in twin.named_buffers():
             drawn = _statistics(name, fresh, generator)
             if drawn is not None:
-                targets[name].copy_(drawn.to(device))
+                targets[name].copy_(drawn)
 
 
 def _perturbed(fresh: Any, generator: Any) -> Any:
@@ -43,16 +44,16 @@ def _perturbed(fresh: Any, generator: Any) -> Any:
     if not bool(torch.isfinite(first)) or not bool((fresh == first).all()):
         return fresh
     constant = float(first)
-    noise = torch.randn(fresh.shape, generator=generator, dtype=torch.float32)
+    noise = torch.randn(fresh.shape, generator=generator, dtype=torch.float32, device=fresh.device)
     return (constant + 0.1 * max(1.0, abs(constant)) * noise).to(fresh.dtype)
 
 
 def _statistics(name: str, fresh: Any, generator: Any) -> Any | None:
     last = name.rpartition(".")[2]
     if last == "running_mean":
-        return 0.1 * torch.randn(fresh.shape, generator=generator)
+        return 0.1 * torch.randn(fresh.shape, generator=generator, device=fresh.device)
     if last == "running_var":
-        return 0.5 + torch.rand(fresh.shape, generator=generator)
+        return 0.5 + torch.rand(fresh.shape, generator=generator, device=fresh.device)
     return None
 
 
