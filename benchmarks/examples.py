@@ -25,7 +25,10 @@ from cuda_agent.report.units import geometric_mean, interval, microseconds, time
 from cuda_agent.reward import is_faster
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = ("task", "eager µs", "compile µs", "matched µs", "ours µs", "vs eager", "vs compile", "vs matched")
+COLUMNS = (
+    "task", "eager µs", "compile µs", "matched µs", "ours µs", "vs eager", "vs compile", "vs matched",
+    "queued: compile / matched / ours µs",
+)  # fmt: skip
 ERRORS = ("error ours / eager / allowed", "reward")
 
 
@@ -95,7 +98,19 @@ def measured(name: str, evaluation: Evaluation, reward: int) -> str:
     for baseline in ("eager", "compile", profile.matched):
         ratio = profile.ratios.get(baseline)
         cells.append(f"{times(ratio.value)} [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "—")
+    cells.append(" / ".join(microseconds(us) if us else "—" for us in queued(profile)))
     return "| " + " | ".join([*cells, errors(evaluation), str(reward)]) + " |"
+
+
+def queued(profile: ProfileReport) -> tuple[float | None, float | None, float | None]:
+    """µs of one more call in a full queue: compile, the fastest of the matched forms there, ours."""
+    forms = profile.baselines
+    # Where the precision policy changes an operator of the task, only the forms named after it are matched.
+    at_policy = [name for name in forms if "_" in name]
+    matched = at_policy if any(name.startswith("eager_") for name in at_policy) else list(forms)
+    times_us = [us for name in matched if (us := forms[name].queued_us)]
+    compiled = forms.get("compile")
+    return (compiled.queued_us if compiled else None), min(times_us, default=None), profile.candidate.queued_us
 
 
 def cell(timing: Timing | None) -> str:
@@ -131,6 +146,11 @@ def totals(profiles: list[ProfileReport], rewards: list[int], tasks: int, failed
         passed = geometric_mean(values)
         cells = [f"vs {label}", times(passed) if passed else "—", times(whole) if whole else "—"]
         lines.append("| " + " | ".join([*cells, str(sum(is_faster(ratio) for ratio in found))]) + " |")
+    for index, label in enumerate(("compile", "matched")):
+        seen = [(times_us[index], times_us[2]) for profile in profiles if all(times_us := queued(profile))]
+        values = [theirs / ours for theirs, ours in seen if theirs and ours]
+        cells = [f"vs {label} in a full queue", times(geometric_mean(values)) if values else "—", "", ""]
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 

@@ -34,7 +34,7 @@ def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str |
 
 def _times(profile: ProfileReport) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("", "µs", "95 % interval", "ours is faster by", "95 % interval"):
+    for header in ("", "µs", "95 % interval", "ours is faster by", "95 % interval", "µs in a full queue"):
         table.add_column(header, justify="left" if not header else "right", no_wrap=True)
     names = list(dict.fromkeys(name for name in ("eager", "compile", profile.matched) if name in profile.baselines))
     for name in names:
@@ -42,13 +42,18 @@ def _times(profile: ProfileReport) -> Table:
         label = baseline_label(name) if mark or name != profile.matched else f"matched: {baseline_label(name)}"
         ratio = profile.ratios.get(name)
         faster = [times(ratio.value), f"[{ratio.low:.3f}, {ratio.high:.3f}]"] if ratio else ["—", ""]
-        table.add_row(label + mark, *_time(profile.baselines[name]), *faster)
-    table.add_row("ours", *_time(profile.candidate), "", "", style="bold")
+        timing = profile.baselines[name]
+        table.add_row(label + mark, *_time(timing), *faster, _queued(timing))
+    table.add_row("ours", *_time(profile.candidate), "", "", _queued(profile.candidate), style="bold")
     return table
 
 
 def _time(timing: Timing) -> list[str]:
     return [microseconds(timing.latency_us), interval(timing.low_us, timing.high_us)]
+
+
+def _queued(timing: Timing) -> str:
+    return microseconds(timing.queued_us) if timing.queued_us else "—"
 
 
 def _facts(evaluation: Evaluation, reward: Reward | None, result: str | None) -> Table:
