@@ -13,7 +13,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.baselines import Baselines, compile_cache
 from cuda_agent.judge.clocks import read_clocks
-from cuda_agent.judge.process import Pool, WorkerSettings
+from cuda_agent.judge.process import WorkerSettings, WorkerSupply
 from cuda_agent.judge.profile import Profiled, gpu_uuid, profile
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -118,17 +118,17 @@ class Bench:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CUDA, timing_budget_s=10.0, seed=1)
         self.secrets = Secrets(1)
-        self.pool = Pool(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
-        self.reference = Reference(self.pool.start("reference"), self.task, Precision.TF32, timeout_s=120)
+        self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
+        self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
         self.baselines = Baselines(
-            self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
+            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
         )
         self.baselines.begin()
         self.reference.load(3)
 
     def time(self, source: str) -> Profiled:
-        process = CandidateProcess(self.pool.candidate(), self.reference, timeout_s=120)
+        process = CandidateProcess(self.workers.candidate(), self.reference, timeout_s=120)
         trial = TrialReport(kind="fresh", passed=True, max_abs_error=1e-3, candidate_error=2e-4, eager_error=2e-4)
         try:
             process.load(Candidate(files={"model_new.py": source}), None)
@@ -150,7 +150,7 @@ class Bench:
 
     def close(self) -> None:
         self.baselines.close()
-        self.pool.close()
+        self.workers.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.baselines import Baselines, compile_cache
-from cuda_agent.judge.process import Pool, WorkerSettings
+from cuda_agent.judge.process import WorkerSettings, WorkerSupply
 from cuda_agent.judge.profile import Profiled, profile
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -99,17 +99,17 @@ class Bench:
         self.task = Task(name="toy", source=SOURCE)
         self.options = JudgeOptions(device=Device.CPU, timing_budget_s=4.0, seed=1, call_timeout_s=60)
         self.secrets = Secrets(1)
-        self.pool = Pool(WorkerSettings(Device.CPU, available_level(), 8192), directory)
-        self.reference = Reference(self.pool.start("reference"), self.task, Precision.TF32, timeout_s=60)
+        self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
+        self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
         self.baselines = Baselines(
-            self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
+            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
         )
         self.baselines.begin()
         self.reference.load(3)
 
     def time(self, source: str, *, frozen: bool = False) -> Profiled:
-        process = CandidateProcess(self.pool.candidate(), self.reference, timeout_s=60)
+        process = CandidateProcess(self.workers.candidate(), self.reference, timeout_s=60)
         try:
             process.load(Candidate(files={"model_new.py": source}), None)
             process.release()
@@ -130,7 +130,7 @@ class Bench:
 
     def close(self) -> None:
         self.baselines.close()
-        self.pool.close()
+        self.workers.close()
 
 
 @pytest.fixture(scope="module")

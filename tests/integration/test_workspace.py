@@ -15,7 +15,7 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.judge.serve import JudgeServer, SharedSession
+from cuda_agent.judge.serve import JudgeServer
 from cuda_agent.workspace import layout
 from cuda_agent.workspace.sandbox import SandboxSpec, available_level, spawn
 from cuda_agent.workspace.sockets import connected_socket, end_server
@@ -143,7 +143,7 @@ def _from_the_agents_shell(workspace: layout.Workspace, path: Path, folder: Path
 def test_commands_ask_the_judge_of_the_run(workspace: layout.Workspace, tmp_path: Path) -> None:
     from cuda_agent.judge.session import JudgeSession
 
-    session = SharedSession(JudgeSession(workspace.task, workspace.options))
+    session = JudgeSession(workspace.task, workspace.options)
     with JudgeServer(session, workspace, tmp_path / "judge.sock") as server:
         done = command(workspace, "bash", "utils/compile.sh", CUDA_AGENT_SOCKET=str(server.path))
         assert done.returncode == 0, done.stderr

@@ -17,15 +17,14 @@ def open_judge(
     task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...]
 ) -> Iterator[tuple[Session, Path]]:
     """The session, with the task admitted, and the socket's path. Raises TaskError and what `JudgeSession` raises."""
-    from cuda_agent.judge.serve import JudgeServer, SharedSession
+    from cuda_agent.judge.serve import JudgeServer
     from cuda_agent.judge.session import JudgeSession
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
         session = stack.enter_context(JudgeSession(task, workspace.options, progress=progress, hidden=hidden))
         session.admit()
-        shared = SharedSession(session)
-        server = stack.enter_context(JudgeServer(shared, workspace, folder / "judge.sock"))
+        server = stack.enter_context(JudgeServer(session, workspace, folder / "judge.sock"))
         # Left in reverse: workers end first, so that a request that is still being answered fails at once.
-        stack.callback(session.pool.close)
-        yield shared, server.path
+        stack.callback(session.workers.close)
+        yield session, server.path

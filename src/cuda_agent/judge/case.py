@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Phase, Verdict
-from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ProfileReport, VerifyReport, Violation
+from cuda_agent.core.records import (
+    BuildReport,
+    Candidate,
+    Evaluation,
+    ProfileReport,
+    Task,
+    VerifyReport,
+    Violation,
+)
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import guard
+from cuda_agent.judge.build import Progress, build
 from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import profile
 from cuda_agent.judge.verify import CandidateProcess, Verification, failing
+from cuda_agent.workspace.sandbox import resolve_level
 
 if TYPE_CHECKING:
     from cuda_agent.judge.session import JudgeSession
@@ -25,10 +37,15 @@ class _Decided(Exception):
 
 
 class Case:
-    """One candidate on its way through the phases; collects what its `Evaluation` holds."""
+    """One candidate on its way through the phases; collects what its `Evaluation` holds.
 
-    def __init__(self, session: JudgeSession, candidate: Candidate) -> None:
-        self._session = session
+    `build` needs neither a device nor a session, so that it may run elsewhere (a case can be pickled); `judge` does
+    what is left. Both raise what isn't the candidate's fault.
+    """
+
+    def __init__(self, task: Task, options: JudgeOptions, candidate: Candidate) -> None:
+        self.task = task
+        self._options = options
         self._candidate = candidate
         self._phase = Phase.SNAPSHOT
         self._verdict = Verdict.TIMING_VOID
@@ -39,43 +56,54 @@ class Case:
         self._profile: ProfileReport | None = None
         self._violations: list[Violation] = []
         self._durations: dict[str, float] = {}
+        #: it has its verdict; nothing further is done.
+        self.decided = False
 
-    def run(self, *, with_profile: bool) -> None:
-        """As far as the candidate comes. Raises what isn't the candidate's fault."""
+    # ------------------------------------------------------------ before it runs
+
+    def build(self, progress: Progress | None = None) -> None:
+        """Guard and compiler. Raises DeviceError, StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
-            self._guard_sources()
-            self._compile()
-            self._verify_and_profile(with_profile=with_profile)
+            with self._enter(Phase.GUARD, progress):
+                self._convict(guard.check_sources(self._candidate, self._options.device))
+            with self._enter(Phase.BUILD, progress):
+                self._compile(progress)
 
-    def _guard_sources(self) -> None:
-        with self._enter(Phase.GUARD):
-            self._convict(guard.check_sources(self._candidate, self._session.options.device))
+    def _compile(self, progress: Progress | None) -> None:
+        built = build(self._candidate, device=self._options.device, options=self._options, progress=progress)
+        self._build, self._library = built.report, built.library
+        if built.library is None:
+            self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
+        self._convict(guard.check_symbols(built.objects, self._options.device))
 
-    def _compile(self) -> None:
-        with self._enter(Phase.BUILD):
-            built = self._session.built(self._candidate)
-            self._build, self._library = built.report, built.library
-            if built.library is None:
-                self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
-            self._convict(guard.check_symbols(built.objects, self._session.options.device))
+    # ------------------------------------------------------------ in a worker
 
-    def _verify_and_profile(self, *, with_profile: bool) -> None:
-        session = self._session
+    def judge(
+        self,
+        session: JudgeSession,
+        *,
+        with_profile: bool,
+        quiet: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """Verification and timing of what was built, in a worker of the session. `quiet` is entered for as long as the
+        timing takes."""
+        if self.decided:
+            return
+        session.admit()
         floor = session.floor()
         self._phase = Phase.VERIFY
         try:
-            with session.process(self._candidate, self._library) as process:
-                with self._enter(Phase.VERIFY):
-                    verified = self._verify_in(process, floor)
+            with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
+                with self._enter(Phase.VERIFY, session.progress):
+                    verified = self._verify_in(session, process, floor)
                 if not with_profile:
                     self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
-                with self._enter(Phase.PROFILE):
-                    self._profile_in(process, floor, verified)
+                with self._enter(Phase.PROFILE, session.progress), quiet():
+                    self._profile_in(session, process, floor, verified)
         except WorkerFault as error:
             self._blame(error.fault)
 
-    def _verify_in(self, process: CandidateProcess, floor: float) -> VerifyReport:
-        session = self._session
+    def _verify_in(self, session: JudgeSession, process: CandidateProcess, floor: float) -> VerifyReport:
         verification = Verification(
             task=session.task,
             reference=session.reference,
@@ -94,8 +122,9 @@ class Case:
         session.reference.release()
         return self._verify
 
-    def _profile_in(self, process: CandidateProcess, floor: float, verified: VerifyReport) -> None:
-        session = self._session
+    def _profile_in(
+        self, session: JudgeSession, process: CandidateProcess, floor: float, verified: VerifyReport
+    ) -> None:
         found = profile(
             session.task,
             session.options,
@@ -113,10 +142,13 @@ class Case:
         self._profile = found.report
         self._verdict, self._log_tail = Verdict.PASSED, process.worker.tail()
 
+    # ------------------------------------------------------------ how it went
+
     @contextlib.contextmanager
-    def _enter(self, phase: Phase) -> Iterator[None]:
+    def _enter(self, phase: Phase, progress: Progress | None) -> Iterator[None]:
         self._phase = phase
-        self._session.progress(phase.value, "")
+        if progress is not None:
+            progress(phase.value, "")
         begin = time.monotonic()
         try:
             yield
@@ -135,15 +167,16 @@ class Case:
 
     def _decide(self, verdict: Verdict, reason: str, log_tail: str = "") -> NoReturn:
         self._verdict, self._reason, self._log_tail = verdict, reason, log_tail
+        self.decided = True
         raise _Decided
 
     def evaluation(self) -> Evaluation:
-        session = self._session
+        """The record of how far it came."""
         return Evaluation(
-            task_key=session.task.key,
+            task_key=self.task.key,
             candidate_digest=self._candidate.digest,
-            device=session.options.device,
-            precision=session.options.precision,
+            device=self._options.device,
+            precision=self._options.precision,
             verdict=self._verdict,
             phase=self._phase,
             reason=self._reason[:4096],
@@ -152,7 +185,7 @@ class Case:
             verify=self._verify,
             profile=self._profile,
             violations=tuple(self._violations),
-            sandbox=session.level,
+            sandbox=resolve_level(self._options.sandbox),
             stack=read_stack(),
             durations_s=self._durations,
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -98,6 +99,8 @@ class Worker:
         self._writable = writable
         self._ready = False
         self._killed = False
+        #: nothing of it is left but its folder.
+        self.ended = False
         self._attached: set[str] = set()
         self._channel, self._process = self._spawn()
 
@@ -179,6 +182,7 @@ class Worker:
         self._killed = True
         self._channel.close()
         self._process.kill()
+        self.ended = True
 
     def tail(self) -> str:
         return self._process.tail(LOG_TAIL)
@@ -222,7 +226,7 @@ def _how_it_ended(code: int | None) -> str:
     return f"exited with code {code} without an answer"
 
 
-class Pool:
+class WorkerSupply:
     """Where a session's workers come from: spare candidate workers are started ahead, so that torch is imported when a
     candidate comes; two where cores abound, since a search's screening and its verdict follow each other at once. Each
     worker serves one candidate."""
@@ -242,10 +246,18 @@ class Pool:
         with self._lock:
             if self._closed:
                 raise WorkerError("The judge is closing", "Run again")
+            self._forget_ended()
             self._count += 1
             worker = Worker(role, self._settings, self._directory / f"{role}-{self._count}", writable)
             self._all.append(worker)
         return worker
+
+    def _forget_ended(self) -> None:
+        """A session lives long: candidates that were judged leave neither a record nor their files."""
+        for worker in self._all:
+            if worker.ended:
+                shutil.rmtree(worker.directory, ignore_errors=True)
+        self._all = [worker for worker in self._all if not worker.ended]
 
     def prewarm(self) -> None:
         self._spares = [worker for worker in self._spares if worker.alive]

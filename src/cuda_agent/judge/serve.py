@@ -18,15 +18,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
-from cuda_agent.core.graph import Graph
-from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
-from cuda_agent.judge.build import Built
+from cuda_agent.core.records import Evaluation
+from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace, open_workspace
 from cuda_agent.workspace.sockets import bound_socket
 
@@ -36,62 +34,10 @@ _REQUEST_TIMEOUT_S = 10.0
 IDLE_S = 120.0
 
 
-class Session(Protocol):
-    """What is served: a `JudgeSession`, or something with the same face."""
-
-    progress: Any
-
-    def built(self, candidate: Candidate) -> Built: ...
-    def verify(self, candidate: Candidate) -> Evaluation: ...
-    def evaluate(self, candidate: Candidate) -> Evaluation: ...
-
-
-class SharedSession:
-    """A judge's session with one user at a time: an agent's own tools, and commands in its shell."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self.lock = threading.RLock()
-
-    def graph(self) -> Graph:
-        with self.lock:
-            return self._session.graph()  # type: ignore[no-any-return]
-
-    def build(self, candidate: Candidate) -> BuildReport:
-        with self.lock:
-            return self._session.build(candidate)  # type: ignore[no-any-return]
-
-    def built(self, candidate: Candidate) -> Built:
-        with self.lock:
-            return self._session.built(candidate)  # type: ignore[no-any-return]
-
-    def verify(self, candidate: Candidate) -> Evaluation:
-        with self.lock:
-            return self._session.verify(candidate)  # type: ignore[no-any-return]
-
-    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        with self.lock:
-            return self._session.screen(candidate, configs)  # type: ignore[no-any-return]
-
-    def evaluate(self, candidate: Candidate) -> Evaluation:
-        with self.lock:
-            return self._session.evaluate(candidate)  # type: ignore[no-any-return]
-
-    @contextlib.contextmanager
-    def telling(self, progress: Any) -> Iterator[None]:
-        """The session's progress goes to `progress` meanwhile."""
-        with self.lock:
-            before, self._session.progress = self._session.progress, progress
-            try:
-                yield
-            finally:
-                self._session.progress = before
-
-
 class JudgeServer:
     """Answers requests about one workspace at `path` from a thread of its own, until the `with` block ends."""
 
-    def __init__(self, session: SharedSession, workspace: Workspace, path: Path) -> None:
+    def __init__(self, session: JudgeSession, workspace: Workspace, path: Path) -> None:
         self._session, self._workspace, self.path = session, workspace, path
         self._stop = threading.Event()
         self._busy = False
@@ -209,41 +155,6 @@ def _copy_library(library: Path, target: Path) -> None:
         raise StoreError(f"Can't write {target}: {error.strerror}", "Free some space") from None
 
 
-class _LazySession:
-    """A `JudgeSession` that starts its workers when they are first needed: compiling needs none."""
-
-    def __init__(self, workspace: Workspace, stack: contextlib.ExitStack) -> None:
-        from cuda_agent.judge.session import JudgeSession
-
-        self._session = JudgeSession(workspace.task, workspace.options)
-        self._stack = stack
-        self._started = False
-
-    @property
-    def progress(self) -> Any:
-        return self._session.progress
-
-    @progress.setter
-    def progress(self, progress: Any) -> None:
-        self._session.progress = progress
-
-    def built(self, candidate: Candidate) -> Built:
-        return self._session.built(candidate)
-
-    def verify(self, candidate: Candidate) -> Evaluation:
-        return self._ready().verify(candidate)
-
-    def evaluate(self, candidate: Candidate) -> Evaluation:
-        return self._ready().evaluate(candidate)
-
-    def _ready(self) -> Session:
-        if not self._started:
-            self._stack.enter_context(self._session)
-            self._started = True
-        self._session.admit()
-        return self._session
-
-
 def _end(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
@@ -258,7 +169,8 @@ def main(arguments: list[str]) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return 0
-        session = SharedSession(_LazySession(workspace, stack))
+        session = JudgeSession(workspace.task, workspace.options)
+        stack.callback(session.close)
         server = stack.enter_context(JudgeServer(session, workspace, workspace.socket))
         server.wait_until_idle(IDLE_S)
     return 0

@@ -4,15 +4,16 @@ each."""
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Concatenate, ParamSpec, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import StoreError, TaskError
+from cuda_agent.core.errors import TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
@@ -21,7 +22,8 @@ from cuda_agent.judge.baselines import Baselines, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
-from cuda_agent.judge.process import Pool, WorkerFault, WorkerSettings
+from cuda_agent.judge.folder import judge_folder
+from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.screening import screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -29,14 +31,30 @@ from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def _silent(phase: str, text: str) -> None:
     del phase, text
 
 
+def _one_at_a_time(
+    method: Callable[Concatenate[JudgeSession, _P], _R],
+) -> Callable[Concatenate[JudgeSession, _P], _R]:
+    @functools.wraps(method)
+    def alone(self: JudgeSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return alone
+
+
 class JudgeSession:
-    """A context manager. Everything that it started, on the host and on the GPU, ends with it.
+    """A context manager. Everything that it started, on the host and on the GPU, ends with it. Without `with`, workers
+    are started when they are first needed (compiling needs none), and `close` ends them.
+
+    It may be shared by threads (an agent's tools, and commands in its shell): whoever comes second waits.
 
     A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such. What the user must mend is
     raised: TaskError, DeviceError, SandboxError, StoreError, WorkerError.
@@ -51,6 +69,8 @@ class JudgeSession:
         self.progress: Progress = progress or _silent
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
+        self._lock = threading.RLock()
+        self._opened = False
         self._stack = contextlib.ExitStack()
         self._reference: Reference | None = None
         self._graph: Graph | None = None
@@ -77,20 +97,22 @@ class JudgeSession:
         self._stack.close()
 
     def _open(self) -> None:
+        if self._opened:
+            return
+        self._opened = True
         self.level = resolve_level(self.options.sandbox)
-        self.directory = _temporary_directory()
-        self._stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self.directory = self._stack.enter_context(judge_folder())
         hidden = tuple(path for path in (Path.cwd(), cache_dir(), *self._hidden) if len(path.resolve().parts) > 1)
         settings = WorkerSettings(self.options.device, self.level, self.options.host_memory_mib, hidden)
-        self.pool = Pool(settings, self.directory)
+        self.workers = WorkerSupply(settings, self.directory)
         self._stack.callback(self._release)
         self._fill_bytecode()
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
-        self._reference_worker = self.pool.start("reference")
-        self.pool.prewarm()
+        self._reference_worker = self.workers.start("reference")
+        self.workers.prewarm()
         folder = compile_cache(self.task)
         self.baselines = Baselines(
-            self.task, self.options, lambda: self.pool.start("baseline", writable=(folder,)), folder
+            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
         )
 
     def _fill_bytecode(self) -> None:
@@ -102,22 +124,33 @@ class JudgeSession:
     def _release(self) -> None:
         self.baselines.close()
         # Workers first: memory is freed when nobody maps it any more.
-        self.pool.close()
+        self.workers.close()
         if self._reference is not None:
             self._reference.release()
+
+    @contextlib.contextmanager
+    def telling(self, progress: Progress) -> Iterator[None]:
+        """Meanwhile nobody else uses the session, and `progress` is told."""
+        with self._lock:
+            before, self.progress = self.progress, progress
+            try:
+                yield
+            finally:
+                self.progress = before
 
     # ------------------------------------------------------------ the task
 
     @property
     def reference(self) -> Reference:
         """The task in its worker, loaded when first needed, and again after it died. Raises TaskError."""
+        self._open()
         if self._reference is not None and self._reference_worker.alive:
             return self._reference
         if self._reference is not None:
             self._reference.release()
             self._reference = None
         if not self._reference_worker.alive:
-            self._reference_worker = self.pool.start("reference")
+            self._reference_worker = self.workers.start("reference")
         # Compiling the baselines takes longest of all; a task that is refused ends the session and them.
         self.baselines.begin()
         self.progress("task", "loading the reference")
@@ -128,6 +161,7 @@ class JudgeSession:
         self._reference = reference
         return reference
 
+    @_one_at_a_time
     def graph(self) -> Graph:
         """`forward` as a graph, captured in the reference worker. Raises TaskError where it can't be captured."""
         if self._graph is None and self._graph_error is None:
@@ -141,6 +175,7 @@ class JudgeSession:
         assert self._graph is not None
         return self._graph
 
+    @_one_at_a_time
     def admit(self) -> Admission:
         """Whether the task can be judged. Raises TaskError: it fails, is stochastic, or null answers pass."""
         if self._admission is None:
@@ -192,6 +227,7 @@ class JudgeSession:
         """Everything, in a fresh worker: the verdict that pays."""
         return self._judge(candidate, with_profile=True)
 
+    @_one_at_a_time
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
         """Times of several settings in one build, for a search's own information."""
 
@@ -208,6 +244,7 @@ class JudgeSession:
         except WorkerFault as error:
             return failed(error.fault.reason)
 
+    @_one_at_a_time
     def built(self, candidate: Candidate) -> Built:
         """The build's report with the library itself."""
         return build(candidate, device=self.options.device, options=self.options, progress=self.progress)
@@ -216,24 +253,17 @@ class JudgeSession:
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
         """The candidate, loaded in a worker of its own that ends with the block; the next worker is then warmed."""
         reference = self.reference
-        process = CandidateProcess(self.pool.candidate(), reference, timeout_s=self.options.call_timeout_s)
+        process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
         try:
             process.load(candidate, library)
             yield process
         finally:
             process.close()
-            self.pool.prewarm()
+            self.workers.prewarm()
 
+    @_one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool) -> Evaluation:
-        case = Case(self, candidate)
-        case.run(with_profile=with_profile)
+        case = Case(self.task, self.options, candidate)
+        case.build(self.progress)
+        case.judge(self, with_profile=with_profile)
         return case.evaluation()
-
-
-def _temporary_directory() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="cuda-agent-judge-"))
-    except OSError as error:
-        raise StoreError(
-            f"Can't create a temporary folder: {error.strerror}", "Free some space, or set TMPDIR"
-        ) from None

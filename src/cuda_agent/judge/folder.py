@@ -1,0 +1,65 @@
+"""A judge's own temporary folder: locked while its judge lives, and removed after it, by the next judge if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cuda_agent.core.errors import StoreError
+
+PREFIX = "cuda-agent-judge-"
+_LOCK = "judge.lock"
+#: a folder without a lock is left alone for so long: its judge may be about to take it.
+_GRACE_S = 60.0
+
+
+@contextlib.contextmanager
+def judge_folder() -> Iterator[Path]:
+    """A new folder, gone after the block. Also removes those of judges that were killed. Raises StoreError."""
+    remove_stale()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(
+            f"Can't create a temporary folder: {error.strerror}", "Free some space, or set TMPDIR"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_stale() -> list[Path]:
+    """Removes, and returns, this user's folders whose judge is gone: a lock ends with its process, however that ends.
+    Process numbers would say less where containers share /tmp."""
+    removed = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid() or not _is_abandoned(folder):
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > _GRACE_S
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
