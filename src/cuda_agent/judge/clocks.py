@@ -1,4 +1,4 @@
-"""What the hardware says about itself around a timing: clocks, throttle reasons, and work that isn't ours.
+"""What the hardware says about itself around a timing and during it: clocks, throttle reasons.
 
 NVML through `pynvml` where it is installed (a millisecond), else `nvidia-smi` (a few tenths of a second).
 """
@@ -6,13 +6,10 @@ NVML through `pynvml` where it is installed (a millisecond), else `nvidia-smi` (
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
-
-from cuda_agent.core.enums import Device
+from dataclasses import dataclass, field
 
 #: NVML's bits. Idleness and application clocks are no throttling.
 THROTTLE_BITS = {
@@ -22,8 +19,8 @@ THROTTLE_BITS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-#: share of time in which a GPU that should be idle ran kernels, per cent, above which somebody else is at work.
-BUSY_PERCENT = 10.0
+#: between two readings during a timing.
+WATCH_S = 0.25
 #: drivers renamed the reasons' field; each knows at least one of the names.
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 _FIELDS = "clocks.sm,clocks.mem,{reasons},utilization.gpu,power.draw,temperature.gpu"
@@ -46,6 +43,42 @@ def read_clocks(uuid: str | None) -> ClockReading | None:
     if uuid is None:
         return None
     return _through_nvml(uuid) or _through_smi(uuid)
+
+
+@dataclass
+class ClockLog:
+    """Readings before, during and after a timing. Those during it come from NVML alone: a command would disturb."""
+
+    uuid: str | None
+    readings: list[ClockReading] = field(default_factory=list)
+    _last_s: float = 0.0
+
+    def read(self) -> None:
+        reading = read_clocks(self.uuid)
+        if reading is not None:
+            self.readings.append(reading)
+
+    def watch(self) -> None:
+        """A reading, if the last one is old enough."""
+        now = time.monotonic()
+        if self.uuid is None or now - self._last_s < WATCH_S:
+            return
+        self._last_s = now
+        reading = _through_nvml(self.uuid)
+        if reading is not None:
+            self.readings.append(reading)
+
+    def summary(self) -> dict[str, float]:
+        """`<key>_before` and `<key>_after`, and `sm_mhz_least` of all readings."""
+        if not self.readings:
+            return {}
+        ends = (("before", self.readings[0]), ("after", self.readings[-1]))
+        found = {f"{key}_{when}": value for when, reading in ends for key, value in reading.values.items()}
+        clocks = [reading.values["sm_mhz"] for reading in self.readings[1:] if "sm_mhz" in reading.values]
+        return found | ({"sm_mhz_least": min(clocks)} if clocks else {})
+
+    def throttle_reasons(self) -> tuple[str, ...]:
+        return tuple(sorted({reason for reading in self.readings for reason in reading.throttle_reasons}))
 
 
 def _through_nvml(uuid: str) -> ClockReading | None:
@@ -106,48 +139,3 @@ def parse_smi(text: str) -> ClockReading | None:
         except ValueError:
             continue
     return ClockReading(values, bits)
-
-
-def foreign_load(device: Device, uuid: str | None, *, patience_s: float = 1.2) -> str | None:
-    """Why a timing now would share the hardware, None when it wouldn't. Called while our own workers are idle.
-
-    A busy GPU is asked again after `patience_s`, since utilisation covers up to the last second, which our own
-    verification may have filled.
-    """
-    if device is Device.CPU:
-        return _foreign_cpu_load()
-    for attempt in range(2):
-        reading = read_clocks(uuid)
-        busy = reading.values.get("utilization", 0.0) if reading else 0.0
-        if busy <= BUSY_PERCENT:
-            return None
-        if attempt == 0:
-            time.sleep(patience_s)
-    return f"another program uses the GPU ({busy:.0f} % of the time)"
-
-
-def _foreign_cpu_load(window_s: float = 0.2) -> str | None:
-    """Share of all cores that worked while this process slept."""
-    before = _cpu_ticks()
-    time.sleep(window_s)
-    after = _cpu_ticks()
-    if before is None or after is None:
-        return None
-    busy, total = after[0] - before[0], after[1] - before[1]
-    cores = os.cpu_count() or 1
-    # A tenth of the machine, but at least a third of one core: ticks are 10 ms.
-    if total <= 0 or busy / total < max(BUSY_PERCENT / 100, 0.34 / cores):
-        return None
-    return f"other programs use {busy / total * cores:.1f} of {cores} cores"
-
-
-def _cpu_ticks() -> tuple[int, int] | None:
-    """(busy, total) ticks of all cores since the machine started."""
-    try:
-        with open("/proc/stat") as stream:
-            fields = [int(word) for word in stream.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    if len(fields) < 5:
-        return None
-    return sum(fields) - fields[3] - fields[4], sum(fields)

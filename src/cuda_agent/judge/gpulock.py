@@ -12,11 +12,15 @@ from pathlib import Path
 
 from cuda_agent.core.errors import DeviceError
 
+_SHARED = Path("/tmp")
+
 
 def lock_path(uuid: str) -> Path:
-    """The lock's file for a GPU's UUID (or `cpu`), in the system's folder for temporary files."""
+    """The lock's file for a GPU's UUID (or `cpu`). Everybody's folder, whatever TMPDIR says: processes with different
+    ones share the GPU."""
     word = "".join(c if c.isalnum() or c == "-" else "_" for c in uuid)
-    return Path(tempfile.gettempdir()) / f"cuda-agent-{word}.lock"
+    folder = _SHARED if os.access(_SHARED, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    return folder / f"cuda-agent-{word}.lock"
 
 
 @contextlib.contextmanager

@@ -174,6 +174,11 @@ class Worker:
             self.request("detach", {"arena": arena.name}, timeout_s=60.0)
 
     @property
+    def pid(self) -> int:
+        """Of the outermost process of its sandbox."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return not self._killed and self._process.poll() is None
 

@@ -11,8 +11,8 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
 from cuda_agent.judge import timing
 from cuda_agent.judge.baselines import Baselines
-from cuda_agent.judge.clocks import ClockReading, foreign_load, read_clocks
 from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.judge.load import foreign_load
 from cuda_agent.judge.process import Fault
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rounds import CANDIDATE, CandidateFault, Rounds, number
@@ -21,7 +21,9 @@ from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
 
 #: how long foreign work on the GPU is waited out.
 FOREIGN_PATIENCE_S = 30.0
-QUEUE_SECONDS = 0.3
+WAIT_S = 0.25
+#: `queued_us` is for information; it must cost little.
+QUEUE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,29 @@ def profile(
             return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
         bounds = _bounds(task, verified, floor)
         rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
-        readings = [read_clocks(uuid)]
+        rounds.clocks.uuid = uuid
+        rounds.clocks.read()
         try:
             rounds.prepare()
             rounds.run()
-            readings.append(read_clocks(uuid))
-            violations = _violations(rounds, baselines, options.device)
-            if violations:
-                return Profiled(violations=violations)
-            return Profiled(report=_report(rounds, baselines, readings, [load] if load else []))
+            rounds.clocks.read()
+            return _concluded(rounds, baselines, options.device, load)
         except CandidateFault as error:
             return Profiled(fault=error.fault)
         finally:
             rounds.close()
+
+
+def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
+    """What the rounds say. `load`: who used the machine when they began."""
+    violations = _violations(rounds, baselines, device)
+    if violations:
+        return Profiled(violations=violations)
+    neighbour = rounds.neighbour()
+    if neighbour is not None and device is Device.CUDA:
+        return Profiled(fault=Fault(Verdict.TIMING_VOID, f"during the rounds {neighbour}", "foreign load"))
+    notes = [f"during the rounds {neighbour}"] if neighbour else [load] if load else []
+    return Profiled(report=_report(rounds, baselines, notes))
 
 
 def gpu_uuid(device: Device) -> str | None:
@@ -93,7 +105,7 @@ def wait_for_quiet(device: Device, uuid: str | None) -> str | None:
     end = time.monotonic() + FOREIGN_PATIENCE_S
     load = foreign_load(device, uuid)
     while load is not None and device is Device.CUDA and time.monotonic() < end:
-        time.sleep(1.0)
+        time.sleep(WAIT_S)
         load = foreign_load(device, uuid)
     return load
 
@@ -119,29 +131,21 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
 
 
-def _report(
-    rounds: Rounds, baselines: Baselines, readings: Sequence[ClockReading | None], notes: Sequence[str]
-) -> ProfileReport:
+def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> ProfileReport:
     mine = _record(rounds, CANDIDATE)
     records = {name: _record(rounds, name) for name in baselines.forms if rounds.has(name)}
     # A form may have failed in `queue`, after its rounds.
     records = {name: record for name, record in records.items() if name in baselines.forms}
-    matched = [name for name in records if baselines.forms[name]]
-    seen = [reading for reading in readings if reading is not None]
     return ProfileReport(
         candidate=mine,
         baselines=records,
         ratios={name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms)) for name in records},
-        matched=min(matched, key=lambda name: records[name].latency_us),
+        matched=rounds.matched(),
         rounds=len(rounds.rounds),
         checked_outputs=rounds.check.checked,
         failed_baselines=dict(baselines.failed),
-        clocks={
-            f"{key}_{when}": value
-            for when, reading in zip(("before", "after"), seen, strict=False)
-            for key, value in reading.values.items()
-        },
-        throttle_reasons=tuple(sorted({reason for reading in seen for reason in reading.throttle_reasons})),
+        clocks=rounds.clocks.summary(),
+        throttle_reasons=rounds.clocks.throttle_reasons(),
         notes=(*notes, *rounds.remarks()),
         duration_s=rounds.elapsed_s,
     )
@@ -150,7 +154,8 @@ def _report(
 def _record(rounds: Rounds, name: str) -> Timing:
     typical_s = timing.median(timing.medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
-    queued = rounds.ask(name, "queue", {"program": name, "calls": calls})
+    shown = name == CANDIDATE or name in rounds.needed()
+    queued = rounds.ask(name, "queue", {"program": name, "calls": calls}) if shown else None
     # A profiler leaves its hooks behind, so only in the worker that ends after this: baselines are timed again.
     extras = rounds.ask(name, "extras", {"program": name, "busy": name == CANDIDATE})
     peak = extras.get("peak_memory_bytes") if isinstance(extras, dict) else None

@@ -138,6 +138,16 @@ class Reference:
         """Fresh inputs under `seed`, into the masters where no other place is given; returns their spec."""
         return self._draw(seed, None, into)[0]
 
+    def draw_slots(self, seeds: Sequence[int], slots: Sequence[Places]) -> list[Spec]:
+        """Fresh inputs under each seed into its place, all of one arena, in one request; their specs."""
+        self._attach(slots[0])
+        layouts = [places.layout.to_wire() for places in slots]
+        params = {"seeds": list(seeds), "arena": slots[0].arena.name, "layouts": layouts}
+        specs = self._ask("draw_slots", params).get("specs")
+        if not (isinstance(specs, list) and len(specs) == len(slots) and all(isinstance(s, dict) for s in specs)):
+            raise WorkerError("The reference worker drew inputs without a spec", "Run again")
+        return specs
+
     def draw_variant(self, seed: int, kind: str) -> tuple[Spec, str | None]:
         """Fresh inputs, changed; or why that variant doesn't apply to them."""
         return self._draw(seed, kind, None)

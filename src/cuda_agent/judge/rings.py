@@ -18,14 +18,16 @@ from cuda_agent.judge.buffers import Layout, contiguous, extent_bytes, synchroni
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
-MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
+MAX_SLOTS = {Device.CUDA: 32, Device.CPU: 4}
 #: between two uses of a slot this many times the L2 cache must have been touched.
 L2_TIMES = 3
 #: a round has a median of its own.
 LEAST_CALLS = 5
-#: a burst lasts this long where the ring allows it: what the protocol and a worker's waking cost once a burst, tens of
-#: µs, must be little to each call.
-BURST_SECONDS = 0.01
+#: a burst lasts about this long where the ring allows it, a call taking at least CALL_SECONDS with its events and
+#: synchronisations: what the protocol and a worker's waking cost once a burst, tens of µs, must be little to each call.
+#: Longer bursts would make rounds fewer, and rounds are what the interval counts.
+BURST_SECONDS = 0.003
+CALL_SECONDS = 80e-6
 #: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
 RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
 #: copies of a slot's inputs (master, two rings) and outputs (two rings, a burst's results, the null's).
@@ -47,7 +49,8 @@ class RingPlan:
         if not self.l2_bytes:
             return self.slots
         past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
-        wanted = max(LEAST_CALLS, int(BURST_SECONDS / max(call_s, 1e-6)), past_l2 if past_l2 <= self.slots else 0)
+        long_enough = int(BURST_SECONDS / max(call_s, CALL_SECONDS))
+        wanted = max(LEAST_CALLS, long_enough, past_l2 if past_l2 <= self.slots else 0)
         return min(self.slots, wanted)
 
     def flush_bytes(self, calls: int) -> int:

@@ -5,6 +5,10 @@ clock, copies the masters into that worker's input ring, sends `burst`, and stop
 program (the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then secret positions of the
 candidate's outputs are checked against eager's. Rounds end when every needed ratio is known to ±1 %, or with the time
 budget.
+
+Time goes where something is still to be learned: a baseline whose ratio is known takes part in every fourth round only
+(eager in all, because it says what the outputs must be), one that is far from the fastest in none, the null program in
+every fourth once its median is known.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge import timing
 from cuda_agent.judge.baselines import EAGER, Baselines
+from cuda_agent.judge.clocks import ClockLog
+from cuda_agent.judge.cores import Cores
+from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rings import Masters, Ring, RingPlan, device_facts, plan_ring, total_bytes
@@ -40,7 +47,11 @@ MOST_ROUNDS = 400
 PLANNED_SHARE = 0.6
 #: a form that isn't needed is timed on only while it is within this factor of the fastest matched one.
 NEAR = 1.15
-WARM_SECONDS = {Device.CUDA: 0.2, Device.CPU: 0.0}
+#: the first program warms up the device; the others follow at once, so they need it only for themselves.
+FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
+WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
+#: how often a program that has nothing new to say is still timed.
+SELDOM = 0.25
 
 
 class CandidateFault(Exception):
@@ -65,6 +76,7 @@ class Rounds:
     progress: Progress
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
+    clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
     rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,6 +88,10 @@ class Rounds:
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Any] | None = None
+        self._settled: set[str] = set()
+        self._cores = Cores(self._rng) if self.options.device is Device.CUDA else None
+        self._core: int | None = None
+        self._load: LoadMonitor | None = None
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
 
@@ -102,7 +118,9 @@ class Rounds:
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
         self.progress("profile", "warming up")
-        calls = {name: self._warm(name) for name in (*self.baselines.forms, CANDIDATE)}
+        names = (*self.baselines.forms, CANDIDATE)
+        warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
+        calls = {name: self._warm(name, warm_s[index > 0]) for index, name in enumerate(names)}
         calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
         left = self._left_s() * PLANNED_SHARE
         affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
@@ -129,9 +147,9 @@ class Rounds:
         assert self._masters is not None
         self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
 
-    def _warm(self, name: str) -> float | None:
+    def _warm(self, name: str, seconds: float) -> float | None:
         """Seconds of one call after warming up, None where the form failed."""
-        params = {"program": name, "calls": 1, "seconds": WARM_SECONDS[self.options.device]}
+        params = {"program": name, "calls": 1, "seconds": seconds}
         if self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s) is None:
             return None
         found = self.ask(name, "queue", {"program": name, "calls": 1})
@@ -141,12 +159,21 @@ class Rounds:
 
     def run(self) -> None:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
+        self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
         while self.wrong_output is None and not self._is_done():
             self._draw(self._active)
+            self._core = self._cores.pick() if self._cores is not None else None
             found = self._one_round()
             if found is not None:
                 self.rounds.append(found)
+                self._settle(found)
+                self._load.look()
+                self.clocks.watch()
                 self.progress("profile", self._said())
+
+    def neighbour(self) -> str | None:
+        """Who else used the device during the rounds, None when nobody did."""
+        return None if self._load is None else self._load.neighbour()
 
     def _is_done(self) -> bool:
         count, left = len(self.rounds), self._left_s()
@@ -154,12 +181,22 @@ class Rounds:
             return count > 0
         if count < LEAST_ROUNDS:
             return False
-        return left <= 0 or timing.is_settled(self.rounds, self._needed(), CANDIDATE)
+        return left <= 0 or self._settled.issuperset(self.needed())
+
+    def _settle(self, latest: Round) -> None:
+        """Each ratio is looked at when it has a new sample, and only at its own checkpoints."""
+        decided = self.options.timing_stop == "decided"
+        for name in self.needed():
+            if name in latest.bursts and timing.is_settled(self._ratios(name), decided=decided):
+                self._settled.add(name)
+
+    def _ratios(self, name: str) -> list[float]:
+        return timing.paired_ratios(self.rounds, name, CANDIDATE)
 
     def _one_round(self) -> Round | None:
         """None where a baseline failed on the way; the round is then made again without it."""
         self.check.new_round()
-        names = [*self._taking_part(), NULL]
+        names = self._taking_part()
         self._rng.shuffle(names)
         samples: dict[str, list[Any]] = {}
         found = Round()
@@ -182,7 +219,8 @@ class Rounds:
         worker = self._worker(name)
         fill = self._rings[worker].prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
-        params = {"program": name, "flush_bytes": self._plan.flush_bytes(self._active), "specs": specs}
+        flush_bytes = self._plan.flush_bytes(self._active)
+        params = {"program": name, "flush_bytes": flush_bytes, "specs": specs, "core": self._core}
         begin = time.perf_counter_ns()
         fill()
         reply = self.ask(name, "burst", params)
@@ -210,7 +248,8 @@ class Rounds:
         with the burst."""
         assert self._masters is not None
         begin = time.monotonic()
-        specs = [self.reference.draw_inputs(self.secrets.seed(), into=self._masters.slot(i)) for i in range(slots)]
+        seeds = [self.secrets.seed() for _ in range(slots)]
+        specs = self.reference.draw_slots(seeds, [self._masters.slot(i) for i in range(slots)])
         usual = self.reference.spec.inputs_spec
         changed = any(spec != usual for spec in specs)
         self._specs = specs if changed or slots < self._plan.slots else None
@@ -218,30 +257,31 @@ class Rounds:
 
     # ------------------------------------------------------------ who takes part
 
-    def _matched(self) -> str:
-        """The fastest form at the precision policy so far."""
+    def matched(self) -> str:
+        """The fastest form at the precision policy so far, by its ratio: forms that weren't in the same rounds have
+        met other clocks, but each met the candidate."""
         forms = [name for name, matched in self.baselines.forms.items() if matched and self.has(name)]
-        return min(forms or [EAGER], key=lambda name: timing.median(timing.medians(self.rounds, name)))
+        return min(forms or [EAGER], key=lambda name: timing.median(self._ratios(name)))
 
     def has(self, name: str) -> bool:
         """Whether the program was timed."""
         return any(name in found.bursts for found in self.rounds)
 
-    def _needed(self) -> list[str]:
-        wanted = {EAGER, COMPILE, self._matched()}
+    def needed(self) -> list[str]:
+        """The baselines whose ratios a verdict shows."""
+        wanted = {EAGER, COMPILE, self.matched()}
         return [name for name in self.baselines.forms if name in wanted]
 
     def _taking_part(self) -> list[str]:
+        """The programs of the next round: candidate and eager always."""
         forms = list(self.baselines.forms)
-        if len(self.rounds) >= timing.MIN_ROUNDS:
-            needed = self._needed()
-            best = timing.median(timing.medians(self.rounds, self._matched()))
-            forms = [
-                name
-                for name in forms
-                if name in needed or timing.median(timing.medians(self.rounds, name)) <= NEAR * best
-            ]
-        return [CANDIDATE, *forms]
+        if len(self.rounds) < timing.MIN_ROUNDS:
+            return [CANDIDATE, *forms, NULL]
+        needed = self.needed()
+        nearest = NEAR * timing.median(self._ratios(self.matched()))
+        forms = [name for name in forms if name in needed or timing.median(self._ratios(name)) <= nearest]
+        seldom = self._settled - {EAGER} | {NULL}
+        return [CANDIDATE] + [n for n in (*forms, NULL) if n not in seldom or self._rng.random() < SELDOM]
 
     def _worker(self, name: str) -> Worker:
         return self.candidate.worker if name == CANDIDATE else self._baseline
@@ -307,14 +347,16 @@ class Rounds:
         said = [f"{self._active} calls per round" + (f", L2 flushed ({flush >> 20} MiB written)" if flush else "")]
         if len(self.rounds) < timing.MIN_ROUNDS:
             said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")
-        elif not timing.is_narrow(self.rounds, self._needed(), CANDIDATE):
+        elif not self._settled.issuperset(self.needed()):
             said.append("the time budget ended before every ratio was known to ±1 %")
+        elif not all(timing.is_narrow(self._ratios(name)) for name in self.needed()):
+            said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
         return said
 
     def _said(self) -> str:
         said = [f"round {len(self.rounds)}"]
-        for name in self._needed():
-            values = timing.paired_ratios(self.rounds, name, CANDIDATE)
+        for name in self.needed():
+            values = self._ratios(name)
             if values:
                 said.append(f"{timing.median(values):.2f}x over {name}")
         return ", ".join(said)

@@ -9,6 +9,10 @@ programs.
 Interval: order statistics. For n independent samples x(1) ≤ … ≤ x(n) and any continuous distribution,
 P(x(k) ≤ median ≤ x(n+1-k)) = 1 - 2·P(Bin(n, ½) < k). It needs no normality, and a single disturbed round can't widen it
 without bound. Below six rounds no k reaches 95 %, and [min, max] is what remains (93.75 % for five).
+
+Rounds are not independent where a machine has moods (a slower core, a clock state) that outlast a round. What the rank
+counts is how many samples lie below the median, and the variance of that count grows by `dependence`, estimated from
+the samples' own order; the ranks move out by its square root.
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ MIN_ROUNDS = 6
 #: a one-sided 95 % bound of a median needs five samples: 1 - 2**-5 = 96.9 %.
 LEAST_TO_CONVICT = 5
 #: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
-CHECKPOINTS = (6, 9, 13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
+#: Fewer than thirteen say too little about the samples' dependence.
+CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
+#: `decided`: an interval this wide, with so much confidence (many looks share the error) on one side of the ratio from
+#: which the reward counts a milestone.
+DECIDED_WIDTH = 0.05
+DECIDED_CONFIDENCE = 0.995
+MILESTONE_RATIO = 1.0 / 0.95
 
 
 @dataclass(frozen=True)
@@ -104,12 +114,42 @@ def _rank(count: int, tail: float) -> int:
     return rank
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % interval of the median by order statistics; [min, max] below six values. Raises ValueError on none."""
+def dependence(values: Sequence[float]) -> float:
+    """Variance of the number of values below the median, over that of independent ones; at least 1.
+
+    1 + 2·Σ ρ(k), with ρ(k) the autocorrelation at lag k of whether a value lies above the median: ρ(1) where it is
+    positive, and what follows for as long as it exceeds its own standard error 1/√n. Centring on the sample's own
+    median makes ρ too small by 1/n.
+    """
+    count = len(values)
+    if count < 3:
+        return 1.0
+    middle = median(values)
+    signs = [(value > middle) - (value < middle) for value in values]
+    total = 0.0
+    for lag in range(1, count // 3 + 1):
+        products = sum(a * b for a, b in zip(signs, signs[lag:], strict=False))
+        correlation = products / (count - lag) + 1 / count
+        if correlation <= (0.0 if lag == 1 else 1 / math.sqrt(count)):
+            break
+        total += min(1.0, correlation)
+    return 1.0 + 2.0 * total
+
+
+def _outward(values: Sequence[float], tail: float) -> int:
+    """The rank of independent samples, moved out for their dependence."""
+    count = len(values)
+    half = count / 2
+    return max(1, math.floor(half - (half - _rank(count, tail)) * math.sqrt(dependence(values))))
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of the median by order statistics, of values in the order in which they were measured; [min, max] where
+    they are too few (below six at 95 %). Raises ValueError on none."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
-    rank = _rank(len(ordered), (1 - CONFIDENCE) / 2)
+    rank = _outward(values, (1 - confidence) / 2)
     return ordered[rank - 1], ordered[-rank]
 
 
@@ -118,7 +158,7 @@ def lower_bound(values: Sequence[float]) -> float:
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
-    return ordered[_rank(len(ordered), 1 - CONFIDENCE) - 1]
+    return ordered[_outward(values, 1 - CONFIDENCE) - 1]
 
 
 def low_quantile(values: Sequence[float]) -> float:
@@ -239,18 +279,23 @@ def ratio(rounds: Sequence[Round], baseline: str, candidate: str, trusted: Seque
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
 
 
-def is_settled(rounds: Sequence[Round], baselines: Iterable[str], candidate: str) -> bool:
-    """Whether to stop: every needed ratio's interval is within ±1 %, asked only at checkpoints."""
-    return len(rounds) in CHECKPOINTS and is_narrow(rounds, baselines, candidate)
+def is_settled(values: Sequence[float], *, decided: bool = False) -> bool:
+    """Whether these paired ratios are enough, asked only at checkpoints: their interval is within ±1 % or, with
+    `decided`, within ±5 % and plainly on one side of the ratio that a milestone needs."""
+    return len(values) in CHECKPOINTS and (is_narrow(values) or (decided and is_decided(values)))
 
 
-def is_narrow(rounds: Sequence[Round], baselines: Iterable[str], candidate: str) -> bool:
-    """Whether every needed ratio's interval is within ±1 % of its value."""
-    for name in baselines:
-        values = paired_ratios(rounds, name, candidate)
-        if len(values) < MIN_ROUNDS:
-            return False
-        low, high = interval(values)
-        if (high - low) / 2 > RELATIVE_WIDTH * median(values):
-            return False
-    return True
+def is_narrow(values: Sequence[float], width: float = RELATIVE_WIDTH) -> bool:
+    """Whether the 95 % interval of enough paired ratios is within ±`width` of their median."""
+    if len(values) < MIN_ROUNDS:
+        return False
+    low, high = interval(values)
+    return (high - low) / 2 <= width * median(values)
+
+
+def is_decided(values: Sequence[float]) -> bool:
+    """Whether more rounds would change neither the milestone nor, by more than ±5 %, the ratio."""
+    if not is_narrow(values, DECIDED_WIDTH):
+        return False
+    low, high = interval(values, DECIDED_CONFIDENCE)
+    return low > MILESTONE_RATIO or high < MILESTONE_RATIO

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
-from cuda_agent.judge import clocks
+from cuda_agent.judge import clocks, cores, load
+from cuda_agent.judge.clocks import ClockReading
 from cuda_agent.judge.gpulock import gpu_lock, lock_path
 
 
@@ -58,8 +62,60 @@ def test_smi_line() -> None:
     assert clocks.read_clocks(None) is None
 
 
+def test_log_of_clocks() -> None:
+    log = clocks.ClockLog(None)
+    log.read()
+    log.watch()
+    assert log.summary() == {} and log.throttle_reasons() == ()
+    first, second, third = ({"sm_mhz": mhz, "power_w": 100.0} for mhz in (1200.0, 1500.0, 1980.0))
+    log.readings = [ClockReading(first), ClockReading(second, 0x04), ClockReading(third)]
+    assert log.summary() == {
+        "sm_mhz_before": 1200.0, "power_w_before": 100.0, "sm_mhz_after": 1980.0, "power_w_after": 100.0,
+        "sm_mhz_least": 1500.0,
+    }  # fmt: skip
+    assert log.throttle_reasons() == ("software power cap",), "what was seen in between counts"
+
+
 def test_foreign_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([(0, 0), (90, 100), (90, 100), (91, 200)])
-    monkeypatch.setattr(clocks, "_cpu_ticks", lambda: next(readings))
-    assert "cores" in (clocks.foreign_load(Device.CPU, None) or "")
-    assert clocks.foreign_load(Device.CPU, None) is None
+    monkeypatch.setattr(load, "cpu_ticks", lambda: next(readings))
+    assert "cores" in (load.foreign_load(Device.CPU, None) or "")
+    assert load.foreign_load(Device.CPU, None) is None
+
+
+def test_our_own_work_is_no_neighbour() -> None:
+    """A child that spins is ours; the same child unannounced is somebody else."""
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        ours, others = load.CpuShare([spinning.pid]), load.CpuShare([])
+        time.sleep(0.8)
+        assert others.neighbour() is not None
+        announced = ours.neighbour()
+        assert announced is None or announced != others.neighbour(), "other tests may run beside this one"
+    finally:
+        spinning.kill()
+        spinning.wait()
+
+
+def test_probe_tells_a_neighbour_from_a_hiccup() -> None:
+    waits = iter([0.0] * 4 + [0.0, 0.0, 0.0, 0.0, 0.0] * 9 + [0.003] + [0.0] * 99)
+    quiet = load.GpuProbe(lambda: time.sleep(next(waits)))
+    for _ in range(9):
+        quiet.look()
+    assert quiet.neighbour() is None
+    turns = itertools.cycle([0.0, 0.0, 0.0, 0.002])
+    shared = load.GpuProbe(lambda: time.sleep(next(turns)))
+    shared.look()
+    assert shared.neighbour() is None, "too few probes to say so"
+    for _ in range(9):
+        shared.look()
+    assert "another program" in (shared.neighbour() or "")
+
+
+def test_cores_that_nobody_uses() -> None:
+    before = {0: (100, 1000), 1: (100, 1000), 2: (100, 1000), 3: (100, 1000)}
+    after = {0: (150, 1050), 1: (101, 1050), 2: (110, 1050), 3: (121, 1050), 4: (0, 50)}
+    assert cores.free_cores(before, after) == {1, 2}
+    assert cores.free_cores(before, before) == set(before), "no tick has passed"
+    found = cores.Cores(random.Random(1)).pick()
+    assert found is None or found in cores.core_ticks()

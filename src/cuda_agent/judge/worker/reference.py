@@ -37,6 +37,7 @@ def create(context: Context) -> Mapping[str, Operation]:
     return {
         "load": reference.load,
         "draw_inputs": reference.draw_inputs,
+        "draw_slots": reference.draw_slots,
         "draw_weights": reference.draw_weights,
         "expected": reference.expected,
         "capture": reference.capture,
@@ -109,6 +110,12 @@ class Reference:
             )
         self._fill(params, tensors)
         return {"spec": spec, "dropped": None}
+
+    def draw_slots(self, params: dict[str, Any]) -> dict[str, Any]:
+        """`draw_inputs` for several places of one arena."""
+        pairs = zip(params["seeds"], params["layouts"], strict=True)
+        drawn = [self.draw_inputs({"seed": s, "arena": params["arena"], "layout": layout}) for s, layout in pairs]
+        return {"specs": [one["spec"] for one in drawn]}
 
     def draw_weights(self, params: dict[str, Any]) -> dict[str, Any]:
         """Weights under `seed` (None: as they are) into an arena, in the order of the state dict."""

@@ -4,8 +4,9 @@ Requests (names are the operations that a role adds to its own):
   ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
   other unring  {}                                     forgets the rings, so that their arenas may be detached
   warm    {program, calls, seconds}              -> {}
-  burst   {program, flush_bytes, specs}          -> {event_us: [one per slot]}   `specs`: one per slot to run, the first
-                                                 ones; null: all, as the ring says
+  burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot]}   `specs`: one per slot to run, the first
+                                                 ones; null: all, as the ring says. `core`: where to launch from; null:
+                                                 anywhere
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
   extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
@@ -14,7 +15,9 @@ Requests (names are the operations that a role adds to its own):
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -52,6 +55,7 @@ class TimedPrograms:
         self._slots: list[Slot] = []
         self._outputs: list[Outputs] = []
         self._null: Program | None = None
+        self._cores = os.sched_getaffinity(0)
 
     def operations(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
         """Operations by name, for the role's `create`."""
@@ -103,6 +107,7 @@ class TimedPrograms:
             pairs = zip(params["specs"], self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
         outputs = self._outputs[: len(slots)]
+        self._stay_on(params["core"])
         return {"event_us": self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))}
 
     def release(self, _params: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +138,11 @@ class TimedPrograms:
         )
         failures = {str(index): reason for index, reason in found.failures.items()}
         return {"latency_us": found.latency_us, "failures": failures, "device_lost": found.device_lost}
+
+    def _stay_on(self, core: int | None) -> None:
+        """This thread alone, and only if the system allows it: no measurement depends on it, its spread does."""
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self._cores if core is None else {core})
 
     def _program(self, name: str) -> Program:
         if name == NULL and self._null is not None:

@@ -1,0 +1,59 @@
+"""Which CPU core a round's bursts are launched from on a GPU.
+
+A launch of some microseconds depends on the core that it runs on (its clock, its neighbour, its distance to the GPU),
+and a scheduler leaves a worker where it is for seconds: rounds would share a mood that belongs to no program. So all
+programs of a round run on one core, another one each round, drawn at random among those that nobody uses.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+#: share of the last interval that a core may have worked and still count as free.
+FREE = 0.2
+#: with fewer free cores the scheduler knows better.
+LEAST_FREE = 3
+
+
+class Cores:
+    """Draws a free core for a round; `pick` is to be called between rounds."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._allowed = os.sched_getaffinity(0)
+        self._before = core_ticks()
+
+    def pick(self) -> int | None:
+        """A core that was free since the last call; None where too few are."""
+        now = core_ticks()
+        free = free_cores(self._before, now) & self._allowed
+        self._before = now
+        return self._rng.choice(sorted(free)) if len(free) >= LEAST_FREE else None
+
+
+def free_cores(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> set[int]:
+    """Cores that were idle between two readings; a core without a whole tick in between counts as idle."""
+    found = set()
+    for core, (busy, total) in after.items():
+        if core in before:
+            worked, passed = busy - before[core][0], total - before[core][1]
+            # One tick is 10 ms, about what a short round lasts: a single one says nothing.
+            if worked <= max(1.0, FREE * passed):
+                found.add(core)
+    return found
+
+
+def core_ticks() -> dict[int, tuple[int, int]]:
+    """(busy, total) ticks of each core since the machine started; empty where the system doesn't say."""
+    found = {}
+    try:
+        with open("/proc/stat") as stream:
+            for line in stream:
+                name, *fields = line.split()
+                if name.startswith("cpu") and name[3:].isdigit() and len(fields) >= 5:
+                    ticks = [int(word) for word in fields[:8]]
+                    found[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4], sum(ticks))
+    except (OSError, ValueError):
+        return {}
+    return found
