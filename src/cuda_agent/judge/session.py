@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import TaskError
+from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
@@ -127,6 +127,17 @@ class JudgeSession:
         self.workers.close()
         if self._reference is not None:
             self._reference.release()
+
+    def rest(self) -> None:
+        """Others get the device: frees the buffers that come back when they are next needed."""
+        if self._reference is not None:
+            self._reference.release()
+
+    def settle(self) -> None:
+        """Returns when no baseline is being compiled. What is wrong with them is said to who needs them."""
+        if self._reference is not None:
+            with contextlib.suppress(CudaAgentError):
+                self.baselines.wait()
 
     @contextlib.contextmanager
     def telling(self, progress: Progress) -> Iterator[None]:

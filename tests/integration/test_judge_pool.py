@@ -1,0 +1,179 @@
+"""Many candidates through one pool: right verdicts whatever their order, faults that stay where they are, nothing left
+behind. Real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import TaskError, UsageError, WorkerError
+from cuda_agent.core.records import Candidate, Task
+from cuda_agent.judge.pool import Pool, building, timing
+from cuda_agent.workspace.process import descendants
+from published_workspace import axpby_candidate, axpby_task
+
+pytestmark = pytest.mark.integration
+
+OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2, call_timeout_s=30.0)
+
+
+def task(columns: int) -> Task:
+    return Task(name=f"axpby_{columns}", source=axpby_task().source.replace("4096, 4096", f"8, {columns}"))
+
+
+def candidate(old: str = "", new: str = "") -> Candidate:
+    files = dict(axpby_candidate(Device.CPU).files)
+    assert old in files["kernels/axpby.cpp"]
+    files["kernels/axpby.cpp"] = files["kernels/axpby.cpp"].replace(old, new)
+    return Candidate(files=files)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(OPTIONS, sessions=2) as opened:
+        yield opened
+
+
+def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
+    futures = {
+        "honest": pool.submit(task(64), candidate()),
+        "wrong": pool.submit(task(64), candidate("beta * y", "1.01f * beta * y")),
+        "broken": pool.submit(task(64), candidate("#pragma", "#error no\n#pragma")),
+        "crashing": pool.submit(task(64), candidate("(void)config;", "*(volatile int*)8 = config;")),
+        "unknown_task": pool.submit(Task(name="bad", source="class Model: pass"), candidate()),
+        "other_task": pool.submit(task(96), candidate()),
+        "only_verified": pool.submit(task(64), candidate(), with_profile=False),
+    }
+    with pytest.raises(TaskError, match="bad"):
+        futures.pop("unknown_task").result(timeout=300)
+    verdicts = {name: future.result(timeout=300).verdict for name, future in futures.items()}
+    assert verdicts == {
+        "honest": Verdict.PASSED,
+        "wrong": Verdict.INCORRECT,
+        "broken": Verdict.BUILD_FAILED,
+        "crashing": Verdict.CRASHED,
+        "other_task": Verdict.PASSED,
+        "only_verified": Verdict.TIMING_VOID,
+    }
+    assert futures["other_task"].result().task_key == task(96).key
+
+
+def test_a_holder_that_is_killed_is_replaced(pool: Pool) -> None:
+    pool.submit(task(64), candidate()).result(timeout=300)
+    holder = pool._holders[0].helper
+    first = holder.pid
+    assert first is not None
+    hanging = pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
+    while not hanging.running():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="holder"):
+        hanging.result(timeout=60)
+    assert pool.submit(task(64), candidate()).result(timeout=300).verdict is Verdict.PASSED
+    assert holder.pid != first
+
+
+def test_close_ends_everything() -> None:
+    pool = Pool(OPTIONS)
+    done = pool.submit(task(64), candidate(), with_profile=False)
+    assert done.result(timeout=300).verdict is Verdict.TIMING_VOID
+    waiting = [
+        pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}")) for _ in range(3)
+    ]
+    cancelled = waiting.pop()
+    assert cancelled.cancel()
+    while not waiting[0].running():
+        time.sleep(0.05)
+    folder = Path(pool._folder.name)
+    helpers = [helper.pid for helper in (*pool._builders, pool._holders[0].helper)]
+    started = [pid for helper in helpers if helper for pid in (helper, *descendants(helper))]
+    begin = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begin < 20
+    for future in waiting:
+        with pytest.raises((WorkerError, CancelledError)):
+            future.result(timeout=0)
+    assert not folder.exists()
+    assert len(started) > 4
+    assert not [command(pid) for pid in started if command(pid)]
+    with pytest.raises(WorkerError, match="closed"):
+        pool.submit(task(64), candidate())
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = SYSPATH
+from test_judge_pool import OPTIONS, Pool, candidate, task
+if __name__ == "__main__":
+    pool = Pool(OPTIONS)
+    pool.submit(task(64), candidate(), with_profile=False).result()
+    pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
+    from cuda_agent.workspace.process import descendants
+    print(*descendants(os.getpid()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_pools_processes_end_with_their_parent(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED.replace("SYSPATH", repr([path for path in sys.path if path])))
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=300, check=False)
+    started = [int(word) for word in done.stdout.split()]
+    assert done.returncode == -signal.SIGKILL and started
+    end = time.monotonic() + 20
+    while any(command(pid) for pid in started) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [command(pid) for pid in started if command(pid)]
+
+
+def test_nobody_builds_while_somebody_times(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def build(name: str, seconds: float) -> None:
+        with building(tmp_path):
+            order.append(f"{name} begins")
+            time.sleep(seconds)
+            order.append(f"{name} ends")
+
+    def time_it() -> None:
+        with timing(tmp_path):
+            order.append("timing begins")
+            time.sleep(0.2)
+            order.append("timing ends")
+
+    threads = [threading.Thread(target=build, args=(name, 0.4)) for name in ("first", "second")]
+    threads.append(threading.Thread(target=time_it))
+    threads.append(threading.Thread(target=build, args=("third", 0.0)))
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert set(order[:2]) == {"first begins", "second begins"}
+    assert order[4:] == ["timing begins", "timing ends", "third begins", "third ends"]
+
+
+def test_impossible_pools() -> None:
+    with pytest.raises(UsageError, match="cpu"):
+        Pool(OPTIONS, gpus=("0",))
+    with pytest.raises(UsageError, match="builder"):
+        Pool(OPTIONS, builders=0)
