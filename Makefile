@@ -2,6 +2,7 @@
 # make test    install what tests need, then every check, the same here and in CI
 # make lint    format, lint, types, import contracts
 # make unit    the fast tests
+# make adversarial  every known way to cheat against the judge, on every device of this machine
 # make clean   remove the environment, runs and caches of this folder
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ EXAMPLES ?= examples
 OUT ?= runs/demo
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint unit integration clean
+.PHONY: demo test lint unit integration adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -35,10 +36,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto --maxprocesses 4 -m "not integration and not gpu"
+	$(BIN)/pytest -n auto --maxprocesses 4 -m "not integration and not gpu and not adversarial"
 
 integration: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "integration or gpu"
+	$(BIN)/pytest -m "(integration or gpu) and not adversarial"
+
+adversarial: $(VENV)/.installed-dev
+	$(BIN)/pytest tests/adversarial
 
 clean:
 	rm -rf $(VENV) runs build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

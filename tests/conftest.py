@@ -14,7 +14,10 @@ from cuda_agent.core.stack import query_gpus
 
 # Folders of tests have helper modules beside them; the `importlib` mode, which allows equal names of tests, finds none.
 _HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), *(str(path) for path in sorted(_HERE.rglob("*")) if path.is_dir() and path.name[0] != "_")]
+# Those that are data are no modules: among the specimens are files that shadow others on purpose.
+_DATA = {"data", "specimens", "honest", "common", "__pycache__"}
+_FOLDERS = [path for path in sorted(_HERE.rglob("*")) if path.is_dir() and not _DATA & set(path.relative_to(_HERE).parts)]
+sys.path[:0] = [str(path) for path in (_HERE, *_FOLDERS)]
 
 _own_cache = pytest.StashKey[str]()
 
