@@ -22,7 +22,8 @@ class Precision(StrEnum):
 
 
 class Verdict(StrEnum):
-    """How an evaluation ended. Only `PASSED` may carry a profile."""
+    """How an evaluation ended. Only `PASSED` is paid. `QUARANTINED`: verified, but faster than the device's memory
+    allows, so a person must look. `UNSAFE`: compute-sanitizer found a bad access or a race in a verified candidate."""
 
     PASSED = "passed"
     BUILD_FAILED = "build_failed"
@@ -34,6 +35,8 @@ class Verdict(StrEnum):
     WRONG_STRUCTURE = "wrong_structure"
     INCORRECT = "incorrect"
     VIOLATION = "violation"
+    QUARANTINED = "quarantined"
+    UNSAFE = "unsafe"
     TIMING_VOID = "timing_void"
 
 

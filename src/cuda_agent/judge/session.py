@@ -192,7 +192,7 @@ class JudgeSession:
         if self._admission is None:
             spec = self.reference.spec
             self.progress("task", "checking that wrong answers would be noticed")
-            graph = self._known_graph()
+            graph = self.known_graph()
             random = random_operators(graph) if graph else ()
             if random:
                 raise TaskError(
@@ -212,12 +212,13 @@ class JudgeSession:
     def floor(self) -> float:
         """The error budget's floor for this task (see `compare.error_floor`)."""
         spec = self.reference.spec
-        graph = self._known_graph()
+        graph = self.known_graph()
         widest = max((size for m in (*spec.inputs, *spec.state.values()) for size in m.shape), default=1)
         length = largest_reduction(graph) if graph else widest
         return error_floor(self.options.precision, self.options.device, length, spec.products)
 
-    def _known_graph(self) -> Graph | None:
+    def known_graph(self) -> Graph | None:
+        """`graph`, or None where it can't be captured."""
         try:
             return self.graph()
         except TaskError:
