@@ -24,6 +24,11 @@ from cuda_agent.playbook.coords import (
 )
 from cuda_agent.playbook.frame import Expr, Puller
 
+#: elements; shorter rows are read fast only in the order of memory.
+_LONG_ROW = 1024
+#: elements; what is smaller stays in the cache whatever the order.
+_BEYOND_CACHE = 1 << 22
+
 
 @dataclass(frozen=True)
 class Store:
@@ -210,6 +215,7 @@ def finish(group: Group, strides: Mapping[str, tuple[int, ...]]) -> Kernel:
     rows.sort(key=lambda dim: (-abs(guide.coef(dim)), dim))
     cols.sort(key=lambda dim: (-abs(guide.coef(dim)), dim))
     row_groups, col_groups = (_merged(part, coords, frame) for part in (rows, cols))
+    row_groups = _for_reuse(row_groups, cols, nodes, frame)
     mapping: dict[Dim, tuple[Dim, int]] = {}
     sizes = []
     for axis, dims in enumerate(row_groups + col_groups):
@@ -264,6 +270,23 @@ def _merged(dims: Sequence[Dim], coords: Sequence[Coord], frame: Frame) -> list[
         else:
             groups.append([dim])
     return groups
+
+
+def _for_reuse(rows: list[list[Dim]], cols: Sequence[Dim], nodes: Sequence[Expr], frame: Frame) -> list[list[Dim]]:
+    """Row axes ordered so that rows which read the same part of a large operand come one after the other: an operand
+    beyond the cache is otherwise read again for every step along an axis that it lacks."""
+    if ir.numel([frame.size(dim) for dim in cols]) < _LONG_ROW:
+        return rows
+    elements: dict[Coord, int] = {}
+    for expr in nodes:
+        if expr.op == "load":
+            elements[expr.coord] = ir.numel([frame.size(dim) for dim, _ in expr.coord.terms])
+
+    def shared(dims: Sequence[Dim]) -> int:
+        lacking = [count for coord, count in elements.items() if not any(coord.coef(dim) for dim in dims)]
+        return max((count for count in lacking if count > _BEYOND_CACHE), default=0)
+
+    return sorted(rows, key=shared)
 
 
 def _moved(coord: Coord, mapping: Mapping[Dim, tuple[Dim, int]], numbers: Mapping[int, int] | None) -> Coord:

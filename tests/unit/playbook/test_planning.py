@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
-from cuda_agent.playbook import propose
+from cuda_agent.playbook import kernel, propose
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
 from playbook_cases import POINTWISE, REDUCTIONS, gate, residual_norm
@@ -109,3 +111,17 @@ def test_proposal_holds_all_files_and_settings(device: Device) -> None:
 def test_the_same_graph_gives_the_same_files() -> None:
     first, second = (propose(hand_made("aten.silu.default"), Device.CUDA, Precision.FP32) for _ in range(2))
     assert first.candidate.digest == second.candidate.digest
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_rows_that_share_a_large_operand_follow_each_other(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask beyond the cache is read once, not once a head; one that fits leaves the order of memory."""
+    inputs = [torch.randn(3, 40, 1024), torch.randn(40, 1024)]
+
+    def rows() -> list[str]:
+        (step,) = steps_of(lambda x, mask: torch.softmax(x + mask, -1), inputs, device)
+        return re.findall(r"row % (\d+)", "".join(step.files.values()))
+
+    assert rows() == ["40"]
+    monkeypatch.setattr(kernel, "_BEYOND_CACHE", 1000)
+    assert rows() == ["3"]
