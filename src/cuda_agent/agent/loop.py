@@ -10,7 +10,7 @@ from cuda_agent.agent.context import Progress
 from cuda_agent.agent.policy import Policy
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.agent.transcript import Transcript
-from cuda_agent.core.errors import PolicyError, UsageError
+from cuda_agent.core.errors import PolicyError, PolicyStalled, UsageError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 
 #: tools whose answer is a text that is only worth naming to whoever watches.
@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     NOT_COVERED = "not_covered"
     GAVE_UP = "gave_up"
     BUDGET = "budget"
+    STALLED = "stalled"
     POLICY_ERROR = "policy_error"
     INTERRUPTED = "interrupted"
     ERROR = "error"
@@ -59,10 +60,12 @@ def run(policy: Policy, tools: Toolbox, transcript: Transcript, turns_limit: int
             transcript.append(turn)
             if tools.finished is not None:
                 return Ending(Outcome(tools.finished[0]), tools.finished[1])
-            if not move.calls:
+            if not move.calls and not move.observation:
                 return Ending(Outcome.FINISHED, move.message)
     except KeyboardInterrupt:
         return Ending(Outcome.INTERRUPTED, f"interrupted after {len(transcript.turns)} turns")
+    except PolicyStalled as error:
+        return Ending(Outcome.STALLED, str(error))
     except PolicyError as error:
         return Ending(Outcome.POLICY_ERROR, str(error))
     return Ending(Outcome.BUDGET, f"all {turns_limit} turns are spent")

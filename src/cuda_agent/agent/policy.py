@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
+from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import Graph
@@ -16,12 +17,18 @@ from cuda_agent.core.records import Task, ToolCall, Turn
 
 
 class PolicyMove(Record):
-    """What a policy says and which tools it calls. A move without calls ends the run."""
+    """What a policy says and which tools it calls; the fields are those of `Turn`. A move with neither calls nor an
+    observation ends the run."""
 
     message: str = ""
+    reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+    observation: str = ""
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_cached: int = 0
+    tokens_estimated: bool = False
+    cost: float | None = None
     token_ids: tuple[int, ...] | None = Field(default=None)
     log_probabilities: tuple[float, ...] | None = Field(default=None)
 
@@ -39,12 +46,13 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Brief:
-    """What a policy is told at the start. `graph` captures the reference when it is called (seconds)."""
+    """What a policy is told at the start. `graph` captures the reference when it is called (seconds). What is left of
+    the limits later is in `history[-1].budget`."""
 
     task: Task
     device: Device
     precision: Precision
-    turns: int
+    limits: Limits
     tools: list[dict[str, Any]]
     graph: Callable[[], Graph]
 

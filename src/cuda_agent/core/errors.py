@@ -54,6 +54,11 @@ class PolicyError(CudaAgentError):
     exit_code = 7
 
 
+class PolicyStalled(PolicyError):
+    """The policy answers but no longer acts: nothing, nonsense, or the same call again and again. The best candidate
+    so far still counts."""
+
+
 class WorkerError(CudaAgentError):
     """A trusted-side worker (reference, baseline) died or broke its protocol."""
 

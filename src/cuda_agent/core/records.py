@@ -214,46 +214,79 @@ class Reward(Record):
 
 
 class ToolCall(Record):
-    """A call that a policy asks for."""
+    """A call that a policy asks for. `malformed` says what is wrong with its arguments as they came; it isn't run then."""
 
     id: str
     tool: str
     arguments: dict[str, Any]
+    malformed: str = ""
 
 
 class ToolResult(Record):
-    """What a tool answered: `text` is what the policy reads, `data` the structured form of it."""
+    """What a tool answered: `text` is what the policy reads, `data` the structured form of it. `candidate_digest`: the
+    candidate as it stood when the call began, so what a tool of the judge judged."""
 
     call_id: str
     text: str
     ok: bool = True
     data: dict[str, Any] = Field(default_factory=dict)
-    duration_s: float = 0.0
-
-
-class Turn(Record):
-    """One step of the loop: what the policy said and asked, and what the tools answered."""
-
-    index: int
-    message: str
-    calls: tuple[ToolCall, ...] = ()
-    results: tuple[ToolResult, ...] = ()
     candidate_digest: str | None = None
-    tokens_in: int = 0
-    tokens_out: int = 0
-    token_ids: tuple[int, ...] | None = None
-    log_probabilities: tuple[float, ...] | None = None
     duration_s: float = 0.0
 
 
 class Budget(Record):
-    """What a run may spend and has spent."""
+    """What a run may spend (None: as much as it takes) and has spent. `judge_s` is the time of the judge, which holds
+    the device; `cost` is in the currency of the price table."""
 
     turns_limit: int
     turns_spent: int = 0
     wall_s: float = 0.0
     judge_s: float = 0.0
     tokens: int = 0
+    cost: float = 0.0
+    wall_limit_s: float | None = None
+    judge_limit_s: float | None = None
+    tokens_limit: int | None = None
+    cost_limit: float | None = None
+
+    @property
+    def turns_left(self) -> int:
+        return max(0, self.turns_limit - self.turns_spent)
+
+    @property
+    def tokens_left(self) -> int | None:
+        return None if self.tokens_limit is None else max(0, self.tokens_limit - self.tokens)
+
+    @property
+    def cost_left(self) -> float | None:
+        return None if self.cost_limit is None else max(0.0, self.cost_limit - self.cost)
+
+    @property
+    def wall_left_s(self) -> float | None:
+        return None if self.wall_limit_s is None else max(0.0, self.wall_limit_s - self.wall_s)
+
+    @property
+    def judge_left_s(self) -> float | None:
+        return None if self.judge_limit_s is None else max(0.0, self.judge_limit_s - self.judge_s)
+
+
+class Turn(Record):
+    """One step of the loop: what the policy said and asked, and what the tools answered. `budget` is as it stood when
+    the turn ended, so that everything a policy was told can be told again from the turns alone."""
+
+    index: int
+    message: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    candidate_digest: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+    token_ids: tuple[int, ...] | None = None
+    log_probabilities: tuple[float, ...] | None = None
+    budget: Budget | None = None
+    duration_s: float = 0.0
 
 
 class Trajectory(StoredRecord):
@@ -280,6 +313,14 @@ class Trajectory(StoredRecord):
         return self
 
 
+class Resumption(Record):
+    """A run taken up again after `turns` turns; `changes` says what differed from when it was begun."""
+
+    started: str
+    turns: int
+    changes: tuple[str, ...] = ()
+
+
 class RunManifest(StoredRecord):
     """What is needed to run it again: resolved configuration, commit, seeds, stack, digests of what was made."""
 
@@ -292,3 +333,4 @@ class RunManifest(StoredRecord):
     started: str
     seeds: tuple[int, ...] = ()
     digests: dict[str, str] = Field(default_factory=dict)
+    resumed: tuple[Resumption, ...] = ()

@@ -67,6 +67,8 @@ class Toolbox:
             near = difflib.get_close_matches(call.tool, self._tools, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             return Answer(f"No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
+        if call.malformed:
+            return Answer(f"Wrong call: {call.malformed}\n{_usage(tool)}", ok=False)
         try:
             arguments = tool.arguments.model_validate(call.arguments)
         except ValidationError as error:

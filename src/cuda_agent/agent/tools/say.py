@@ -98,6 +98,7 @@ def _time(timing: Timing) -> str:
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
     """What a program wants to know of an evaluation. Seeds stay with the judge."""
     data: dict[str, Any] = {"verdict": evaluation.verdict.value, "phase": evaluation.phase.value}
+    data["digest"] = evaluation.candidate_digest
     if evaluation.verify is not None:
         data["verified"] = evaluation.verify.passed and not evaluation.violations
         data["worst_error"] = evaluation.verify.worst_error
