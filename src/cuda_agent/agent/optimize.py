@@ -51,7 +51,7 @@ def optimize(
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
     judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
-    options = OptimizeOptions.parse({"judge": judged, "policy": name, "turns": turns})
+    options = OptimizeOptions.parse({"judge": judged, "policy": name, "limits": {"turns": turns}})
     directory = RunDirectory.create(out, record.name)
     manifest = directory.write_start(record, options, command)
     return _Run(record, options, policy, directory, manifest, progress or (lambda phase, text: None)).play()
@@ -110,10 +110,10 @@ class _Run:
             files = WorkspaceFiles(workspace.directory, self.directory.logs)
             context = Context(workspace, session, files, shell, self.best, self.directory.logs)
             tools = Toolbox(context)
-            brief = Brief(self.task, judge.device, judge.precision, self.options.turns, tools.schemas(), session.graph)
+            brief = Brief(self.task, judge.device, judge.precision, self.options.limits, tools.schemas(), session.graph)
             try:
                 policy = make_policy(self.policy, brief)
-                ending = run(policy, tools, self.transcript, self.options.turns, self.progress)
+                ending = run(policy, tools, self.transcript, self.options.limits.turns, self.progress)
                 if ending.outcome is not Outcome.INTERRUPTED:
                     self._settle(context, session)
             finally:
@@ -152,7 +152,7 @@ class _Run:
             policy=self.options.policy,
             turns=tuple(self.transcript.turns),
             budget=Budget(
-                turns_limit=self.options.turns,
+                turns_limit=self.options.limits.turns,
                 turns_spent=len(self.transcript.turns),
                 wall_s=time.monotonic() - self.started,
                 judge_s=self.judge_s,

@@ -52,9 +52,25 @@ class JudgeOptions(Configuration):
     seed: int | None = None
 
 
+class Limits(Configuration):
+    """What a run may spend; None: as much as it takes. Looked at before every turn: what a turn has begun, it ends."""
+
+    turns: int = Field(default=60, ge=1)
+    #: read and written by the model together.
+    tokens: int | None = Field(default=None, ge=1)
+    #: in the currency of the price table.
+    cost: float | None = Field(default=None, gt=0)
+    #: of the run itself, without the time between a kill and its resumption.
+    wall_s: float | None = Field(default=None, gt=0)
+    #: time of the judge, which holds the device: building, verifying, timing.
+    judge_s: float | None = Field(default=None, gt=0)
+
+
 class OptimizeOptions(Configuration):
     """A run of `cuda-agent optimize`."""
 
     judge: JudgeOptions
     policy: str = "playbook"
-    turns: int = Field(default=60, ge=1)
+    limits: Limits = Limits()
+    #: independent agents on the task, which share the device.
+    parallel: int = Field(default=1, ge=1, le=64)

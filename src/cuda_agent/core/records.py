@@ -214,7 +214,8 @@ class Reward(Record):
 
 
 class ToolCall(Record):
-    """A call that a policy asks for. `malformed` says what is wrong with its arguments as they came; it isn't run then."""
+    """A call that a policy asks for. `malformed` says what is wrong with its arguments as they came; then it isn't
+    run."""
 
     id: str
     tool: str
@@ -271,17 +272,21 @@ class Budget(Record):
 
 
 class Turn(Record):
-    """One step of the loop: what the policy said and asked, and what the tools answered. `budget` is as it stood when
-    the turn ended, so that everything a policy was told can be told again from the turns alone."""
+    """One step of the loop: what the policy said and asked, and what the tools answered. `observation` is what a
+    language model is told where it called nothing. `budget` is as it stood when the turn ended, so that everything a
+    policy was told can be told again from the turns alone."""
 
     index: int
     message: str
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    observation: str = ""
     candidate_digest: str | None = None
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_cached: int = 0
+    tokens_estimated: bool = False
     cost: float | None = None
     token_ids: tuple[int, ...] | None = None
     log_probabilities: tuple[float, ...] | None = None

@@ -9,6 +9,7 @@ import pytest
 
 from cuda_agent.agent.policies.playbook import PlaybookPolicy, _fastest, _groups
 from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.records import Task, ToolResult, Turn
@@ -27,7 +28,7 @@ def graph(operator: str = "aten.relu.default") -> Graph:
 
 def brief(operator: str = "aten.relu.default") -> Brief:
     return Brief(
-        task=Task(name="t", source=""), device=Device.CPU, precision=Precision.TF32, turns=60, tools=[],
+        task=Task(name="t", source=""), device=Device.CPU, precision=Precision.TF32, limits=Limits(), tools=[],
         graph=lambda: graph(operator),
     )  # fmt: skip
 
