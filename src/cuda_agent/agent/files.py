@@ -1,14 +1,16 @@
 """The agent's view of its workspace: every path is confined to it, and only the candidate's files can be written.
 
 A path is walked component by component with O_NOFOLLOW, so a link that a shell command planted (even between check
-and use) leads nowhere; links are refused rather than resolved.
+and use) leads nowhere; links are refused rather than resolved, hard ones too. Files are replaced, never written into.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +19,8 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.workspace.layout import KERNEL_SUFFIXES, MAX_BYTES, is_writable
 
 _HIDDEN = (".cuda-agent", "__pycache__", ".git")
+#: a command may leave any number of files, at any depth; what lies beyond isn't listed.
+_MAX_LISTED, _MAX_DEPTH = 20_000, 16
 
 
 class Refusal(Exception):
@@ -100,13 +104,21 @@ class WorkspaceFiles:
         return old is None
 
     def walk(self) -> Iterator[str]:
-        """Relative paths of the workspace's files, sorted, without links, caches and our own state."""
-        for folder, folders, names in os.walk(self.root):
-            folders[:] = sorted(name for name in folders if name not in _HIDDEN)
-            for name in sorted(names):
-                full = Path(folder) / name
-                if not full.is_symlink() and full.is_file():
-                    yield full.relative_to(self.root).as_posix()
+        """Relative paths of the workspace's regular files, sorted within a folder, without links, caches and our own
+        state. Links that appear meanwhile aren't followed either."""
+        pending: list[tuple[str, ...]] = [()]
+        listed = 0
+        while pending and listed < _MAX_LISTED:
+            parts = pending.pop()
+            with suppress(Refusal), _folder(self.root, parts, "/".join(parts)) as handle, os.scandir(handle) as entries:
+                names = sorted(entries, key=lambda entry: entry.name)
+                for entry in names:
+                    if entry.is_file(follow_symlinks=False):
+                        listed += 1
+                        yield "/".join((*parts, entry.name))
+                inner = [entry.name for entry in names if entry.is_dir(follow_symlinks=False)]
+                if len(parts) < _MAX_DEPTH:
+                    pending += [(*parts, name) for name in reversed(inner) if name not in _HIDDEN]
 
     def _check_writable(self, relative: str) -> None:
         if not is_writable(relative):
@@ -118,23 +130,30 @@ class WorkspaceFiles:
 def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
     """Descriptor of the folder that holds `relative`, and the last name. Follows no link."""
     *folders, name = PurePosixPath(relative).parts or (".",)
+    with _folder(root, folders, relative, create=create) as handle:
+        yield handle, name
+
+
+@contextmanager
+def _folder(root: Path, parts: Sequence[str], shown: str, *, create: bool = False) -> Iterator[int]:
+    """Descriptor of `root/parts…`, opened one component at a time. Raises Refusal: missing, a link, no folder."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     current = os.open(root, flags)
     try:
-        for folder in folders:
+        for part in parts:
             try:
                 if create:
-                    _make_folder(folder, current)
-                following = os.open(folder, flags, dir_fd=current)
+                    _make_folder(part, current)
+                following = os.open(part, flags, dir_fd=current)
             except FileNotFoundError:
-                raise Refusal(f"{relative} doesn't exist.") from None
+                raise Refusal(f"{shown} doesn't exist.") from None
             except NotADirectoryError:
-                raise Refusal(f"{relative} leads through something that isn't a folder.") from None
+                raise Refusal(f"{shown} leads through something that isn't a folder.") from None
             except OSError as error:
-                raise Refusal(f"{relative}: {error.strerror}.") from None
+                raise Refusal(f"{shown}: {error.strerror}.") from None
             os.close(current)
             current = following
-        yield current, name
+        yield current
     finally:
         os.close(current)
 
@@ -157,6 +176,8 @@ def _read_text(folder: int, name: str, shown: str) -> str:
             raise Refusal(f"{shown} is a folder. Use Glob to list it.")
         if not stat.S_ISREG(facts.st_mode):
             raise Refusal(f"{shown} is not a regular file.")
+        if facts.st_nlink > 1:
+            raise Refusal(f"{shown} is a hard link: the same file has another name. Remove it and write it anew.")
         if facts.st_size > MAX_BYTES:
             raise Refusal(f"{shown} is larger than {MAX_BYTES >> 20} MiB. Use Grep or Bash to see parts of it.")
         with os.fdopen(handle, "rb", closefd=False) as stream:
@@ -170,12 +191,21 @@ def _read_text(folder: int, name: str, shown: str) -> str:
 
 
 def _write_text(folder: int, name: str, text: str) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Beside it, then over it: no reader sees half of it, and nothing is written through a link."""
+    temporary = f".{secrets.token_hex(8)}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        handle = os.open(name, flags, 0o644, dir_fd=folder)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode(errors="replace"))
+        handle = os.open(temporary, flags, 0o644, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(text.encode(errors="replace"))
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(temporary, dir_fd=folder)
+            raise
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise Refusal(f"Can't write {name}: {error.strerror}.") from None
         raise StoreError(f"Can't write {name}: {error.strerror}", "Free some space or choose another --out") from None
 
 

@@ -20,6 +20,8 @@ from cuda_agent.core.records import Candidate, Task
 KERNEL_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 MAX_FILES = 200
 MAX_BYTES = 2 << 20
+#: a command may leave any number of files under kernels/, at any depth.
+_MAX_DEPTH, _MAX_ENTRIES = 16, 20_000
 _PRIVATE = ".cuda-agent"
 _TEMPLATE = Path(__file__).with_name("files")
 
@@ -92,8 +94,11 @@ class Workspace:
         """The writable files as they are now. Raises UsageError for a link, text that isn't UTF-8, or too much."""
         files: dict[str, str] = {}
         _refuse_links(self.directory, self.directory / "kernels" / "any")
-        names = [self.directory / "model_new.py", *sorted((self.directory / "kernels").rglob("*"))]
-        for path in names:
+        found, whole = _below(self.directory / "kernels")
+        if not whole:
+            cause = f"kernels/ holds more than {_MAX_ENTRIES} files or is nested deeper than {_MAX_DEPTH} folders"
+            raise UsageError(cause, "Remove what isn't part of the candidate")
+        for path in [self.directory / "model_new.py", *found]:
             name = path.relative_to(self.directory).as_posix()
             if not is_writable(name) or path.is_dir() or not os.path.lexists(path):
                 continue
@@ -110,7 +115,7 @@ class Workspace:
         check_candidate(candidate)
         kernels = self.directory / "kernels"
         _refuse_links(self.directory, kernels / "any")
-        for path in kernels.rglob("*") if kernels.is_dir() else ():
+        for path in _below(kernels)[0]:
             name = path.relative_to(self.directory).as_posix()
             if name not in candidate.files and is_writable(name) and not path.is_dir():
                 path.unlink()
@@ -133,6 +138,28 @@ class Workspace:
                     f"{self.directory} is in use by another run", "Wait for it or use another --out"
                 ) from None
             yield
+
+
+def _below(folder: Path) -> tuple[list[Path], bool]:
+    """Everything under a folder, sorted, through no link; and whether that is all of it."""
+    found: list[Path] = []
+    pending = [(folder, 1)]
+    whole = True
+    while pending:
+        current, depth = pending.pop()
+        try:
+            entries = list(os.scandir(current))
+        except OSError:
+            continue
+        found += [Path(entry.path) for entry in entries]
+        inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        if inner and depth >= _MAX_DEPTH:
+            whole = False
+        else:
+            pending += [(path, depth + 1) for path in inner]
+        if len(found) > _MAX_ENTRIES:
+            return sorted(found), False
+    return sorted(found), whole
 
 
 def _read_plain(path: Path) -> str | None:
