@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.cli.doctor_timing import run_timing
+from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg
 from cuda_agent.cli.output import ProgressView, emit, show
 from cuda_agent.cli.probes import Probe, as_data, probe_all
 from cuda_agent.core.errors import EXIT_OK, DeviceError
 
 
-def command(as_json: JsonArg = False, debug: DebugArg = False) -> int:
+def command(
+    timing: Annotated[
+        bool,
+        typer.Option("--timing", help="Time the same program twice, again and again: how far apart are the times?"),
+    ] = False,
+    device: DeviceArg = DeviceOption.AUTO,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="SECONDS", min=1.0, help="About how long --timing takes.")
+    ] = 60.0,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
     """Say what this machine can do and what is missing. Exit code 0 when cpu or cuda jobs can run, else 4."""
+    if timing:
+        return run_timing(resolve_device(device.value), seconds, as_json=as_json)
     with ProgressView("looking") as progress:
         progress("doctor", "importing torch, compiling, starting a sandbox")
         probes, devices = probe_all()

@@ -53,6 +53,8 @@ class Baselines:
     ) -> None:
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
+        #: forms that are prepared at all, where not all are wanted; to be set before `begin`.
+        self.only: tuple[str, ...] | None = None
         self._worker: Worker | None = None
         self._forms: dict[str, bool] = {}
         self._failed: dict[str, str] = {}
@@ -156,7 +158,8 @@ class Baselines:
             reply = worker.request("load", params, timeout_s=_LOAD_TIMEOUT_S)
         except WorkerFault as error:
             raise self._task_error(error) from None
-        self._forms = _checked_forms(reply)
+        forms = _checked_forms(reply)
+        self._forms = {name: matched for name, matched in forms.items() if self.only is None or name in self.only}
 
     def _task_error(self, error: WorkerFault) -> TaskError:
         cause, _, remedy = error.fault.reason.partition("\n")

@@ -27,6 +27,8 @@ LATE_US = 200.0
 LATE_SHARE = 0.10
 LEAST_PROBES = 20
 PROBES_EACH = 4
+#: how long our own processes are waited for on the CPU: a spare worker imports torch.
+OWN_PATIENCE_S = 10.0
 
 
 class GpuProbe:
@@ -117,7 +119,7 @@ class LoadMonitor:
 def foreign_load(device: Device, uuid: str | None) -> str | None:
     """Why a timing now would share the hardware, None when it wouldn't. Called while our own workers are idle."""
     if device is Device.CPU:
-        return _foreign_cpu_load()
+        return _foreign_cpu_load(time.monotonic() + OWN_PATIENCE_S)
     reading = read_clocks(uuid)
     if reading is None or reading.values.get("utilization", 0.0) <= BUSY_PERCENT:
         return None
@@ -128,14 +130,19 @@ def foreign_load(device: Device, uuid: str | None) -> str | None:
     return probe.neighbour()
 
 
-def _foreign_cpu_load(window_s: float = 0.2) -> str | None:
-    """What works on the machine while this process sleeps."""
-    before = cpu_ticks()
-    time.sleep(window_s)
-    after = cpu_ticks()
-    if before is None or after is None:
-        return None
-    return too_busy(after[0] - before[0], after[1] - before[1])
+def _foreign_cpu_load(end: float, window_s: float = 0.2) -> str | None:
+    """What works on the machine while this process sleeps. Workers that are still starting are waited out until `end`
+    (monotonic seconds)."""
+    while True:
+        own = CpuShare([os.getpid()])
+        before = cpu_ticks()
+        time.sleep(window_s)
+        after = cpu_ticks()
+        if before is None or after is None:
+            return None
+        all_of_it = too_busy(after[0] - before[0], after[1] - before[1])
+        if all_of_it is None or own.neighbour() is not None or time.monotonic() > end:
+            return all_of_it
 
 
 def too_busy(busy: int, total: int) -> str | None:

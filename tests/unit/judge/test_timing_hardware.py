@@ -77,10 +77,25 @@ def test_log_of_clocks() -> None:
 
 
 def test_foreign_load_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([(0, 0), (90, 100), (90, 100), (91, 200)])
+    busy, quiet = [(0, 0), (90, 100)], [(90, 100), (91, 200)]
+    # A look reads the ticks before and after; the share of our own processes is kept beside it.
+    readings = iter([busy[0], *busy, busy[1], quiet[0], *quiet, quiet[1]])
     monkeypatch.setattr(load, "cpu_ticks", lambda: next(readings))
     assert "cores" in (load.foreign_load(Device.CPU, None) or "")
     assert load.foreign_load(Device.CPU, None) is None
+
+
+def test_our_own_starting_workers_are_waited_for() -> None:
+    working = subprocess.Popen(
+        [sys.executable, "-c", "import time\nend = time.monotonic() + 1.2\nwhile time.monotonic() < end: pass"]
+    )
+    try:
+        begin = time.monotonic()
+        found = load.foreign_load(Device.CPU, None)
+        assert found is not None or time.monotonic() - begin > 0.8, "quiet only after it ended"
+    finally:
+        working.kill()
+        working.wait()
 
 
 def test_our_own_work_is_no_neighbour() -> None:

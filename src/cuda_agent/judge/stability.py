@@ -1,0 +1,208 @@
+"""A/A: the same program as candidate and as baseline, through the judge's own profile. What differs from 1 is noise.
+
+Each evaluation has a candidate worker of its own, so what a restart changes (where memory lies, which core, which
+clock) is in the numbers. Nothing is compiled: the program is an operator of torch, and eager is the only baseline.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
+from cuda_agent.judge import timing
+from cuda_agent.judge.baselines import EAGER
+from cuda_agent.judge.profile import Profiled, profile
+from cuda_agent.judge.session import JudgeSession
+
+#: what verification would have found of a program that is the reference itself.
+_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One operator of torch on one tensor of normal values. `label` is about how long it takes."""
+
+    label: str
+    expression: str
+    shape: tuple[int, ...]
+
+    def task(self) -> Task:
+        shape = ", ".join(map(str, self.shape))
+        source = (
+            "import torch\n\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+            f"        return {self.expression}\n\n\ndef get_inputs():\n    return [torch.randn({shape})]\n\n\n"
+            "def get_init_inputs():\n    return []\n"
+        )
+        return Task(name=f"aa_{self.label}".replace(" ", "_").replace("µ", "u"), source=source, origin="stability")
+
+
+KERNELS = {
+    Device.CUDA: (
+        Kernel("5 µs", "torch.relu(x)", (1 << 20,)),
+        Kernel("50 µs", "torch.relu(x)", (24 << 20,)),
+        Kernel("1 ms", "x @ x", (3072, 3072)),
+        Kernel("20 ms", "x @ x", (8192, 8192)),
+    ),
+    Device.CPU: (
+        Kernel("0.2 ms", "torch.tanh(x)", (128, 1024)),
+        Kernel("2 ms", "torch.tanh(x)", (1024, 1024)),
+        Kernel("20 ms", "x @ x", (1024, 1024)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One evaluation: the ratio eager / candidate, whose truth is 1, and what the hardware said. `void` says why there
+    is no ratio."""
+
+    kernel: str
+    ratio: float | None
+    low: float | None = None
+    high: float | None = None
+    latency_us: float | None = None
+    rounds: int = 0
+    seconds: float = 0.0
+    throttle_reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    clocks: dict[str, float] = field(default_factory=dict)
+    candidate_us: tuple[float, ...] = ()
+    baseline_us: tuple[float, ...] = ()
+    void: str = ""
+
+    @property
+    def covers(self) -> bool:
+        """Whether the interval holds the truth."""
+        return self.low is not None and self.high is not None and self.low <= 1.0 <= self.high
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@contextmanager
+def same_twice(
+    kernel: Kernel, options: JudgeOptions, progress: Callable[[str, str], None] | None = None
+) -> Iterator[Callable[[], Sample]]:
+    """A judge for one kernel; each call of what it yields is one evaluation with a worker of its own.
+
+    Raises what a judge raises."""
+    with JudgeSession(kernel.task(), options, progress=progress) as session:
+        session.baselines.only = (EAGER,)
+        yield lambda: _evaluate(session, kernel)
+
+
+def _evaluate(session: JudgeSession, kernel: Kernel) -> Sample:
+    begin = time.monotonic()
+    model = session.task.source + "\n\nModelNew = Model\n"
+    trial = TrialReport(kind="fresh", passed=True, max_abs_error=0.0, candidate_error=_ERROR, eager_error=_ERROR)
+    with session.process(Candidate(files={"model_new.py": model}), None) as process:
+        process.release()
+        session.reference.release()
+        found = profile(
+            session.task,
+            session.options,
+            session.reference,
+            session.baselines,
+            process,
+            VerifyReport(passed=True, trials=(trial,)),
+            session.secrets,
+            floor=_ERROR,
+            progress=session.progress,
+        )
+    return _sample(kernel, found, time.monotonic() - begin)
+
+
+def _sample(kernel: Kernel, found: Profiled, seconds: float) -> Sample:
+    if found.report is None:
+        fault = found.fault
+        if fault is not None and fault.verdict is not Verdict.TIMING_VOID:
+            raise DeviceError(
+                f"The program under test failed: {fault.reason}", "Check the device", detail=fault.log_tail
+            )
+        void = fault.reason if fault is not None else "; ".join(v.detail for v in found.violations)
+        return Sample(kernel.label, None, seconds=seconds, void=void)
+    report: ProfileReport = found.report
+    ratio = report.ratios[EAGER]
+    return Sample(
+        kernel=kernel.label,
+        ratio=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
+        latency_us=report.candidate.latency_us,
+        rounds=report.rounds,
+        seconds=seconds,
+        throttle_reasons=report.throttle_reasons,
+        notes=report.notes,
+        clocks=report.clocks,
+        candidate_us=report.candidate.samples_us,
+        baseline_us=report.baselines[EAGER].samples_us,
+    )
+
+
+# ---------------------------------------------------------------- what the samples say
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Of one kernel: `worst` is the largest |ratio - 1|; `spread` the range of the ratios over their median; `coverage`
+    the share of intervals that hold 1; `half_width` their typical half width over the ratio."""
+
+    kernel: str
+    evaluations: int
+    void: int
+    latency_us: float | None
+    latency_spread: float | None
+    median: float | None
+    worst: float | None
+    spread: float | None
+    coverage: float | None
+    half_width: float | None
+    seconds: float | None
+    throttle_reasons: tuple[str, ...]
+
+
+def summarize(samples: Sequence[Sample]) -> Stability:
+    """The samples of one kernel, at least one."""
+    good = [s for s in samples if s.ratio is not None]
+    ratios = [s.ratio for s in good if s.ratio is not None]
+    times = [s.latency_us for s in good if s.latency_us is not None]
+    widths = [(s.high - s.low) / 2 / s.ratio for s in good if s.low and s.high and s.ratio]
+    reasons = {reason for s in samples for reason in s.throttle_reasons}
+    return Stability(
+        kernel=samples[0].kernel,
+        evaluations=len(samples),
+        void=len(samples) - len(good),
+        latency_us=timing.median(times) if times else None,
+        latency_spread=spread(times),
+        median=timing.median(ratios) if ratios else None,
+        worst=max((abs(ratio - 1.0) for ratio in ratios), default=None),
+        spread=spread(ratios),
+        coverage=sum(s.covers for s in good) / len(good) if good else None,
+        half_width=timing.median(widths) if widths else None,
+        seconds=timing.median([s.seconds for s in good]) if good else None,
+        throttle_reasons=tuple(sorted(reasons)),
+    )
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """(largest - smallest) / median, None below two values."""
+    return (max(values) - min(values)) / timing.median(values) if len(values) > 1 else None
+
+
+def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, draws: int = 1000) -> float | None:
+    """Share of intervals that hold 1, each of the ratios of so many workers drawn from all of them: what is left when
+    restarts, not rounds, are what is sampled. None where there are too few."""
+    ratios = [s.ratio for s in samples if s.ratio is not None]
+    if len(ratios) < restarts:
+        return None
+    rng = random.Random(0)
+    found = [timing.interval(rng.sample(ratios, restarts)) for _ in range(draws)]
+    return sum(low <= 1.0 <= high for low, high in found) / draws
