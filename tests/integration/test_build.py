@@ -17,7 +17,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge import compiler, toolchain
 from cuda_agent.judge.build import Built, build, compile_only
-from cuda_agent.judge.guard import check_symbols
+from cuda_agent.judge.guard import check_built
 from published_workspace import axpby_candidate
 
 pytestmark = pytest.mark.integration
@@ -60,9 +60,19 @@ def test_the_library_is_imported_and_computes(built: Built) -> None:
     assert done.stdout.strip() == str(built.library)
 
 
-def test_an_honest_library_imports_nothing_forbidden(built: Built) -> None:
+def test_an_honest_build_breaks_no_rule(axpby: Candidate, built: Built) -> None:
     assert built.library is not None
-    assert check_symbols(built.objects, Device.CPU) == ()
+    assert check_built(axpby, built.objects, built.library, Device.CPU) == ()
+
+
+def test_what_macros_hide_is_found_in_the_preprocessed_text(axpby: Candidate) -> None:
+    text = "#define T(a) a##nsor\nstatic torch::T(Te) kept;\nREGISTER_BINDING"
+    hidden = changed(axpby, "kernels/axpby_binding.cpp", "REGISTER_BINDING", text)
+    made = build_cpu(hidden)
+    assert made.library is not None
+    (violation,) = check_built(hidden, made.objects, made.library, Device.CPU)
+    assert (violation.rule, violation.layer) == ("kept_tensor", "source")
+    assert violation.detail.startswith("kernels/axpby_binding.cpp:")
 
 
 def test_the_second_build_compiles_nothing(axpby: Candidate, built: Built) -> None:

@@ -21,7 +21,7 @@ from cuda_agent.core.records import (
     Violation,
 )
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge import guard
+from cuda_agent.judge import guard, roofline
 from cuda_agent.judge.build import Progress, build
 from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import profile
@@ -65,7 +65,7 @@ class Case:
         """Guard and compiler. Raises DeviceError, StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
             with self._enter(Phase.GUARD, progress):
-                self._convict(guard.check_sources(self._candidate, self._options.device))
+                self._convict(guard.check_texts(self._candidate))
             with self._enter(Phase.BUILD, progress):
                 self._compile(progress)
 
@@ -74,7 +74,8 @@ class Case:
         self._build, self._library = built.report, built.library
         if built.library is None:
             self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
-        self._convict(guard.check_symbols(built.objects, self._options.device))
+        device = self._options.device
+        self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
 
     # ------------------------------------------------------------ in a worker
 
@@ -140,7 +141,21 @@ class Case:
             raise WorkerFault(found.fault)
         self._convict(found.violations)
         self._profile = found.report
-        self._verdict, self._log_tail = Verdict.PASSED, process.worker.tail()
+        self._log_tail = process.worker.tail()
+        self._look_at_limits(session)
+        self._verdict = Verdict.PASSED
+
+    def _look_at_limits(self, session: JudgeSession) -> None:
+        """Quarantines a time that the hardware can't reach; notes one that needs fewer operations."""
+        limits = roofline.hardware(self._options.device, self._options.precision)
+        if limits is None or self._profile is None:
+            return
+        work = roofline.work_of(session.known_graph(), session.reference.spec.outputs)
+        found = roofline.examine(self._profile.candidate.latency_us, work, limits)
+        if found.flag is not None:
+            self._profile = self._profile.model_copy(update={"notes": (*self._profile.notes, found.flag)})
+        if found.quarantine is not None:
+            self._decide(Verdict.QUARANTINED, found.quarantine, self._log_tail)
 
     # ------------------------------------------------------------ how it went
 

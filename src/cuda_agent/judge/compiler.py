@@ -10,7 +10,8 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
+from cuda_agent.judge.guard import PREPROCESSED
+from cuda_agent.judge.guard.preprocessed import Preprocessed, own_lines, save
 from cuda_agent.judge.toolchain import Toolchain
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
@@ -61,13 +64,15 @@ class ObjectCache:
         os.utime(path.parent)
         return path
 
-    def keep(self, kind: str, key: str, name: str, made: Path) -> Path:
-        """Move a finished file in. Raises StoreError when there is no space."""
+    def keep(self, kind: str, key: str, name: str, made: Path, beside: Sequence[Path] = ()) -> Path:
+        """Move a finished file in, with what belongs to it. Raises StoreError when there is no space."""
         folder = self.root / kind / key
         staging = Path(tempfile.mkdtemp(dir=self.root / "scratch"))
         try:
             shutil.move(made, staging / name)
             (staging / name).chmod(0o555)
+            for path in beside:
+                shutil.move(path, staging / path.name)
             staging.chmod(0o755)
             if not (folder / name).exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -138,7 +143,9 @@ class Compiler:
 
     def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
         made_with = header.parent.name if header else ""
-        return digest_text(_CACHE_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
+        return digest_text(
+            _CACHE_FORMAT, PREPROCESSED, self.tools.fingerprint, *command, made_with, source, digest_files(files)
+        )
 
     def compile(
         self,
@@ -151,25 +158,54 @@ class Compiler:
     ) -> Outcome:
         """Compile `source`, which sees nothing of the workspace but `files`; messages name paths as there.
 
-        `started` is told when a compiler really runs.
+        `started` is told when a compiler really runs. What its preprocessor made of the candidate's files lies beside
+        the object, for the guard.
         """
         key = self.object_key(command, files, source, header)
         found = self.cache.find("objects", key, "object.o")
         if found is not None:
             return Outcome(found, "", cached=True)
         started(source)
+        included = ["-Winvalid-pch", "-include", str(header)] if header else []
+        full = [*command, *included]
+        with ThreadPoolExecutor(1, thread_name_prefix="preprocess") as side, self._tree(files) as (scratch, root):
+            made = scratch / "object.o"
+            if source.endswith(".cu"):
+                # nvcc's own intermediate files, of the host's pass and the device's.
+                keep, preprocessing = ["--keep", "--keep-dir", str(scratch / "kept")], None
+            else:
+                keep, preprocessing = [], side.submit(self._preprocess, full, files, source, header)
+            outcome = self.run([*full, *keep, "-c", source, "-o", str(made)], root, scratch, made, header)
+            if outcome.output is None:
+                return outcome
+            passes = _passes((scratch / "kept").glob("*.ii")) if preprocessing is None else preprocessing.result()
+            if not passes:
+                return Outcome(None, outcome.log, "the preprocessor failed")
+            save(passes, scratch / PREPROCESSED)
+            return Outcome(self.cache.keep("objects", key, "object.o", made, [scratch / PREPROCESSED]), outcome.log)
+
+    def _preprocess(
+        self, command: list[str], files: Mapping[str, str], source: str, header: Path | None
+    ) -> list[Preprocessed]:
+        """g++'s preprocessor alone, with the compile's own flags and in a folder that nothing tells from the compile's:
+        `__has_include` must find the same. The precompiled header isn't read again: 0.05 s instead of 1.5 s."""
+        with self._tree(files) as (scratch, root):
+            made = scratch / "object.o"
+            options = ["-fpch-preprocess"] if header else []
+            self.run([*command, *options, "-E", source, "-o", str(made)], root, scratch, made, header)
+            return _passes([made])
+
+    @contextmanager
+    def _tree(self, files: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
+        """(scratch folder, the workspace in it) with these files."""
         with self.cache.scratch() as scratch:
             root = scratch / "workspace"
             for name, text in files.items():
                 path = root / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-            made = scratch / "object.o"
-            extra = ["-Winvalid-pch", "-include", str(header)] if header else []
-            outcome = self.run([*command, *extra, "-c", source, "-o", str(made)], root, scratch, made, header)
-            if outcome.output is None:
-                return outcome
-            return Outcome(self.cache.keep("objects", key, "object.o", made), outcome.log)
+            (scratch / "kept").mkdir()
+            yield scratch, root
 
     def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
         """Run one compiler in a sandbox that may write only to `scratch`; `made` is the file that it must leave there.
@@ -235,6 +271,11 @@ class Compiler:
                 kept = self.cache.keep("headers", key, f"{_HEADER}.gch", made)
                 shutil.copyfile(source, kept.with_suffix(""))
                 return kept.with_suffix("")
+
+
+def _passes(outputs: Iterable[Path]) -> list[Preprocessed]:
+    """The candidate's own lines of a preprocessor's outputs."""
+    return [own_lines(path.read_text(errors="replace")) for path in sorted(outputs) if _is_plain(path)]
 
 
 def _is_plain(path: Path) -> bool:

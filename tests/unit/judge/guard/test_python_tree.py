@@ -1,17 +1,11 @@
-"""The guard's first layers: each cheat has an honest twin that must pass."""
+"""The syntax tree of `model_new.py`: each cheat has an honest twin that must pass."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
-from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.guard import check_sources, forbidden_symbol
-from cuda_agent.workspace.layout import fixed_files
-from published_workspace import axpby_candidate
+from cuda_agent.judge.guard import check_texts
 
 HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport cuda_extension\n"
 
@@ -27,8 +21,8 @@ def module(forward: str, *, init: str = "pass", extra: str = "", head: str = HEA
     )
 
 
-def rules(text: str, path: str = "model_new.py", device: Device = Device.CUDA) -> set[str]:
-    return {violation.rule for violation in check_sources(Candidate(files={path: text}), device)}
+def rules(text: str) -> set[str]:
+    return {violation.rule for violation in check_texts(Candidate(files={"model_new.py": text}))}
 
 
 HONEST_MODULES = {
@@ -132,7 +126,7 @@ CHEATING_MODULES = {
 
 @pytest.mark.parametrize("name", HONEST_MODULES)
 def test_honest_modules_pass(name: str) -> None:
-    assert check_sources(Candidate(files={"model_new.py": HONEST_MODULES[name]}), Device.CUDA) == ()
+    assert check_texts(Candidate(files={"model_new.py": HONEST_MODULES[name]})) == ()
 
 
 @pytest.mark.parametrize("name", CHEATING_MODULES)
@@ -143,115 +137,10 @@ def test_cheating_modules_are_convicted(name: str) -> None:
 
 def test_detail_names_file_and_line() -> None:
     text = module("return torch.relu(x)")
-    (violation,) = check_sources(Candidate(files={"model_new.py": text}), Device.CUDA)
+    (violation,) = check_texts(Candidate(files={"model_new.py": text}))
     line = next(number for number, row in enumerate(text.splitlines(), 1) if "relu" in row)
     assert violation.detail.startswith(f"model_new.py:{line}: torch.relu")
 
 
-@pytest.mark.parametrize("device", list(Device))
-def test_published_workspace_passes(device: Device) -> None:
-    assert check_sources(axpby_candidate(device), device) == ()
-
-
-def test_examples_of_the_skill_file_pass() -> None:
-    text = fixed_files()["SKILL.md"]
-    blocks = dict(enumerate(re.findall(r"```(cuda|cpp|python)\n(.*?)```", text, re.DOTALL)))
-    suffix = {"cuda": "kernels/{}.cu", "cpp": "kernels/{}.cpp"}
-    files = {suffix[kind].format(index): code for index, (kind, code) in blocks.items() if kind in suffix}
-    files["model_new.py"] = next(
-        code for kind, code in blocks.values() if kind == "python" and "class ModelNew" in code
-    )
-    assert len(files) == 4
-    assert check_sources(Candidate(files=files), Device.CUDA) == ()
-
-
-def binding(statement: str, includes: str = "") -> str:
-    head = f'#include <torch/types.h>\n{includes}\n#include "../binding_registry.h"\n'
-    return f"{head}void f(torch::Tensor x) {{\n  {statement}\n}}\n"
-
-
-HONEST_SOURCES = {
-    "comment": binding("// at::relu(x) and system(1) are only words\n/* dlopen\nfork */"),
-    "string": binding('TORCH_CHECK(x.dim() == 2, "use at::relu, system( or time( elsewhere");'),
-    "digit separators": binding("int64_t n = 1'000'000; const char c = '\\'';"),
-    "member": binding("options.time(); p->system();"),
-    "allocation": binding("at::Tensor y = torch::empty({2}, x.options().dtype(torch::kHalf)), z = at::empty_like(y);"),
-    "blas handle": binding(
-        "auto h = at::cuda::getCurrentCUDABlasHandle();", "#include <ATen/cuda/CUDAContext.h>\n#include <cublas_v2.h>"
-    ),
-    "inline PTX": 'asm volatile("mma.sync.aligned.m16n8k8;" ::: );',
-}  # fmt: skip
-CHEATING_SOURCES = {
-    "compute": (binding("at::relu(x);"), "torch_compute"),
-    "split by a continuation": (binding("at::re\\\nlu(x);"), "torch_compute"),
-    "spaces": (binding("torch :: nn :: functional :: relu(x);"), "torch_compute"),
-    "product on the GPU": (binding("at::mm(x, x);"), "torch_compute"),
-    "using namespace": ("using namespace at;\n" + binding("relu(x);"), "hidden_names"),
-    "dispatcher": (binding("c10::Dispatcher::singleton();"), "torch_compute"),
-    "python": (binding('py::module_::import("torch").attr("relu")(x);'), "python_from_c"),
-    "script header": (binding("", "#include <torch/script.h>"), "forbidden_header"),
-    "computed include": (binding("", "#include HIDDEN"), "computed_include"),
-    "absolute include": (binding("", '#include "/etc/passwd"'), "forbidden_header"),
-    "other library": (binding("", "#include <cub/cub.cuh>"), "forbidden_header"),
-    "process": (binding('system("true");'), "process"),
-    "thread": (binding("std::thread t;"), "process"),
-    "loader": (binding('dlopen("libtorch.so", 2);'), "loader"),
-    "clock": (binding("auto t = std::chrono::steady_clock::now();"), "clock"),
-    "side stream": (binding("cudaStreamCreateWithFlags(&s, 1);"), "cuda_side_channel"),
-    "environment": (binding('getenv("HOME");'), "outside_world"),
-    "raw string hides nothing": (binding('auto s = R"(quiet)"; at::relu(x);'), "torch_compute"),
-    "host assembler": (binding('asm volatile("syscall");'), "inline_assembler"),
-}
-
-
-@pytest.mark.parametrize("name", HONEST_SOURCES)
-def test_honest_sources_pass(name: str) -> None:
-    path = "kernels/a.cu" if "PTX" in name else "kernels/a_binding.cpp"
-    assert check_sources(Candidate(files={path: HONEST_SOURCES[name]}), Device.CUDA) == ()
-
-
-@pytest.mark.parametrize("name", CHEATING_SOURCES)
-def test_cheating_sources_are_convicted(name: str) -> None:
-    text, rule = CHEATING_SOURCES[name]
-    assert rule in rules(text, "kernels/a_binding.cpp")
-
-
-def test_products_through_torch_are_allowed_on_the_cpu_only() -> None:
-    text = binding("at::mm_out(y, x, w); at::convolution(x, w, b);")
-    assert rules(text, "kernels/a_binding.cpp", Device.CPU) == set()
-    assert rules(text, "kernels/a_binding.cpp", Device.CUDA) == {"torch_compute"}
-    assert forbidden_symbol("at::_ops::mm_out::call(at::Tensor const&)", Device.CPU) == ""
-    assert forbidden_symbol("at::_ops::mm_out::call(at::Tensor const&)", Device.CUDA) == "torch_compute"
-
-
-def test_line_numbers_survive_continuations() -> None:
-    text = "#define A \\\n  1\n\nvoid f() { at::relu(x); }\n"
-    (violation,) = check_sources(Candidate(files={"kernels/a.cpp": text}), Device.CPU)
-    assert violation.detail.startswith("kernels/a.cpp:4:")
-
-
-@pytest.mark.parametrize(
-    ("symbol", "rule"),
-    [
-        ("at::_ops::empty_like::call(at::Tensor const&)", ""),
-        ("at::_ops::relu::call(at::Tensor const&)", "torch_compute"),
-        ("at::native::relu(at::Tensor const&)", "torch_compute"),
-        ("torch::autograd::generated::foo", "torch_compute"),
-        ("vtable for torch::autograd::AutogradMeta", ""),
-        ("dlsym@GLIBC_2.34", "loader"),
-        ("pthread_create@GLIBC_2.34", "process"),
-        ("pthread_mutex_lock@GLIBC_2.2.5", ""),
-        ("std::chrono::_V2::steady_clock::now()@GLIBCXX_3.4.19", "clock_or_outside"),
-        ("cudaLaunchKernel@libcudart.so.13", ""),
-        ("cudaStreamCreate@libcudart.so.13", "cuda_side_channel"),
-        ("PyImport_ImportModule", "python_from_c"),
-        ("PyFrame_GetBack", ""),
-    ],
-)
-def test_symbols(symbol: str, rule: str) -> None:
-    found = forbidden_symbol(symbol, Device.CUDA)
-    assert found in ("clock", "outside_world") if rule == "clock_or_outside" else found == rule
-
-
-def test_a_syntax_error_is_left_to_the_loader(tmp_path: Path) -> None:
-    assert check_sources(Candidate(files={"model_new.py": "def ("}), Device.CPU) == ()
+def test_a_syntax_error_is_left_to_the_loader() -> None:
+    assert check_texts(Candidate(files={"model_new.py": "def ("})) == ()

@@ -1,7 +1,4 @@
-"""What can be read off a candidate without running it: its Python's syntax tree, its C++, its library's imports.
-
-These layers convict and never acquit: what they can't see, the dispatcher, output and timing layers must.
-"""
+"""What a candidate's object files ask the linker for and define, and which libraries the linked one needs."""
 
 from __future__ import annotations
 
@@ -12,10 +9,8 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
-from cuda_agent.core.records import Candidate, Violation
-from cuda_agent.judge.guard_names import words
-from cuda_agent.judge.guard_python import check_module
-from cuda_agent.judge.guard_source import check_source
+from cuda_agent.core.records import Violation
+from cuda_agent.judge.guard.python_names import words
 
 _ALLOCATE = words(
     """
@@ -38,11 +33,17 @@ _CPU_VENDOR = words(
     """
 )
 
+LAYER = "symbols"
+_LIBRARIES = re.compile(
+    r"^(?:lib(?:c10|torch|torch_cpu|torch_python|c10_cuda|torch_cuda|torch_global_deps|gomp|stdc\+\+|gcc_s|m|c|rt|dl"
+    r"|pthread|cudart|cublas|cublasLt|cudnn|cudnn_\w+|python3(?:\.\d+)?)|ld-linux[\w-]*)(?:-\w+)?\.so(?:\.[\d.]+)?$"
+)
 _OPERATOR = re.compile(r"^at::_ops::(\w+)::")
 #: names may follow a return type or `vtable for`.
 _TORCH_FORBIDDEN = re.compile(
     r"""^(?:.*\s)?(?: at::(?:native|cpu|meta|redispatch|functorch|internal::invoke_parallel|globalContext|Context::)
-      | at::cuda::(?:blas|solver|sparse) | c10::(?:Dispatcher|OperatorHandle|impl::OperatorEntry)
+      | at::cuda::(?:blas|solver|sparse) | c10::(?:Dispatcher|OperatorHandle)
+      | c10::impl::(?:OperatorEntry|TorchDispatchModeTLS|PythonDispatcherTLS) | at::detail::empty
       | c10::cuda::(?:getStreamFromPool|setCurrentCUDAStream)
       | torch::(?:jit|nn|inductor|aot_inductor|dynamo|Library|CppFunction|profiler|autograd::(?!AutogradMeta)) )""",
     re.VERBOSE,
@@ -81,18 +82,6 @@ _CXX_FORBIDDEN = re.compile(
 )
 
 
-def check_sources(candidate: Candidate, device: Device) -> tuple[Violation, ...]:
-    """Every broken rule that the texts show, with file and line. Empty does not mean honest."""
-    found: list[Violation] = []
-    for path in sorted(candidate.files):
-        text = candidate.files[path]
-        if path == "model_new.py":
-            found += check_module(text, path)
-        else:
-            found += check_source(text, path, device)
-    return tuple(found)
-
-
 def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violation, ...]:
     """Every forbidden thing that the candidate's own object files ask the linker for; source path -> object.
 
@@ -103,22 +92,52 @@ def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violatio
 
 
 def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
-    command = ["nm", "--undefined-only", "-C", str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except FileNotFoundError:
-        raise DeviceError("The symbol lister nm is missing", "apt install binutils") from None
-    if done.returncode != 0:
-        return [Violation(rule="unreadable_object", layer="symbols", detail=f"{source}: {done.stderr.strip()[:200]}")]
+    listed = _binutils("nm", "--undefined-only", "-C", str(path))
+    if listed is None:
+        return [Violation(rule="unreadable_object", layer=LAYER, detail=f"{source}: nm can't read its object file")]
     found = []
-    for line in done.stdout.splitlines():
+    for line in listed.splitlines():
         _, _, symbol = line.strip().partition(" ")
         rule = forbidden_symbol(symbol.strip(), device)
         # nvcc's host side of a device function calls exit, so in its objects the name says nothing.
         if rule and not (symbol.strip() == "exit" and source.endswith(".cu")):
             detail = f"{source} uses {symbol.split('(')[0][:160]}"
-            found.append(Violation(rule=rule, layer="symbols", detail=detail))
+            found.append(Violation(rule=rule, layer=LAYER, detail=detail))
     return found
+
+
+def check_library(library: Path) -> tuple[Violation, ...]:
+    """Every library that the linked one needs and that a candidate may not bring in. Raises DeviceError."""
+    listed = _binutils("readelf", "--dynamic", "--wide", str(library))
+    if listed is None:
+        return (Violation(rule="unreadable_object", layer=LAYER, detail=f"readelf can't read {library.name}"),)
+    needed = re.findall(r"\(NEEDED\)[^\[]*\[([^\]]*)\]", listed)
+    return tuple(
+        Violation(rule="needed_library", layer=LAYER, detail=f"the library needs {name}")
+        for name in needed
+        if not _LIBRARIES.match(name)
+    )
+
+
+def defined_functions(objects: Mapping[str, Path]) -> frozenset[str]:
+    """Mangled names of the functions that the candidate's object files define. nvcc gives the host's launcher of a
+    kernel the kernel's own name, so a kernel is the candidate's exactly when its name is among them."""
+    names: set[str] = set()
+    for path in objects.values():
+        for line in (_binutils("nm", "--defined-only", str(path)) or "").splitlines():
+            kind, _, name = line.partition(" ")[2].partition(" ")
+            if kind in ("t", "T", "w", "W", "u"):
+                names.add(name)
+    return frozenset(names)
+
+
+def _binutils(*command: str) -> str | None:
+    """What a tool prints, None where it fails. Raises DeviceError when it is missing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        raise DeviceError(f"{command[0]} is missing", "apt install binutils") from None
+    return done.stdout if done.returncode == 0 else None
 
 
 def forbidden_symbol(symbol: str, device: Device) -> str:

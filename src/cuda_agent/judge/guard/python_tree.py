@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from cuda_agent.core.records import Violation
-from cuda_agent.judge import guard_names as lists
+from cuda_agent.judge.guard import python_names as lists
 
 _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
 

@@ -1,0 +1,55 @@
+"""What can be read off a candidate without running it: its texts, what the preprocessor made of them, its objects.
+
+The layers convict and never acquit. Before the build: the syntax tree of `model_new.py`, the directives of C++ and CUDA
+files. After it: names and declarations in preprocessed text, imported symbols, needed libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Candidate, Violation
+from cuda_agent.judge.guard import preprocessed
+from cuda_agent.judge.guard.directives import check_directives
+from cuda_agent.judge.guard.python_tree import check_module
+from cuda_agent.judge.guard.source import check_preprocessed
+from cuda_agent.judge.guard.symbols import check_library, check_symbols, forbidden_symbol
+
+#: where a compile leaves what its preprocessor made, beside the object file.
+PREPROCESSED = "preprocessed.json"
+
+
+def check_texts(candidate: Candidate) -> tuple[Violation, ...]:
+    """Every broken rule that the texts show as they are written, with file and line."""
+    found: list[Violation] = []
+    for path in sorted(candidate.files):
+        text = candidate.files[path]
+        found += check_module(text, path) if path == "model_new.py" else check_directives(text, path)
+    return tuple(found)
+
+
+def check_built(
+    candidate: Candidate, objects: Mapping[str, Path], library: Path, device: Device
+) -> tuple[Violation, ...]:
+    """Every broken rule that compiling made visible. `objects`: source path -> object file of the candidate's own.
+
+    Raises DeviceError when binutils are missing.
+    """
+    found: list[Violation] = []
+    for source, path in objects.items():
+        passes = preprocessed.load(path.with_name(PREPROCESSED))
+        found += check_preprocessed(passes, candidate, source, device)
+    return (*found, *check_symbols(objects, device), *check_library(library))
+
+
+__all__ = [
+    "PREPROCESSED",
+    "check_built",
+    "check_library",
+    "check_preprocessed",
+    "check_symbols",
+    "check_texts",
+    "forbidden_symbol",
+]

@@ -1,0 +1,148 @@
+"""Variables of a binding that outlive a call and can hold tensors: results kept from one call to the next.
+
+Found in the syntax tree that tree-sitter's CUDA grammar gives of preprocessed text; where it doesn't understand a text,
+a plain look for `static … Tensor …` helps out. Handles, plans and sizes may be kept; tensors belong to `ModelNew`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from cuda_agent.judge.guard.lexer import without_literals
+from cuda_agent.judge.guard.python_names import words
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+RULE = "kept_tensor"
+_HOLDS = (
+    r"\b(?:Tensor|TensorBase|TensorImpl|TensorList|Variable|Storage|StorageImpl|DataPtr|IValue|intrusive_ptr|PyObject"
+    r"|weak_intrusive_ptr|(?:py|pybind11)\s*::\s*(?:object|dict|list|tuple|set|handle|function|capsule)|std\s*::\s*any)\b"
+)
+_MAKES = r"\b(?:at|torch)\s*::\s*(?:empty|zeros)\w*\s*\("
+_SCOPES = words("translation_unit namespace_definition declaration_list linkage_specification template_declaration")
+#: a declaration up to its end or initialiser, without parentheses, which a prototype has.
+_PLAIN = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*?(?=[;={])")
+
+Add = Callable[[str, int, str], None]
+
+
+def check_declarations(text: str, add: Add) -> None:
+    """Tells `add` (rule, offset, what) each variable that keeps tensors between calls."""
+    code = without_literals(text)
+    data = code.encode()
+    root = _parser().parse(data).root_node
+    nodes = list(_walk(root))
+    holds = _pattern(_own_holders(nodes))
+    parameters = {_text(name) for node in nodes if node.type == "type_parameter_declaration" for name in node.children}
+    found = {_offset(data, node) for node in nodes if _keeps(node, holds, parameters)}
+    if root.has_error:
+        found |= {match.start() for match in _PLAIN.finditer(code) if holds.search(match.group())}
+    for offset in sorted(found):
+        line = code[offset : offset + 200].partition(";")[0]
+        add(RULE, offset, f"{line[:80]}: a tensor kept between calls; keep it in ModelNew")
+
+
+def _keeps(node: Node, holds: re.Pattern[str], parameters: set[str]) -> bool:
+    """`parameters`: names of template parameters, which may stand for tensors."""
+    if node.type == "lambda_capture_initializer":
+        return holds.search(_text(node)) is not None
+    if not _lives_on(node) or "constexpr" in {_text(child) for child in node.children}:
+        return False
+    kind = node.child_by_field_name("type")
+    used = set(re.findall(r"\w+", _text(kind))) if kind is not None else set()
+    return bool(used & parameters) or holds.search(_text(node)) is not None
+
+
+def _pattern(names: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join([_HOLDS, _MAKES, *(rf"\b{re.escape(name)}\b" for name in names)]))
+
+
+def _own_holders(nodes: list[Node]) -> list[str]:
+    """Names of the text's own classes and aliases that hold tensors, directly or through one another."""
+    made = [(name, _contents(node)) for node in nodes for name in _defined_types(node)]
+    known: set[str] = set()
+    while more := {name for name, text in made if name not in known and _pattern(known).search(text)}:
+        known |= more
+    return sorted(known)
+
+
+def _defined_types(node: Node) -> list[str]:
+    if node.type in ("struct_specifier", "class_specifier", "union_specifier", "alias_declaration"):
+        name = node.child_by_field_name("name")
+        return [_text(name)] if name is not None and name.type == "type_identifier" else []
+    if node.type == "type_definition":
+        return [_text(child) for child in node.children_by_field_name("declarator") if child.type == "type_identifier"]
+    return []
+
+
+def _contents(node: Node) -> str:
+    """What a class or alias is made of: its bases and fields, or the other type."""
+    body = node.child_by_field_name("body")
+    if body is None:
+        kind = node.child_by_field_name("type")
+        return "" if kind is None else _text(kind)
+    parts = [child for child in body.named_children if child.type == "field_declaration" and not _is_prototype(child)]
+    bases = [child for child in node.named_children if child.type == "base_class_clause"]
+    return "\n".join(_text(part) for part in (*bases, *parts))
+
+
+def _lives_on(node: Node) -> bool:
+    """A variable that lives as long as the library: static, thread-local, or outside of functions."""
+    if node.type not in ("declaration", "field_declaration"):
+        return False
+    stored = {child.text for child in node.children if child.type == "storage_class_specifier"}
+    static = bool(stored & {b"static", b"thread_local"})
+    if node.type == "field_declaration":
+        return static and not _is_prototype(node)
+    return static if _in_function(node) else not _is_prototype(node)
+
+
+def _is_prototype(node: Node) -> bool:
+    return all(_leads_to_function(child) for child in node.children_by_field_name("declarator"))
+
+
+def _leads_to_function(node: Node | None) -> bool:
+    while node is not None:
+        if node.type == "function_declarator":
+            inner = node.child_by_field_name("declarator")
+            return inner is None or inner.type != "parenthesized_declarator"
+        if node.type not in ("pointer_declarator", "reference_declarator"):
+            return False
+        node = node.child_by_field_name("declarator") or (node.named_children[-1] if node.named_children else None)
+    return False
+
+
+def _in_function(node: Node) -> bool:
+    parent = node.parent
+    while parent is not None and parent.type in _SCOPES:
+        parent = parent.parent
+    return parent is not None
+
+
+def _walk(root: Node) -> Iterator[Node]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode(errors="replace")
+
+
+def _offset(data: bytes, node: Node) -> int:
+    """tree-sitter counts bytes."""
+    return len(data[: node.start_byte].decode(errors="replace"))
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    import tree_sitter_cuda
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_cuda.language()))

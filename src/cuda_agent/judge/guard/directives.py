@@ -1,0 +1,112 @@
+"""The directives in a candidate's C++ and CUDA files, as they are written: which headers it includes, and whether its
+text can be trusted to say where a line comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cuda_agent.core.records import Violation
+from cuda_agent.judge.guard.lexer import TOKEN
+from cuda_agent.judge.guard.python_names import words
+
+_HEADERS_FORBIDDEN = re.compile(
+    r"""^(?: (?:dlfcn|unistd|pthread|signal|spawn|threads|link|elf|time)\.h$
+      | (?:sys|linux|arpa|netinet|asm)/
+      | (?:csignal|thread|future|fstream|filesystem|chrono|ctime|semaphore)$
+      | torch/(?:script|nn|jit|optim|serialize|library|csrc/(?:jit|inductor|dynamo|profiler|autograd/engine))
+      | ATen/(?:native|core/dispatch|cpu|Parallel|functorch|cuda/(?:CUDABlas|CUDAGraph|CUDAEvent))
+      | (?:thrust/|cub/|cutlass|cute/|cufft|cusparse|cusolver|curand|npp|nvjpeg|nvrtc|cutensor|nccl|cupti|nvml)
+      | (?:dnnl|oneapi|mkl|cblas|openblas|Eigen|xsimd) )""",
+    re.VERBOSE,
+)
+_SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
+_DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)$", re.MULTILINE)
+_KNOWN = words("include define undef if ifdef ifndef elif elifdef elifndef else endif pragma error warning") | {""}
+#: a body that can't hold code: a number, a word, a string.
+_PLAIN_BODY = re.compile(r"\s*(?:\(?\s*-?[\w.]+\s*\)?|\"[^\"]*\")?\s*$")
+_DEFINED = re.compile(r"\s*(?P<name>\w+)(?P<parameters>\()?(?P<body>.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A macro with a body that may hold code."""
+
+    path: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A file with continued lines joined and comments blanked; literals stay."""
+
+    joined: str
+    code: str
+    #: offsets in `joined` at which a line was continued.
+    splices: list[int]
+
+    def line(self, offset: int) -> int:
+        return self.joined.count("\n", 0, offset) + bisect_right(self.splices, offset) + 1
+
+
+def check_directives(text: str, path: str) -> list[Violation]:
+    """Headers that a candidate may not include, and directives other than the plain ones (`#line` among them)."""
+    found: list[Violation] = []
+    read = _read(text)
+
+    def add(rule: str, offset: int, what: str) -> None:
+        detail = f"{path}:{read.line(offset)}: {' '.join(what.split())[:120]}"
+        found.append(Violation(rule=rule, layer="source", detail=detail))
+
+    for token in TOKEN.finditer(read.joined):
+        if token["raw"] and any(token.start() < splice < token.end() for splice in read.splices):
+            add("hidden_text", token.start(), "a raw string with a line continuation in it")
+    for name, rest, offset in _directives(read):
+        if name not in _KNOWN:
+            add("hidden_text", offset, f"#{name}{rest}: only the usual directives")
+        elif name == "include":
+            _check_include(rest.strip(), offset, add)
+    return found
+
+
+def macros(text: str, path: str) -> list[Macro]:
+    """The macros of a file whose bodies may hold code."""
+    read, found = _read(text), []
+    for name, rest, offset in _directives(read):
+        defined = _DEFINED.match(rest) if name == "define" else None
+        if defined and not (defined["parameters"] is None and _PLAIN_BODY.match(defined["body"])):
+            found.append(Macro(path, read.line(offset), defined["name"]))
+    return found
+
+
+def _check_include(what: str, offset: int, add: object) -> None:
+    assert callable(add)
+    if not re.fullmatch(r'<[^>"\n]*>|"[^"\n]*"', what):
+        add("computed_include", offset, f"#include {what}")
+        return
+    name = what[1:-1]
+    if name.startswith("/") or _HEADERS_FORBIDDEN.search(name):
+        add("forbidden_header", offset, f"#include {what}")
+
+
+def _directives(read: _Text) -> Iterator[tuple[str, str, int]]:
+    """(name, rest of the line, offset); those in raw strings included, since a skipped branch isn't lexed alike."""
+    for match in _DIRECTIVE.finditer(read.code):
+        yield match["name"], match["rest"], match.start("name")
+
+
+def _read(text: str) -> _Text:
+    parts, splices, position, length = [], [], 0, 0
+    for match in _SPLICE.finditer(text):
+        parts.append(text[position : match.start()])
+        length += match.start() - position
+        splices.append(length)
+        position = match.end()
+    joined = "".join(parts) + text[position:]
+    # A comment is one space to the compiler, line breaks and all.
+    code = TOKEN.sub(lambda match: " " * len(match.group()) if match["comment"] else match.group(), joined)
+    return _Text(joined, code, splices)

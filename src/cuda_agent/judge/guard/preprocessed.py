@@ -1,0 +1,139 @@
+"""What the compiler's preprocessor made of a candidate's files: macros expanded, tokens pasted, headers left out.
+
+Line markers (`# 12 "file" 1`) say which file a line comes from: 1 enters a file, 2 returns to it. Whether a line is the
+candidate's follows from entering and returning alone. `directives` refuses texts that write markers themselves; what
+looks like a marker inside a raw string is told apart here.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cuda_agent.judge.guard.lexer import TOKEN
+
+_MARKER = re.compile(r'^# (?P<line>\d+) "(?P<path>(?:[^"\\\n]|\\.)*)"(?P<flags>(?: \d)*)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive lines of one of the candidate's files, from `line` on."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Preprocessed:
+    """The candidate's own lines of one compiler pass, in the order in which the compiler sees them. `headers`: files
+    that are not the candidate's, each with the number of own pieces before it was entered."""
+
+    pieces: tuple[Piece, ...]
+    headers: tuple[tuple[int, str], ...] = ()
+    _starts: list[int] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """All pieces, each beginning on a line of its own."""
+        return "\n".join(piece.text for piece in self.pieces)
+
+    def place(self, offset: int) -> str:
+        """`kernels/a.cu:12` for an offset in `text`."""
+        if not self._starts:
+            position = 0
+            for piece in self.pieces:
+                self._starts.append(position)
+                position += len(piece.text) + 1
+        index = max(0, bisect_right(self._starts, offset) - 1)
+        piece = self.pieces[index]
+        return f"{piece.path}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
+
+
+def own_lines(text: str) -> Preprocessed:
+    """The lines of a preprocessor's output that come from `kernels/`; it ran in the workspace's folder."""
+    pieces: list[Piece] = []
+    headers: list[tuple[int, str]] = []
+    for path, line, piece, entered in _stretches(text):
+        own = _own_path(path)
+        if own is None:
+            if entered:
+                headers.append((len(pieces), path))
+        elif piece:
+            pieces.append(Piece(own, line, piece))
+    return Preprocessed(tuple(pieces), tuple(headers))
+
+
+def _stretches(text: str) -> Iterator[tuple[str, int, str, bool]]:
+    """(path, first line, text, whether the file is entered here) between two markers."""
+    stack: list[str] = [""]
+    position, line, entered = 0, 1, False
+    while True:
+        marker = _next_marker(text, position, own=_own_path(stack[-1]) is not None)
+        end = marker.start() if marker else len(text)
+        yield stack[-1], line, text[position:end], entered
+        if marker is None:
+            return
+        path, flags = _unescaped(marker["path"]), marker["flags"].split()
+        if "1" in flags:
+            stack.append(path)
+        elif "2" in flags:
+            stack[1:] = stack[1:-1]
+        elif len(stack) == 1:
+            # The first markers of an output name the source itself, the built-in macros and the command line.
+            stack[-1] = path
+        entered = "1" in flags
+        line, position = int(marker["line"]), min(marker.end() + 1, len(text))
+
+
+def _next_marker(text: str, position: int, *, own: bool) -> re.Match[str] | None:
+    """The next marker that isn't part of a raw string."""
+    while (marker := _MARKER.search(text, position)) is not None:
+        if not own:
+            return marker
+        reached = _inside_literal(text, position, marker.start())
+        if reached is None:
+            return marker
+        position = reached
+    return None
+
+
+def _inside_literal(text: str, position: int, marker: int) -> int | None:
+    """Where the raw string ends that begins behind `position` and reaches over the marker; None where none does."""
+    for token in TOKEN.finditer(text, position):
+        if token.start() >= marker:
+            return None
+        if token.end() > marker:
+            return token.end()
+    return None
+
+
+def _own_path(path: str) -> str | None:
+    """The path in the workspace of a file of the candidate, None for any other."""
+    normal = posixpath.normpath(path)
+    return normal if normal.startswith("kernels/") else None
+
+
+def _unescaped(path: str) -> str:
+    return re.sub(r"\\(.)", r"\1", path)
+
+
+def save(passes: Sequence[Preprocessed], path: Path) -> None:
+    """Stores what several passes of one compile gave."""
+    data = [{"pieces": [asdict(piece) for piece in one.pieces], "headers": one.headers} for one in passes]
+    path.write_text(json.dumps(data))
+
+
+def load(path: Path) -> list[Preprocessed]:
+    """What `save` stored."""
+    return [
+        Preprocessed(
+            tuple(Piece(**piece) for piece in one["pieces"]), tuple((count, name) for count, name in one["headers"])
+        )
+        for one in json.loads(path.read_text())
+    ]

@@ -1,0 +1,74 @@
+"""The rules for C++ and CUDA, applied to what the preprocessor made of one source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Candidate, Violation
+from cuda_agent.judge.guard.declarations import check_declarations
+from cuda_agent.judge.guard.directives import Macro, macros
+from cuda_agent.judge.guard.lexer import TOKEN
+from cuda_agent.judge.guard.names import check_names
+from cuda_agent.judge.guard.preprocessed import Preprocessed
+
+LAYER = "source"
+
+
+def check_preprocessed(
+    passes: Sequence[Preprocessed], candidate: Candidate, source: str, device: Device
+) -> list[Violation]:
+    """Broken rules in one source and the candidate's headers that it includes, with files and lines.
+
+    `passes`: what each of the compiler's passes saw (nvcc's host and device passes differ).
+    """
+    found: dict[tuple[str, str], None] = {}
+    for one in passes:
+        text = one.text
+
+        def add(rule: str, offset: int, what: str, seen: Preprocessed = one) -> None:
+            found[rule, f"{seen.place(offset)}: {' '.join(what.split())[:160]}"] = None
+
+        check_names(text, cuda=source.endswith(".cu"), device=device, add=add)
+        check_declarations(text, add)
+        for macro, header in _inside_headers(one, candidate.files):
+            what = (
+                f"{macro.path}:{macro.line}: macro {macro.name} is also a name in {Path(header).name}, included later"
+            )
+            found["macro_in_header", what] = None
+    return [Violation(rule=rule, layer=LAYER, detail=detail) for rule, detail in found]
+
+
+def _inside_headers(one: Preprocessed, files: Mapping[str, str]) -> list[tuple[Macro, str]]:
+    """The candidate's macros that a later header would expand, and that header: code may hide there, for a header's
+    lines aren't looked at."""
+    defined = [macro for path, text in files.items() if path.startswith("kernels/") for macro in macros(text, path)]
+    first = {macro: _piece_of(one, macro) for macro in defined if any(p.path == macro.path for p in one.pieces)}
+    last_seen = {path: count for count, path in one.headers}
+    found = []
+    for header, count in last_seen.items():
+        earlier = {macro.name: macro for macro, index in first.items() if index < count}
+        found += [(earlier[name], header) for name in _names_in(header, frozenset(earlier))]
+    return found
+
+
+def _piece_of(one: Preprocessed, macro: Macro) -> int:
+    """The piece in which the macro is defined; of lines that the preprocessor left out, the piece before them."""
+    begun = [i for i, piece in enumerate(one.pieces) if piece.path == macro.path and piece.line <= macro.line]
+    for index in begun:
+        if macro.line <= one.pieces[index].line + one.pieces[index].text.count("\n"):
+            return index
+    return begun[-1] if begun else 0
+
+
+def _names_in(path: str, names: frozenset[str]) -> list[str]:
+    """Those of the names that a file uses, outside of comments and literals."""
+    try:
+        text = Path(path).read_text(errors="replace") if names else ""
+    except OSError:
+        return []
+    if not names or re.search(rf"\b(?:{'|'.join(names)})\b", text) is None:
+        return []
+    return sorted(names & {token["word"] for token in TOKEN.finditer(text) if token["word"]})

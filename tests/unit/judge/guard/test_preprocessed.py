@@ -1,0 +1,45 @@
+"""Whose line is it: the preprocessor's output, divided by its line markers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuda_agent.judge.guard import preprocessed
+from guard_harness import preprocess
+
+HEADER = "#pragma once\n#include <stddef.h>\n#define TWICE(x) x##x\ninline int of_header();\n"
+SOURCE = """#include <limits.h>
+#include "part.h"
+
+int TWICE(a);
+const char* s = R"(
+# 1 "/usr/include/x.h" 1 3
+)"; int b;
+"""
+
+
+def test_own_lines_with_their_places(tmp_path: Path) -> None:
+    seen = preprocess({"kernels/a.cpp": SOURCE, "kernels/part.h": HEADER}, "kernels/a.cpp", tmp_path)
+    text = seen.text
+    assert "size_t" not in text
+    assert seen.place(text.index("int aa;")) == "kernels/a.cpp:4"
+    assert seen.place(text.index("of_header")) == "kernels/part.h:4"
+    assert seen.place(text.index("int b;")) == "kernels/a.cpp:7"
+
+
+def test_headers_come_with_the_number_of_own_pieces_before(tmp_path: Path) -> None:
+    seen = preprocess({"kernels/a.cpp": SOURCE, "kernels/part.h": HEADER}, "kernels/a.cpp", tmp_path)
+    order = {Path(path).name: count for count, path in seen.headers}
+    assert order["stdc-predef.h"] == order["limits.h"] == 0
+    assert order["stddef.h"] > 0
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    seen = preprocess({"kernels/a.cpp": SOURCE, "kernels/part.h": HEADER}, "kernels/a.cpp", tmp_path)
+    preprocessed.save([seen, seen], tmp_path / "kept.json")
+    assert preprocessed.load(tmp_path / "kept.json") == [seen, seen]
+
+
+def test_a_fixed_file_of_the_workspace_is_not_the_candidates(tmp_path: Path) -> None:
+    files = {"kernels/a.cpp": '#include "../fixed.h"\nint a;\n', "fixed.h": "int fixed;\n"}
+    assert "fixed" not in preprocess(files, "kernels/a.cpp", tmp_path).text
