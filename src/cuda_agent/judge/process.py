@@ -30,6 +30,8 @@ from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 START_TIMEOUT_S = 180.0
 LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
+#: a worker leaves little on disk: compiled baselines lie elsewhere.
+_DISK_MIB = 512
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 #: Idle threads of one worker must not spin on the cores on which another one is timed.
@@ -118,7 +120,7 @@ class Worker:
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
-                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib)),
+                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
             )
             # -P: the working directory is no place to import from.
             command = [sys.executable, "-P", "-m", "cuda_agent.judge.worker.main", self.role, str(theirs.fileno())]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.errors import TaskError
+from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.buffers import contiguous, synchronize
 from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
@@ -66,17 +67,22 @@ class CandidateProcess:
         return self._allocate("candidate-inputs", self._reference.spec.inputs)
 
     def load(self, candidate: Candidate, library: Path | None) -> None:
-        """Puts the snapshot and its library where the worker can read them, and loads both. Raises WorkerFault."""
+        """Puts the snapshot and its library where the worker can read them, and loads both. Raises WorkerFault,
+        StoreError."""
         root = self.worker.files
-        for name, text in candidate.files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        inside: Path | None = None
-        if library is not None:
-            inside = root / library.name
-            shutil.copyfile(library, inside)
-            inside.chmod(0o555)
+        inside = None if library is None else root / library.name
+        try:
+            for name, text in candidate.files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            if library is not None and inside is not None:
+                shutil.copyfile(library, inside)
+                inside.chmod(0o555)
+        except OSError as error:
+            raise StoreError(
+                f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
+            ) from None
         params = {
             "library": None if inside is None else str(inside),
             "model": str(root / MODEL_FILE),

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 _WATCH_INTERVAL_S = 0.25
 _LOG_LIMIT_BYTES = 64 << 20
 _END_TIMEOUT_S = 10.0
+_MOST_ENTRIES = 20000
 
 
 def threads_of_user() -> int:
@@ -57,12 +59,38 @@ def memory_mib(pid: int) -> float:
     return total_kib / 1024
 
 
-class SandboxedProcess:
-    """Handle of `sandbox.spawn`. `limit_hit` is "memory", "processes" or "log" when the watcher ended it, else None."""
+def disk_mib(folder: Path, enough_mib: float) -> float:
+    """Disk space below a folder, counted until it is more than enough; so many entries count as more, too."""
+    total, entries, queue = 0, 0, [str(folder)]
+    while queue and total <= enough_mib * 2**20:
+        with contextlib.suppress(OSError), os.scandir(queue.pop()) as found:
+            for entry in found:
+                entries += 1
+                if entries > _MOST_ENTRIES:
+                    return float("inf")
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        queue.append(entry.path)
+                    total += 512 * entry.stat(follow_symlinks=False).st_blocks
+    return total / 2**20
 
-    def __init__(
-        self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits_mib: int | None, processes: int
-    ) -> None:
+
+@dataclass(frozen=True)
+class Watched:
+    """What the watcher compares: memory and disk space below `folder` in MiB (None: unlimited), the number of
+    processes."""
+
+    memory_mib: int | None
+    processes: int
+    disk_mib: int | None
+    folder: Path
+
+
+class SandboxedProcess:
+    """Handle of `sandbox.spawn`. `limit_hit` is "memory", "processes", "disk" or "log" when the watcher ended it, else
+    None."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits: Watched) -> None:
         self._popen = popen
         self._init_fd = _open_pid(init_pid)
         self._ended = threading.Event()
@@ -71,7 +99,7 @@ class SandboxedProcess:
         self.log = log
         self.limit_hit: str | None = None
         self.peak_memory_mib = 0.0
-        watcher = threading.Thread(target=self._watch, args=(limits_mib, processes), name="watch", daemon=True)
+        watcher = threading.Thread(target=self._watch, args=(limits,), name="watch", daemon=True)
         watcher.start()
 
     def __enter__(self) -> SandboxedProcess:
@@ -135,24 +163,27 @@ class SandboxedProcess:
                 with contextlib.suppress(OSError):
                     os.kill(pid, how)
 
-    def _watch(self, limit_mib: int | None, processes: int) -> None:
+    def _watch(self, limits: Watched) -> None:
         while not self._ended.wait(_WATCH_INTERVAL_S):
             if self._popen.poll() is not None:
                 return
-            below = descendants(self.pid)
-            used = sum(memory_mib(pid) for pid in below)
-            self.peak_memory_mib = max(self.peak_memory_mib, used)
-            hit = None
-            if limit_mib is not None and used > limit_mib:
-                hit = "memory"
-            elif len(below) > processes:
-                hit = "processes"
-            elif _size(self.log) > _LOG_LIMIT_BYTES:
-                hit = "log"
+            hit = self._exceeded(limits)
             if hit is not None:
                 self.limit_hit = hit
                 self.kill()
                 return
+
+    def _exceeded(self, limits: Watched) -> str | None:
+        below = descendants(self.pid)
+        used = sum(memory_mib(pid) for pid in below)
+        self.peak_memory_mib = max(self.peak_memory_mib, used)
+        if limits.memory_mib is not None and used > limits.memory_mib:
+            return "memory"
+        if len(below) > limits.processes:
+            return "processes"
+        if limits.disk_mib is not None and disk_mib(limits.folder, limits.disk_mib) > limits.disk_mib:
+            return "disk"
+        return "log" if _size(self.log) > _LOG_LIMIT_BYTES else None
 
 
 def _open_pid(pid: int | None) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import SandboxError
 from cuda_agent.workspace import bwrap, landlock
-from cuda_agent.workspace.process import SandboxedProcess, threads_of_user
+from cuda_agent.workspace.process import SandboxedProcess, Watched, threads_of_user
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 #: where some systems keep the GPU driver's libraries, inside the hidden /run.
@@ -40,6 +40,8 @@ class Limits:
     cpu_s: int | None = None
     #: size of the private /tmp and /dev/shm, which are memory.
     scratch_mib: int = 1024
+    #: disk space of the scratch folder, looked at four times a second.
+    disk_mib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,5 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
         if write_end >= 0:
             os.close(write_end)
     init_pid = _read_init_pid(read_end) if read_end >= 0 else None
-    return SandboxedProcess(
-        popen, init_pid=init_pid, log=log, limits_mib=spec.limits.memory_mib, processes=spec.limits.processes
-    )
+    limits = Watched(spec.limits.memory_mib, spec.limits.processes, spec.limits.disk_mib, spec.scratch)
+    return SandboxedProcess(popen, init_pid=init_pid, log=log, limits=limits)

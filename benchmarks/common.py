@@ -1,0 +1,66 @@
+"""What the benchmarks of the judge share: the test suite's small task, raw samples on disk, tables."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.stack import read_stack
+
+ROOT = Path(__file__).resolve().parent.parent
+# The task and its candidates are those of the tests.
+sys.path.append(str(ROOT / "tests"))
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all have: --device, --out."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", type=Device, choices=list(Device), help="default: cuda where there is a GPU")
+    parser.add_argument("--out", type=Path, help="file for the raw samples (JSON), default runs/bench/NAME-DEVICE.json")
+    return parser
+
+
+def chosen_device(wanted: Device | None) -> Device:
+    return wanted or (Device.CUDA if read_stack().gpus else Device.CPU)
+
+
+def save(name: str, options: argparse.Namespace, device: Device, found: dict[str, Any]) -> Path:
+    """Raw samples with the stack and the command. Raises StoreError."""
+    path: Path = options.out or ROOT / "runs" / "bench" / f"{name}-{device.value}.json"
+    whole = {
+        "benchmark": name,
+        "command": sys.argv,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "stack": read_stack().model_dump(mode="json"),
+        **found,
+    }
+    write_durably(path, json.dumps(whole, indent=1))
+    return path
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def failed(why: str) -> NoReturn:
+    """Ends with one line and exit code 1."""
+    sys.exit(f"FAILED: {why}")
+
+
+def run(main: Any) -> NoReturn:
+    """`main()`, with errors that the user can mend as one line."""
+    try:
+        sys.exit(main())
+    except CudaAgentError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
