@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Candidate, Evaluation
 
+_PREVIOUS = "previous-best.json"
+
 
 class BestRecord(StoredRecord):
-    """A candidate with the judge's word on it."""
+    """A candidate with the judge's word on it. `number` counts the best ones of a run."""
 
     file_name = "best.json"
+    number: int = 0
     candidate: Candidate
     evaluation: Evaluation
 
 
 class Best:
     """`candidate` and `evaluation` belong together. `passes` counts the evaluations that passed: where several
-    competed, the winner's time is the luckiest, and it is measured again before it is reported."""
+    competed, the winner's time is the luckiest, and it is measured again before it is reported. The one before the
+    last is kept on disk too: a tool that is killed after it offered a candidate is run again."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.candidate: Candidate | None = None
         self.evaluation: Evaluation | None = None
         self.passes = 0
+        self.number = 0
 
     @property
     def latency_us(self) -> float | None:
@@ -52,4 +59,23 @@ class Best:
     def replace(self, candidate: Candidate, evaluation: Evaluation) -> None:
         """Hold this one, whatever was held. Raises StoreError."""
         self.candidate, self.evaluation = candidate, evaluation
-        BestRecord(candidate=candidate, evaluation=evaluation).write(self._directory)
+        self.number += 1
+        path = self._directory / BestRecord.file_name
+        if path.exists():
+            os.replace(path, self._directory / _PREVIOUS)
+        BestRecord(number=self.number, candidate=candidate, evaluation=evaluation).write(self._directory)
+
+    def recall(self, number: int, passes: int) -> None:
+        """Go on from the one that was the best when `number` of them had been. Raises StoreError when it is lost."""
+        self.number, self.passes = number, passes
+        self.candidate = self.evaluation = None
+        if number == 0:
+            return
+        for name in (BestRecord.file_name, _PREVIOUS):
+            path = self._directory / name
+            if path.exists():
+                record = BestRecord.from_json(path.read_text(), where=str(path))
+                if record.number == number:
+                    self.candidate, self.evaluation = record.candidate, record.evaluation
+                    return
+        raise StoreError(f"{self._directory} has lost its best candidate", "Restore best.json")

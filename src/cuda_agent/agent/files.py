@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -34,6 +34,14 @@ class WorkspaceFiles:
         self.root = root.resolve()
         self.logs = logs.resolve()
         self._seen: dict[str, str] = {}
+
+    def known(self) -> dict[str, str]:
+        """Path -> digest of the files as they were last read or written: what a resumed run must remember."""
+        return dict(self._seen)
+
+    def remember(self, known: Mapping[str, str]) -> None:
+        """Those count as read."""
+        self._seen.update(known)
 
     def relative(self, path: str) -> str:
         """The path inside the workspace, normalised. Raises Refusal when it lies outside."""

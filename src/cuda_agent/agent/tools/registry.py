@@ -39,7 +39,8 @@ class Toolbox:
     def __init__(self, context: Context, tools: tuple[Tool[Any], ...] = ALL) -> None:
         self.context = context
         self._tools = {tool.name: tool for tool in tools}
-        self._calls = 0
+        #: how many were made: it numbers their files, and a resumed run goes on from it.
+        self.calls = 0
 
     def schemas(self) -> list[dict[str, Any]]:
         """All tools in the form of the OpenAI protocol."""
@@ -52,12 +53,12 @@ class Toolbox:
     def call(self, call: ToolCall) -> ToolResult:
         """Run one call. A call that can't be done is an answer with ok=False; only errors of this machine raise."""
         started = time.monotonic()
-        self._calls += 1
+        self.calls += 1
         if self.context.finished is not None:
             answer = Answer("Not run: the run is finished.", ok=False)
         else:
             answer = self._answer(call)
-        text = shorten(answer.text, self.context.logs, f"{self._calls:04d}-{call.tool}.txt")
+        text = shorten(answer.text, self.context.logs, f"{self.calls:04d}-{call.tool}.txt")
         took = time.monotonic() - started
         return ToolResult(call_id=call.id, text=text, ok=answer.ok, data=answer.data, duration_s=took)
 

@@ -1,0 +1,159 @@
+"""All that the agent may write in its workspace, as it is now, and as it was: taken before each tool, put back when a
+run is taken up again, so that a command that was killed half-way leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from cuda_agent.agent.store import Store, name_of
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.record import Record
+
+#: a larger file isn't kept: where it changed meanwhile, it is gone after a kill.
+MAX_FILE_BYTES = 64 << 20
+#: a command may leave any number of files; what lies beyond is left as it is.
+MAX_ENTRIES = 20_000
+#: a file that changed so recently may change again within the same tick of the file system's clock.
+_TICK_NS = 100_000_000
+
+_Signature = tuple[int, int, int, int]
+
+
+class Entry(Record):
+    """What one path is. `content` names the object of a file (None: too large to keep), or is a link's target."""
+
+    kind: Literal["file", "folder", "link"]
+    content: str | None = None
+    mode: int = 0o644
+    mtime_ns: int = 0
+
+
+Tree = dict[str, Entry]
+
+
+class Snapshots:
+    """Of one workspace. Only files whose metadata changed are read again, only new contents are written."""
+
+    def __init__(self, root: Path, store: Store, fixed: Collection[str]) -> None:
+        """`fixed`: relative paths that the agent can't change."""
+        self._root, self._store, self._fixed = root, store, frozenset(fixed)
+        self._known: dict[str, tuple[_Signature, str]] = {}
+
+    def take(self) -> Tree:
+        """Links that appear meanwhile aren't followed. Raises StoreError when the disk refuses."""
+        tree: Tree = {}
+        for path, name, folder, facts in self._walk():
+            if stat.S_ISDIR(facts.st_mode):
+                tree[path] = Entry(kind="folder", mode=stat.S_IMODE(facts.st_mode))
+            elif stat.S_ISLNK(facts.st_mode):
+                with contextlib.suppress(OSError):
+                    tree[path] = Entry(kind="link", content=os.readlink(name, dir_fd=folder))
+            elif stat.S_ISREG(facts.st_mode):
+                with contextlib.suppress(OSError):
+                    content = self._content(path, name, folder, facts)
+                    mode, mtime = stat.S_IMODE(facts.st_mode), facts.st_mtime_ns
+                    tree[path] = Entry(kind="file", content=content, mode=mode, mtime_ns=mtime)
+        return tree
+
+    def restore(self, tree: Mapping[str, Entry]) -> None:
+        """Make the workspace what it was; no process may be at work in it. Raises StoreError."""
+        try:
+            now = {path: self._entry(self._root / path) for path, *_ in self._walk()}
+            for path in sorted(now, reverse=True):
+                wanted, found = tree.get(path), now[path]
+                same_kind = wanted is not None and found is not None and wanted.kind == found.kind
+                if not same_kind or (wanted != found and found is not None and found.kind != "folder"):
+                    _remove(self._root / path)
+            for path in sorted(tree):
+                self._put(self._root / path, tree[path])
+        except OSError as error:
+            raise StoreError(f"Can't restore {self._root}: {error.strerror}", "Free some space") from None
+
+    def _walk(self) -> Iterator[tuple[str, str, int, os.stat_result]]:
+        """(relative path, name, descriptor of its folder, facts), a folder before what it holds."""
+        count = 0
+        for folder, folders, names, handle in os.fwalk(self._root, follow_symlinks=False):
+            prefix = os.path.relpath(folder, self._root)
+            prefix = "" if prefix == "." else prefix + "/"
+            if not prefix and ".cuda-agent" in folders:
+                folders.remove(".cuda-agent")
+            for name in (*folders, *names):
+                if prefix + name in self._fixed or not _is_text(prefix + name):
+                    continue
+                count += 1
+                if count > MAX_ENTRIES:
+                    return
+                with contextlib.suppress(FileNotFoundError):
+                    yield prefix + name, name, handle, os.stat(name, dir_fd=handle, follow_symlinks=False)
+
+    def _content(self, path: str, name: str, folder: int, facts: os.stat_result) -> str | None:
+        if facts.st_size > MAX_FILE_BYTES:
+            return None
+        signature = _signature(facts)
+        known = self._known.get(path)
+        if known is not None and known[0] == signature:
+            return known[1]
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(handle, "rb") as stream:
+            content = self._store.put(stream.read(MAX_FILE_BYTES))
+        if time.time_ns() - facts.st_ctime_ns > _TICK_NS:
+            self._known[path] = (signature, content)
+        return content
+
+    def _entry(self, path: Path) -> Entry | None:
+        """As `take` has it, but without keeping contents; None for what isn't kept at all (sockets, pipes)."""
+        facts = path.lstat()
+        mode = stat.S_IMODE(facts.st_mode)
+        if stat.S_ISDIR(facts.st_mode):
+            return Entry(kind="folder", mode=mode)
+        if stat.S_ISLNK(facts.st_mode):
+            return Entry(kind="link", content=os.readlink(path))
+        if not stat.S_ISREG(facts.st_mode):
+            return None
+        content = None if facts.st_size > MAX_FILE_BYTES else name_of(path.read_bytes())
+        return Entry(kind="file", content=content, mode=mode, mtime_ns=facts.st_mtime_ns)
+
+    def _put(self, path: Path, entry: Entry) -> None:
+        if entry.kind == "folder":
+            path.mkdir(exist_ok=True)
+            path.chmod(entry.mode | stat.S_IRWXU)
+        elif path.is_symlink() or path.exists():
+            return
+        elif entry.kind == "link":
+            path.symlink_to(entry.content or "")
+        elif entry.content is not None:
+            path.write_bytes(self._store.get(entry.content))
+            path.chmod(entry.mode)
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def objects(tree: Mapping[str, Entry]) -> set[str]:
+    """Names of the contents that it needs."""
+    return {entry.content for entry in tree.values() if entry.kind == "file" and entry.content is not None}
+
+
+def _signature(facts: os.stat_result) -> _Signature:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def _is_text(path: str) -> bool:
+    """Names that aren't UTF-8 can't be written down; such files are left as they are."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
