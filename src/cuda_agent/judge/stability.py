@@ -41,7 +41,11 @@ class Kernel:
             f"        return {self.expression}\n\n\ndef get_inputs():\n    return [torch.randn({shape})]\n\n\n"
             "def get_init_inputs():\n    return []\n"
         )
-        return Task(name=f"aa_{self.label}".replace(" ", "_").replace("µ", "u"), source=source, origin="stability")
+        return Task(
+            name=f"aa_{self.label}".replace(" ", "_").replace("µ", "u").replace(".", "_"),
+            source=source,
+            origin="stability",
+        )
 
 
 KERNELS = {

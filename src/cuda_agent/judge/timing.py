@@ -272,9 +272,13 @@ def timing(
 
 
 def ratio(rounds: Sequence[Round], baseline: str, candidate: str, trusted: Sequence[str] = ()) -> Ratio:
-    """Median of the paired ratios with its interval, scaled where a witness pays. Raises ValueError without a pair."""
+    """Median of the paired ratios with its interval, scaled where a witness pays. Too few pairs for any interval: what
+    they span is doubled, and is at least ±10 %. Raises ValueError without a pair."""
     values = paired_ratios(rounds, baseline, candidate)
     low, high = interval(values)
+    if len(values) < LEAST_TO_CONVICT:
+        margin = max(high / low, 1.1)
+        low, high = low / margin, high * margin
     scale = _inflation(rounds, baseline, trusted) / _inflation(rounds, candidate, trusted)
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
 

@@ -136,6 +136,12 @@ def test_hidden_work_is_seen_and_pays(device: Device) -> None:
     assert timing.disagreement(rounds, "eager", device) is None
 
 
+def test_one_round_claims_nothing() -> None:
+    one = [Round({"candidate": Burst((100.0,), 100.0), "eager": Burst((150.0,), 150.0)})]
+    found = timing.ratio(one, "eager", "candidate")
+    assert found.low < 1.4 and found.high > 1.6 and found.value == 1.5
+
+
 def test_uneven_events_pay_their_mean() -> None:
     """Time moved into fewer than half of a burst's calls leaves the median small; the witness' mean isn't fooled."""
     events = (1.0, 1.0, 1.0, 397.0)
