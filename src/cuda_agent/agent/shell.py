@@ -1,7 +1,9 @@
-"""Shell commands of the agent, in the workspace's sandbox: no network, no GPU, the rest of the run out of sight."""
+"""Shell commands of the agent, in the workspace's sandbox: no network, no GPU but through the command `gpu`, the rest
+of the run out of sight."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 import time
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.gpucommand import GpuCommands, environment, gpu_commands
 from cuda_agent.core.files import cache_dir
 from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
@@ -46,19 +49,28 @@ class _Command:
 class Shell:
     """Starts, watches and ends commands. `close()` ends them all."""
 
-    def __init__(self, workspace: Path, spec: SandboxSpec, logs: Path) -> None:
+    def __init__(self, workspace: Path, spec: SandboxSpec, logs: Path, gpu: GpuCommands | None = None) -> None:
         self._workspace = workspace
         self._spec = spec
         self._logs = logs
+        self._gpu = gpu
         self._commands: dict[str, _Command] = {}
+        #: how many were started: it numbers them, and a resumed run goes on from it.
+        self.started = 0
         self.level = spec.level
+
+    @property
+    def gpu_s(self) -> float:
+        """Seconds for which its `gpu` commands have held the GPU."""
+        return self._gpu.held_s if self._gpu is not None else 0.0
 
     def start(self, command: str, *, timeout_s: float | None) -> str:
         """Start `bash -c command`; without a timeout in the background. Raises Refusal when too many run."""
         running = [name for name, item in self._commands.items() if item.process.poll() is None]
         if len(running) >= MAX_BACKGROUND:
             raise Refusal(f"{len(running)} commands run already ({', '.join(running)}). End one with KillBash.")
-        name = f"shell-{len(self._commands) + 1}"
+        self.started += 1
+        name = f"shell-{self.started}"
         log = self._logs / f"{name}.log"
         process = spawn(["bash", "-c", command], self._spec, cwd=self._workspace, log=log)
         self._commands[name] = _Command(process, timeout_s, background=timeout_s is None)
@@ -123,23 +135,28 @@ def open_shell(
     socket: Path | None = None,
 ) -> Iterator[Shell]:
     """A shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The workspace's own
-    commands (`utils/*`) in it ask the judge at `socket`. Raises SandboxError."""
+    commands (`utils/*`) in it ask the judge at `socket`; `gpu COMMAND` is its only way to the GPU.
+
+    Raises SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
-        scratch, logs = Path(temporary) / "scratch", Path(temporary) / "logs"
-        scratch.mkdir()
-        logs.mkdir()
+        scratch, logs, gpu = (Path(temporary) / name for name in ("scratch", "logs", "gpu"))
+        for folder in (scratch, logs, gpu):
+            folder.mkdir()
         root = workspace.directory
+        judge = {"CUDA_AGENT_SOCKET": str(socket)} if socket is not None else {}
         spec = SandboxSpec(
             scratch=scratch,
             level=resolve_level(workspace.options.sandbox),
-            writable=(root, *((socket.parent,) if socket is not None else ())),
-            readable=(*workspace.fixed_paths, root / PRIVATE),
+            writable=(root,),
+            # Connecting to a socket needs no right to write to its folder, and nobody shall put another there.
+            readable=(*workspace.fixed_paths, root / PRIVATE, *((socket.parent,) if socket is not None else ()), gpu),
             hidden=(*hidden, cache_dir()),
-            environment={"CUDA_AGENT_SOCKET": str(socket)} if socket is not None else {},
+            environment={**environment(gpu, os.environ.get("PATH", os.defpath)), **judge},
             limits=LIMITS,
         )
-        shell = Shell(root, spec, logs)
-        try:
-            yield shell
-        finally:
-            shell.close()
+        with gpu_commands(workspace.options.device, spec, root, gpu, logs) as commands:
+            shell = Shell(root, spec, logs, commands)
+            try:
+                yield shell
+            finally:
+                shell.close()

@@ -25,16 +25,22 @@ def lock_path(uuid: str) -> Path:
 
 @contextlib.contextmanager
 def gpu_lock(
-    uuid: str, *, timeout_s: float = 1800.0, waiting: Callable[[str], None] | None = None, path: Path | None = None
+    uuid: str,
+    *,
+    timeout_s: float = 1800.0,
+    waiting: Callable[[str], None] | None = None,
+    given_up: Callable[[], bool] = lambda: False,
+    path: Path | None = None,
 ) -> Iterator[None]:
     """Hold the GPU's timing lock. It ends with the process, however that ends; it isn't inherited.
 
-    `waiting` is called once with the holder when it isn't free at once. Raises DeviceError after `timeout_s` seconds.
+    `waiting` is called once with the holder when it isn't free at once. Raises DeviceError after `timeout_s` seconds,
+    or as soon as `given_up` says so.
     """
     path = path or lock_path(uuid)
     descriptor = _open(path)
     try:
-        _acquire(descriptor, path, timeout_s, waiting)
+        _acquire(descriptor, path, timeout_s, waiting, given_up)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
         yield
@@ -53,7 +59,13 @@ def _open(path: Path) -> int:
     return descriptor
 
 
-def _acquire(descriptor: int, path: Path, timeout_s: float, waiting: Callable[[str], None] | None) -> None:
+def _acquire(
+    descriptor: int,
+    path: Path,
+    timeout_s: float,
+    waiting: Callable[[str], None] | None,
+    given_up: Callable[[], bool],
+) -> None:
     end = time.monotonic() + timeout_s
     told = False
     while True:
@@ -65,6 +77,6 @@ def _acquire(descriptor: int, path: Path, timeout_s: float, waiting: Callable[[s
         if waiting is not None and not told:
             waiting(holder)
             told = True
-        if time.monotonic() > end:
+        if time.monotonic() > end or given_up():
             raise DeviceError(f"The GPU's timing lock {path} is held by {holder}", "Wait for it, or end that process")
         time.sleep(0.05)

@@ -1,0 +1,64 @@
+"""`gpu [--seconds N] COMMAND…` inside the agent's shell: asks the run, outside the sandbox, for a command on the GPU.
+
+Standard library only: it is started as a script, by a Python that may not import this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+VARIABLE = "CUDA_AGENT_GPU"
+USAGE = """Usage: gpu [--seconds N] COMMAND [ARGUMENT…]
+Runs COMMAND on the GPU, in this workspace's sandbox, for at most N seconds (60 by default, 300 at most), while nobody
+else uses the GPU. For pipes and redirections: gpu bash -c '…'. Everything else in this shell has no GPU."""
+
+
+def request(arguments: list[str]) -> dict[str, object] | None:
+    """What is asked for; None where the arguments make no sense."""
+    seconds = 60.0
+    if arguments[:1] == ["--seconds"]:
+        try:
+            seconds, arguments = float(arguments[1]), arguments[2:]
+        except (IndexError, ValueError):
+            return None
+    if not arguments or arguments[0].startswith("-") or not 0 < seconds <= 300:
+        return None
+    return {"command": arguments, "cwd": str(Path.cwd()), "seconds": seconds}
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code of the command; 2 where it can't be run."""
+    asked = request(arguments)
+    if asked is None:
+        sys.stderr.write(USAGE + "\n")
+        return 2
+    path = os.environ.get(VARIABLE, "")
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.connect(path)
+    except OSError as error:
+        sys.stderr.write(f"gpu: nobody answers at {path!r} ({error.strerror}); the run may have ended\n")
+        return 2
+    with client, client.makefile("rwb") as stream:
+        stream.write(json.dumps(asked).encode() + b"\n")
+        stream.flush()
+        for line in stream:
+            message = json.loads(line)
+            if "output" in message:
+                sys.stdout.write(message["output"])
+                sys.stdout.flush()
+            elif "note" in message:
+                sys.stderr.write(f"gpu: {message['note']}\n")
+            elif "exit" in message:
+                return int(message["exit"])
+    sys.stderr.write(f"gpu: {shlex.join(arguments)} was not finished: the run ended\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

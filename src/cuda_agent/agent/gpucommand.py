@@ -1,0 +1,172 @@
+"""The way from the agent's shell to the GPU: commands that ask for it run one at a time, in the workspace's sandbox
+with the GPU's devices, under the GPU's lock and for a bounded time."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import select
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from cuda_agent.agent import gpuclient
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.workspace.process import SandboxedProcess
+from cuda_agent.workspace.sandbox import SandboxSpec, spawn
+from cuda_agent.workspace.sockets import bound_socket
+
+MAX_SECONDS = 300.0
+_REQUEST_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
+_LOOK_S = 0.05
+
+#: (told once who holds the GPU, asked whether to give up) -> holds the GPU for as long as the block takes.
+Lock = Callable[[Callable[[str], None], Callable[[], bool]], AbstractContextManager[None]]
+
+
+class GpuCommands:
+    """Answers `gpu` commands at a socket from a thread of its own. `held_s`: seconds for which the GPU was held."""
+
+    def __init__(self, spec: SandboxSpec, workspace: Path, folder: Path, logs: Path, lock: Lock) -> None:
+        """`folder` gets the socket, `logs` (out of the shell's sight) what commands print; `spec` is the shell's."""
+        self._spec = replace(spec, gpu=True)
+        self._workspace, self._logs, self._lock = workspace, logs, lock
+        self._count = 0
+        self._stop = threading.Event()
+        self.path = folder / "gpu.sock"
+        self.held_s = 0.0
+        self._socket = bound_socket(self.path)
+        self._socket.settimeout(0.2)
+        self._thread = threading.Thread(target=self._serve, name="gpu-commands", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends a command that still runs."""
+        self._stop.set()
+        self._thread.join()
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            # A client that went away is no fault of ours.
+            with connection, suppress(OSError, ValueError):
+                self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(10.0)
+        stream = connection.makefile("rwb")
+
+        def send(**message: object) -> None:
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+
+        asked = json.loads(stream.readline(_REQUEST_BYTES))
+        command = [str(part) for part in asked["command"]]
+        seconds = min(float(asked["seconds"]), MAX_SECONDS)
+        try:
+            with self._lock(
+                lambda holder: send(note=f"waiting for the GPU, held by {holder}"),
+                lambda: self._stop.is_set() or _is_gone(connection),
+            ):
+                started = time.monotonic()
+                try:
+                    code = self._run(command, self._folder_of(str(asked["cwd"])), seconds, connection, send)
+                finally:
+                    self.held_s += time.monotonic() - started
+        except CudaAgentError as error:
+            send(note=str(error))
+            code = 2
+        send(exit=code)
+
+    def _folder_of(self, wanted: str) -> Path:
+        """The folder to run in: the caller's where that is inside the workspace, else the workspace."""
+        path = Path(wanted).resolve()
+        return path if path.is_relative_to(self._workspace) and path.is_dir() else self._workspace
+
+    def _run(
+        self, command: list[str], cwd: Path, seconds: float, connection: socket.socket, send: Callable[..., None]
+    ) -> int:
+        self._count += 1
+        log = self._logs / f"gpu-{self._count}.log"
+        deadline = time.monotonic() + seconds
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        with spawn(command, self._spec, cwd=cwd, log=log) as process, log.open("rb") as printed:
+            while True:
+                code = process.poll()
+                while piece := printed.read(_PIECE_BYTES):
+                    send(output=decode(piece))
+                if code is not None:
+                    break
+                if self._stop.is_set() or _is_gone(connection):
+                    return 130
+                if time.monotonic() > deadline:
+                    send(note=f"ended after {seconds:g} s; ask for more with --seconds (at most {MAX_SECONDS:g})")
+                    return 124
+                time.sleep(_LOOK_S)
+            return _say_end(process, code, send)
+
+
+def _say_end(process: SandboxedProcess, code: int, send: Callable[..., None]) -> int:
+    if process.limit_hit is not None:
+        send(note=f"ended: limit of {process.limit_hit} reached")
+    return code if code >= 0 else 128 - code
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    """Whether the client has closed its end: whoever called `gpu` was ended."""
+    if not select.select([connection], [], [], 0)[0]:
+        return False
+    return connection.recv(1, socket.MSG_PEEK) == b""
+
+
+@contextmanager
+def gpu_commands(
+    device: Device, spec: SandboxSpec, workspace: Path, folder: Path, logs: Path
+) -> Iterator[GpuCommands | None]:
+    """The command `gpu` in `folder/bin`, and what answers it; on the cpu the command only says that there is no GPU.
+    The shell's environment has `environment(folder, …)`."""
+    shim = folder / "bin" / "gpu"
+    shim.parent.mkdir()
+    if device is not Device.CUDA:
+        shim.write_text(
+            "#!/bin/sh\necho 'gpu: the device of this workspace is cpu: there is no GPU. Run the command itself.' >&2\n"
+            "exit 2\n"
+        )
+        shim.chmod(0o555)
+        yield None
+        return
+    client = shlex.join([sys.executable, "-I", "-S", gpuclient.__file__])
+    shim.write_text(f'#!/bin/sh\nexec {client} "$@"\n')
+    shim.chmod(0o555)
+    server = GpuCommands(spec, workspace, folder, logs, _locking(device))
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def environment(folder: Path, path: str) -> dict[str, str]:
+    """What a shell needs to find the command and the command to find the run."""
+    return {"PATH": f"{folder / 'bin'}:{path}", gpuclient.VARIABLE: str(folder / "gpu.sock")}
+
+
+def _locking(device: Device) -> Lock:
+    from cuda_agent.judge.gpulock import gpu_lock
+    from cuda_agent.judge.profile import gpu_uuid
+
+    return lambda waiting, given_up: gpu_lock(gpu_uuid(device) or "cpu", waiting=waiting, given_up=given_up)
