@@ -10,7 +10,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,8 +19,7 @@ from pathlib import Path
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
-from cuda_agent.judge.guard import PREPROCESSED
-from cuda_agent.judge.guard.preprocessed import Preprocessed, own_lines, save
+from cuda_agent.judge.guard import COMPILED, Compiled
 from cuda_agent.judge.toolchain import Toolchain
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
@@ -144,7 +143,7 @@ class Compiler:
     def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
         made_with = header.parent.name if header else ""
         return digest_text(
-            _CACHE_FORMAT, PREPROCESSED, self.tools.fingerprint, *command, made_with, source, digest_files(files)
+            _CACHE_FORMAT, COMPILED, self.tools.fingerprint, *command, made_with, source, digest_files(files)
         )
 
     def compile(
@@ -178,22 +177,20 @@ class Compiler:
             outcome = self.run([*full, *keep, "-c", source, "-o", str(made)], root, scratch, made, header)
             if outcome.output is None:
                 return outcome
-            passes = _passes((scratch / "kept").glob("*.ii")) if preprocessing is None else preprocessing.result()
-            if not passes:
+            compiled = _compiled_by_nvcc(scratch / "kept") if preprocessing is None else preprocessing.result()
+            if not compiled.passes:
                 return Outcome(None, outcome.log, "the preprocessor failed")
-            save(passes, scratch / PREPROCESSED)
-            return Outcome(self.cache.keep("objects", key, "object.o", made, [scratch / PREPROCESSED]), outcome.log)
+            compiled.save(scratch / COMPILED)
+            return Outcome(self.cache.keep("objects", key, "object.o", made, [scratch / COMPILED]), outcome.log)
 
-    def _preprocess(
-        self, command: list[str], files: Mapping[str, str], source: str, header: Path | None
-    ) -> list[Preprocessed]:
+    def _preprocess(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> Compiled:
         """g++'s preprocessor alone, with the compile's own flags and in a folder that nothing tells from the compile's:
         `__has_include` must find the same. The precompiled header isn't read again: 0.05 s instead of 1.5 s."""
         with self._tree(files) as (scratch, root):
             made = scratch / "object.o"
             options = ["-fpch-preprocess"] if header else []
             self.run([*command, *options, "-E", source, "-o", str(made)], root, scratch, made, header)
-            return _passes([made])
+            return Compiled.read([made] if _is_plain(made) else [])
 
     @contextmanager
     def _tree(self, files: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
@@ -273,9 +270,11 @@ class Compiler:
                 return kept.with_suffix("")
 
 
-def _passes(outputs: Iterable[Path]) -> list[Preprocessed]:
-    """The candidate's own lines of a preprocessor's outputs."""
-    return [own_lines(path.read_text(errors="replace")) for path in sorted(outputs) if _is_plain(path)]
+def _compiled_by_nvcc(kept: Path) -> Compiled:
+    """From the intermediate files of one run."""
+    plain = [path for path in sorted(kept.iterdir()) if _is_plain(path)]
+    outputs = [path for path in plain if path.suffix == ".ii"]
+    return Compiled.read(outputs, [path for path in plain if path.name.endswith(".cudafe1.stub.c")])
 
 
 def _is_plain(path: Path) -> bool:

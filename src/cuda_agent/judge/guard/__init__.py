@@ -11,14 +11,14 @@ from pathlib import Path
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Violation
-from cuda_agent.judge.guard import preprocessed
 from cuda_agent.judge.guard.directives import check_directives
+from cuda_agent.judge.guard.preprocessed import Compiled
 from cuda_agent.judge.guard.python_tree import check_module
 from cuda_agent.judge.guard.source import check_preprocessed
 from cuda_agent.judge.guard.symbols import check_library, check_symbols, forbidden_symbol
 
-#: where a compile leaves what its preprocessor made, beside the object file.
-PREPROCESSED = "preprocessed.json"
+#: what a compile leaves for the guard beside the object file: a `Compiled`.
+COMPILED = "compiled.json"
 
 
 def check_texts(candidate: Candidate) -> tuple[Violation, ...]:
@@ -39,17 +39,23 @@ def check_built(
     """
     found: list[Violation] = []
     for source, path in objects.items():
-        passes = preprocessed.load(path.with_name(PREPROCESSED))
-        found += check_preprocessed(passes, candidate, source, device)
+        found += check_preprocessed(Compiled.load(path.with_name(COMPILED)).passes, candidate, source, device)
     return (*found, *check_symbols(objects, device), *check_library(library))
 
 
+def own_kernels(objects: Mapping[str, Path]) -> frozenset[str]:
+    """Mangled names of all kernels that the candidate's own sources define."""
+    return frozenset(name for path in objects.values() for name in Compiled.load(path.with_name(COMPILED)).kernels)
+
+
 __all__ = [
-    "PREPROCESSED",
+    "COMPILED",
+    "Compiled",
     "check_built",
     "check_library",
     "check_preprocessed",
     "check_symbols",
     "check_texts",
     "forbidden_symbol",
+    "own_kernels",
 ]

@@ -11,13 +11,18 @@ import json
 import posixpath
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from cuda_agent.judge.guard.lexer import TOKEN
 
 _MARKER = re.compile(r'^# (?P<line>\d+) "(?P<path>(?:[^"\\\n]|\\.)*)"(?P<flags>(?: \d)*)$', re.MULTILINE)
+
+#: in a `.cudafe1.stub.c`: `__cudaRegisterEntry(__T0, ((void (*)(float *))k<float>), _Z1kIfEvPT_, (-1))`.
+_REGISTERED = re.compile(r"\)\s*,\s*(\w+)\s*,\s*\(-1\)\)")
 
 
 @dataclass(frozen=True)
@@ -36,20 +41,19 @@ class Preprocessed:
 
     pieces: tuple[Piece, ...]
     headers: tuple[tuple[int, str], ...] = ()
-    _starts: list[int] = field(default_factory=list, compare=False, repr=False)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """All pieces, each beginning on a line of its own."""
         return "\n".join(piece.text for piece in self.pieces)
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The offset of each piece in `text`."""
+        return list(accumulate((len(piece.text) + 1 for piece in self.pieces[:-1]), initial=0))
+
     def place(self, offset: int) -> str:
         """`kernels/a.cu:12` for an offset in `text`."""
-        if not self._starts:
-            position = 0
-            for piece in self.pieces:
-                self._starts.append(position)
-                position += len(piece.text) + 1
         index = max(0, bisect_right(self._starts, offset) - 1)
         piece = self.pieces[index]
         return f"{piece.path}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
@@ -123,17 +127,32 @@ def _unescaped(path: str) -> str:
     return re.sub(r"\\(.)", r"\1", path)
 
 
-def save(passes: Sequence[Preprocessed], path: Path) -> None:
-    """Stores what several passes of one compile gave."""
-    data = [{"pieces": [asdict(piece) for piece in one.pieces], "headers": one.headers} for one in passes]
-    path.write_text(json.dumps(data))
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling one source showed: its own lines in each of the compiler's passes (nvcc's host and device passes
+    differ), and the mangled names of the kernels that it registers."""
 
+    passes: tuple[Preprocessed, ...]
+    kernels: tuple[str, ...] = ()
 
-def load(path: Path) -> list[Preprocessed]:
-    """What `save` stored."""
-    return [
-        Preprocessed(
-            tuple(Piece(**piece) for piece in one["pieces"]), tuple((count, name) for count, name in one["headers"])
-        )
-        for one in json.loads(path.read_text())
-    ]
+    @classmethod
+    def read(cls, outputs: Iterable[Path], stubs: Iterable[Path] = ()) -> Compiled:
+        """From the preprocessor's outputs and the host stubs that nvcc writes."""
+        passes = tuple(own_lines(path.read_text(errors="replace")) for path in outputs)
+        found = (_REGISTERED.findall(path.read_text(errors="replace")) for path in stubs)
+        return cls(passes, tuple(sorted({name for names in found for name in names})))
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> Compiled:
+        """What `save` stored."""
+        data = json.loads(path.read_text())
+        passes = [
+            Preprocessed(
+                tuple(Piece(**piece) for piece in one["pieces"]), tuple((n, name) for n, name in one["headers"])
+            )
+            for one in data["passes"]
+        ]
+        return cls(tuple(passes), tuple(data["kernels"]))

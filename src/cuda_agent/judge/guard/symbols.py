@@ -119,18 +119,6 @@ def check_library(library: Path) -> tuple[Violation, ...]:
     )
 
 
-def defined_functions(objects: Mapping[str, Path]) -> frozenset[str]:
-    """Mangled names of the functions that the candidate's object files define. nvcc gives the host's launcher of a
-    kernel the kernel's own name, so a kernel is the candidate's exactly when its name is among them."""
-    names: set[str] = set()
-    for path in objects.values():
-        for line in (_binutils("nm", "--defined-only", str(path)) or "").splitlines():
-            kind, _, name = line.partition(" ")[2].partition(" ")
-            if kind in ("t", "T", "w", "W", "u"):
-                names.add(name)
-    return frozenset(names)
-
-
 def _binutils(*command: str) -> str | None:
     """What a tool prints, None where it fails. Raises DeviceError when it is missing."""
     try:

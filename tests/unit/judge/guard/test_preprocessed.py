@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cuda_agent.judge.guard import preprocessed
+from cuda_agent.judge.guard import Compiled
 from guard_harness import preprocess
 
 HEADER = "#pragma once\n#include <stddef.h>\n#define TWICE(x) x##x\ninline int of_header();\n"
@@ -36,8 +36,8 @@ def test_headers_come_with_the_number_of_own_pieces_before(tmp_path: Path) -> No
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     seen = preprocess({"kernels/a.cpp": SOURCE, "kernels/part.h": HEADER}, "kernels/a.cpp", tmp_path)
-    preprocessed.save([seen, seen], tmp_path / "kept.json")
-    assert preprocessed.load(tmp_path / "kept.json") == [seen, seen]
+    Compiled((seen, seen), ("k",)).save(tmp_path / "kept.json")
+    assert Compiled.load(tmp_path / "kept.json") == Compiled((seen, seen), ("k",))
 
 
 def test_a_fixed_file_of_the_workspace_is_not_the_candidates(tmp_path: Path) -> None:
