@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from cuda_agent.core.enums import Baseline, Device, Precision
 from cuda_agent.core.errors import UsageError
@@ -66,6 +67,45 @@ class Limits(Configuration):
     judge_s: float | None = Field(default=None, gt=0)
 
 
+class Price(Configuration):
+    """Of one model, per million tokens, in any one currency. `cached_input` None: as `input`."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached_input: float | None = Field(default=None, ge=0)
+
+
+class LanguageModelOptions(Configuration):
+    """A language model behind an endpoint. Written to disk with the run, so it never holds a key."""
+
+    model: str = Field(min_length=1)
+    base_url: str = "https://api.openai.com/v1"
+    #: None: the server's own default.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    #: what one request and its answer may hold together; older turns are condensed before it is reached.
+    context_tokens: int = Field(default=131_072, ge=8192)
+    #: `keep`: stored in the transcript and sent back with later requests. `drop`: neither.
+    reasoning: Literal["keep", "drop"] = "keep"
+    #: `native`: the protocol's own tool calls. `tagged`: `<tool_call>` in the text, for models without.
+    tools: Literal["native", "tagged"] = "native"
+    protocol: Literal["openai", "litellm"] = "openai"
+    price: Price | None = None
+    #: most attempts at one request.
+    attempts: int = Field(default=8, ge=1)
+    #: longest silence of a server within an answer, in seconds.
+    timeout_s: float = Field(default=600.0, gt=0)
+
+    @field_validator("base_url")
+    @classmethod
+    def _holds_no_secret(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("give the endpoint as http(s)://HOST/…/v1")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("an endpoint's address holds no user, password or query; a key has a file of its own")
+        return value.rstrip("/")
+
+
 class OptimizeOptions(Configuration):
     """A run of `cuda-agent optimize`."""
 
@@ -74,3 +114,5 @@ class OptimizeOptions(Configuration):
     limits: Limits = Limits()
     #: independent agents on the task, which share the device.
     parallel: int = Field(default=1, ge=1, le=64)
+    #: what the policy `llm` talks to.
+    llm: LanguageModelOptions | None = None

@@ -1,0 +1,164 @@
+"""A client for an endpoint: streams, waits and tries again, and ends clearly where trying again is no use.
+
+The wire is the official `openai` SDK, or `litellm` for other protocols; both are optional and imported when first used.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from typing import Any
+
+from cuda_agent.core.config import LanguageModelOptions
+from cuda_agent.core.errors import PolicyError, UsageError
+from cuda_agent.llm.chat import ContextExceeded, Notice, Reply, Request
+from cuda_agent.llm.failures import Failure, Kind, classify
+from cuda_agent.llm.keys import Key
+from cuda_agent.llm.stream import assemble
+
+#: open(keywords): starts one streamed request; gives its chunks.
+Open = Callable[[dict[str, Any]], Iterable[Any]]
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+#: a server that asks for a longer pause than this ends the run; it can be resumed then.
+_PATIENCE_S = 900.0
+_NO_KEY = "none"
+
+
+def require(protocol: str) -> None:
+    """Raises UsageError when the package that speaks `protocol` isn't installed."""
+    if find_spec(protocol) is None:
+        extra = "llm" if protocol == "openai" else "litellm"
+        raise UsageError(
+            f"The policy llm needs the package {protocol}, which is not installed",
+            f"Install it: pip install 'cuda-agent[{extra}]'",
+        )
+
+
+def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> Client:
+    """Raises UsageError when the package is missing."""
+    require(options.protocol)
+    return Client(
+        options, key, _openai(options, key) if options.protocol == "openai" else _litellm(options, key), notice
+    )
+
+
+class Client:
+    """`ChatClient` over one way to the wire."""
+
+    def __init__(
+        self,
+        options: LanguageModelOptions,
+        key: Key | None,
+        open_stream: Open,
+        notice: Notice,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options, self._key, self._open = options, key, open_stream
+        self._notice, self._sleep = notice, sleep
+        self._with_usage = True
+
+    def complete(self, request: Request) -> Reply:
+        """One reply, after as many attempts as it takes.
+
+        Raises ContextExceeded, and PolicyError: the key is refused, the quota used up, the request refused, or no
+        attempt succeeded.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
+            failure = None
+            try:
+                return self._once(request)
+            except Exception as error:
+                # The boundary to the endpoint: what isn't its own is raised on.
+                failure = classify(error, self._options.base_url, self._options.model)
+                if failure is None:
+                    raise
+            # Outside the handler: no exception that is raised here carries the SDK's own, which knows the key.
+            if failure.kind is Kind.UNKNOWN_OPTION and self._with_usage:
+                self._with_usage = False
+                attempt -= 1
+            else:
+                self._wait(failure, attempt)
+
+    def _once(self, request: Request) -> Reply:
+        keywords: dict[str, Any] = {"model": self._options.model, "messages": list(request.messages), "stream": True}
+        if request.tools:
+            keywords["tools"] = list(request.tools)
+        if self._options.temperature is not None:
+            keywords["temperature"] = self._options.temperature
+        if self._with_usage:
+            keywords["stream_options"] = {"include_usage": True}
+        chunks = self._open(keywords)
+        try:
+            return assemble(chunks, request, self._notice)
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+    def _wait(self, failure: Failure, attempt: int) -> None:
+        """Sleep before the next attempt, or raise when there is none."""
+        cause, remedy = self._redacted(failure.cause), self._redacted(failure.remedy)
+        if failure.kind is Kind.TOO_LONG:
+            raise ContextExceeded(cause)
+        if failure.kind is not Kind.TRANSIENT:
+            raise PolicyError(cause, remedy)
+        if attempt >= self._options.attempts:
+            raise PolicyError(f"{cause}; {attempt} attempts", f"{remedy} Resume the run later".strip())
+        wait_s = failure.wait_s
+        if wait_s is None:
+            wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+        elif wait_s > _PATIENCE_S:
+            raise PolicyError(f"{cause}; the server asks to wait {wait_s:,.0f} s", "Resume the run then")
+        self._notice(f"{cause}; attempt {attempt + 1} of {self._options.attempts} in {wait_s:.1f} s")
+        self._sleep(wait_s)
+
+    def _redacted(self, text: str) -> str:
+        return self._key.redact(text) if self._key is not None else text
+
+
+def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
+    import openai
+
+    client = openai.OpenAI(
+        api_key=key.reveal() if key is not None else _NO_KEY,
+        base_url=options.base_url,
+        timeout=openai.Timeout(options.timeout_s, connect=min(30.0, options.timeout_s)),
+        max_retries=0,
+    )
+
+    def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
+        chunks: Iterable[Any] = client.chat.completions.create(**keywords)
+        return chunks
+
+    return open_stream
+
+
+def _litellm(options: LanguageModelOptions, key: Key | None) -> Open:
+    """`model` names the provider too (`anthropic/…`); its own variables give the key where we have none."""
+    import os
+
+    # Its table of models would be fetched from the network on import.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import litellm
+
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    named = (
+        {}
+        if options.base_url == LanguageModelOptions.model_fields["base_url"].default
+        else {"api_base": options.base_url}
+    )
+    secret = {} if key is None else {"api_key": key.reveal()}
+
+    def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
+        chunks: Iterable[Any] = litellm.completion(
+            **keywords, **named, **secret, timeout=options.timeout_s, num_retries=0
+        )
+        return chunks
+
+    return open_stream

@@ -1,0 +1,82 @@
+"""The key of an endpoint: from a file or the environment, shown to nobody but the endpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cuda_agent.core.errors import UsageError
+
+#: for any endpoint.
+OWN_VARIABLE = "CUDA_AGENT_API_KEY"
+#: for OpenAI's own, and where the endpoint itself comes from OPENAI_BASE_URL: nobody's key goes to somebody else.
+OPENAI_VARIABLE = "OPENAI_API_KEY"
+HOW_TO_GIVE = f"Give a key with --api-key-file FILE or in {OWN_VARIABLE}"
+_MAX_BYTES = 16_384
+_SHOWN = "[key]"
+
+
+class Key:
+    """A secret text. Only `reveal()` gives it; printing, formatting and pickling don't."""
+
+    __slots__ = ("__value",)
+
+    def __init__(self, value: str) -> None:
+        self.__value = value
+
+    def reveal(self) -> str:
+        return self.__value
+
+    def redact(self, text: str) -> str:
+        """`text` without the key, and without a server's masked form of it (its first characters and then stars)."""
+        head = self.__value[:8]
+        if len(self.__value) < 16:
+            return text.replace(self.__value, _SHOWN)
+        return re.sub(re.escape(head) + r"[^\s\"'<>,;)}\]]*", _SHOWN, text.replace(self.__value, _SHOWN))
+
+    def __repr__(self) -> str:
+        return "Key(…)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key isn't pickled")
+
+
+def find_key(base_url: str, key_file: Path | None) -> Key | None:
+    """The file's key, else the environment's; None where there is none (local servers need none).
+
+    Raises UsageError when the file can't be read or holds anything but one key.
+    """
+    if key_file is not None:
+        return Key(_checked(_read(key_file), str(key_file)))
+    names = [OWN_VARIABLE]
+    host = urlsplit(base_url).hostname or ""
+    same = os.environ.get("OPENAI_BASE_URL", "").rstrip("/") == base_url
+    if same or host == "openai.com" or host.endswith(".openai.com"):
+        names.append(OPENAI_VARIABLE)
+    for name in names:
+        if value := os.environ.get(name, "").strip():
+            return Key(_checked(value, name))
+    return None
+
+
+def default_base_url() -> str:
+    """`$OPENAI_BASE_URL`, else OpenAI's own endpoint."""
+    return os.environ.get("OPENAI_BASE_URL", "").rstrip("/") or "https://api.openai.com/v1"
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_MAX_BYTES + 1).decode().strip()
+    except OSError as error:
+        raise UsageError(f"Can't read the key file {path}: {error.strerror}", "Check its path and rights") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"The key file {path} isn't text", "Write the key alone into it") from None
+
+
+def _checked(value: str, where: str) -> str:
+    if not value or len(value) > _MAX_BYTES or not all("!" <= character <= "~" for character in value):
+        raise UsageError(f"{where} doesn't hold one key", "Write the key alone there, on one line, without quotes")
+    return value

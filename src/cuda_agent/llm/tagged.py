@@ -1,0 +1,84 @@
+"""Tool calls as tagged text (`<tool_call>{"name": …, "arguments": {…}}</tool_call>`), for models without native ones.
+
+Read strictly: a block is one JSON object with exactly these two keys, or it is a call with a problem, which the model
+is told. Guessing what it meant would run what it didn't ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cuda_agent.llm.chat import CallText
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_BLOCK = re.compile(re.escape(_OPEN) + r"(.*?)" + re.escape(_CLOSE), re.DOTALL)
+_SHOWN = 200
+
+
+def describe(tools: Sequence[dict[str, Any]]) -> str:
+    """The tools and the form of a call, for the system prompt."""
+    lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    return "\n".join(
+        [
+            "# Tools",
+            "Each line is one tool with the JSON schema of its arguments:",
+            *lines,
+            "",
+            "To call a tool write a block of exactly this form; several blocks are run in order:",
+            _OPEN,
+            '{"name": "Read", "arguments": {"path": "model.py"}}',
+            _CLOSE,
+            "The block is one JSON object with the keys name and arguments; inside its strings a line break is \\n "
+            'and a quote is \\". The answers come as <tool_response> blocks. Write no such block yourself.',
+        ]
+    )
+
+
+def parse(text: str) -> tuple[str, tuple[CallText, ...]]:
+    """The text outside the blocks, and the calls in them."""
+    calls = [_call(found.group(1)) for found in _BLOCK.finditer(text)]
+    rest = _BLOCK.sub("", text)
+    if _OPEN in rest:
+        rest, _, body = rest.partition(_OPEN)
+        calls.append(CallText("", _name_in(body), "", problem=f"{_OPEN} without {_CLOSE} ({_cut(body)})"))
+    elif _CLOSE in rest:
+        rest = rest.replace(_CLOSE, "")
+        calls.append(CallText("", "", "", problem=f"{_CLOSE} without {_OPEN}"))
+    return rest.strip(), tuple(calls)
+
+
+def write_call(name: str, arguments: dict[str, Any]) -> str:
+    """A call as the model writes it."""
+    return f"{_OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{_CLOSE}"
+
+
+def write_result(name: str, text: str) -> str:
+    """A tool's answer as the model reads it."""
+    return f'<tool_response name="{name}">\n{text}\n</tool_response>'
+
+
+def _call(body: str) -> CallText:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        return CallText("", _name_in(body), "", problem=f"the block isn't JSON: {error} ({_cut(body)})")
+    if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
+        return CallText("", _name_in(body), "", problem=f"the block needs exactly name and arguments ({_cut(body)})")
+    name, arguments = value["name"], value["arguments"]
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return CallText("", _name_in(body), "", problem=f"name is a string, arguments an object ({_cut(body)})")
+    return CallText("", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _name_in(body: str) -> str:
+    """The tool that a broken block most likely means, so that the answer can say how that one is called."""
+    found = re.search(r'"name"\s*:\s*"([A-Za-z]\w*)"', body)
+    return found.group(1) if found else ""
+
+
+def _cut(body: str) -> str:
+    line = " ".join(body.split())
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + " …"
