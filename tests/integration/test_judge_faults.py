@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Device
-from cuda_agent.core.records import Candidate
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.records import Candidate, Evaluation
+from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workspace.process import descendants
+from fault_specimens import HONEST as HONEST_WORKSPACE
+from fault_specimens import Fault, faults, faulty, small_axpby
 from judge_specimens import HONEST, TASK, specimen, verified
 
 pytestmark = pytest.mark.integration
@@ -92,6 +103,17 @@ SPECIMENS = {
         "protocol",
     ),
     "forks_and_hangs": ("os.fork() or os.setsid()\nwhile True: pass", "timed_out", ""),
+    "fork_bomb": ("while True: os.fork()", None, ""),
+    "fills_the_disk": (
+        "with open(os.path.expanduser('~/much'), 'wb') as much:\n    while True: much.write(bytes(1 << 20))",
+        "crashed",
+        "disk",
+    ),
+    "fills_the_disk_with_names": (
+        "import itertools\nfor i in itertools.count(): open(os.path.expanduser(f'~/{i}'), 'w').close()",
+        "crashed",
+        "disk",
+    ),
 }
 
 
@@ -115,11 +137,13 @@ def test_each_failure_has_its_verdict(session: JudgeSession, name: str) -> None:
     begin = time.monotonic()
     verdict, reason, _ = verified(session, specimen(body))
     assert time.monotonic() - begin < CALL_TIMEOUT_S + 40
-    assert verdict == expected if expected else verdict in ("crashed", "out_of_memory")
+    assert verdict == expected if expected else verdict in ("crashed", "out_of_memory", "raised", "timed_out")
     assert words in reason
 
 
-@pytest.mark.parametrize("after", ["segmentation_fault", "loops", "grows", "forged_answer", "forks_and_hangs"])
+@pytest.mark.parametrize(
+    "after", ["segmentation_fault", "loops", "grows", "forged_answer", "forks_and_hangs", "fork_bomb"]
+)
 def test_the_next_evaluation_is_right(session: JudgeSession, after: str) -> None:
     assert verified(session, specimen(SPECIMENS[after][0]))[0] != "verified"
     verdict, reason, report = verified(session, HONEST, trials=3)
@@ -131,10 +155,10 @@ def test_the_next_evaluation_is_right(session: JudgeSession, after: str) -> None
 
 def test_processes_end_without_namespaces_too() -> None:
     with opened_session("reduced") as session:
-        for name in ("segmentation_fault", "grows", "forks_and_hangs", "forged_answer"):
+        for name in ("segmentation_fault", "grows", "forks_and_hangs", "forged_answer", "fork_bomb"):
             body, expected, words = SPECIMENS[name]
             verdict, reason, _ = verified(session, specimen(body))
-            assert verdict == expected, (name, reason)
+            assert verdict == expected if expected else verdict != "verified", (name, reason)
             assert words in reason
         verdict, reason, _ = verified(session, HONEST)
         assert verdict == "verified", reason
@@ -188,3 +212,81 @@ def test_the_reference_is_loaded_again_after_it_died(session: JudgeSession) -> N
     session._reference_worker.kill()
     verdict, reason, _ = verified(session, HONEST)
     assert verdict == "verified", reason
+
+
+# ---------------------------------------------------------------- whole workspaces, from the guard to the times
+
+
+@pytest.fixture(scope="module")
+def axpby() -> Iterator[JudgeSession]:
+    options = JudgeOptions(
+        device=Device.CPU, timing_budget_s=0.3, trials=2, call_timeout_s=6.0, host_memory_mib=2048, seed=5
+    )
+    with JudgeSession(small_axpby(), options) as opened:
+        opened.admit()
+        opened.baselines.wait()
+        yield opened
+
+
+def judged(session: JudgeSession, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Evaluation:
+    if fault.past_guard:
+        monkeypatch.setattr(Case, "_convict", lambda *_: None)
+    if fault.killed:
+
+        def kill(phase: str, text: str) -> None:
+            if phase == "verify" and text.startswith("trial 2"):
+                killed_library_holders()
+
+        monkeypatch.setattr(session, "progress", kill)
+    return session.evaluate(faulty(fault, Device.CPU))
+
+
+def killed_library_holders() -> None:
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if "cuda_extension.so" in Path(f"/proc/{pid}/maps").read_text():
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", faults(Device.CPU))
+def test_each_fault_of_a_workspace(axpby: JudgeSession, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = faults(Device.CPU)[name]
+    begin = time.monotonic()
+    evaluation = judged(axpby, fault, monkeypatch)
+    assert time.monotonic() - begin < 60
+    assert evaluation.verdict in fault.verdicts, evaluation.reason
+    assert evaluation.phase is fault.phase
+    assert fault.words in evaluation.reason + evaluation.log_tail
+    assert evaluation.reason
+    if name in ("compile_error", "link_error", "exception", "import_error", "wrong_signature"):
+        assert fault.words in evaluation.log_tail
+
+
+def test_an_honest_workspace_passes_after_all_that(axpby: JudgeSession) -> None:
+    evaluation = axpby.evaluate(faulty(HONEST_WORKSPACE, Device.CPU))
+    assert evaluation.verdict is Verdict.PASSED, evaluation.reason
+
+
+@pytest.mark.parametrize("role", ["reference", "baseline"])
+def test_workers_of_ours_that_were_killed_are_replaced(axpby: JudgeSession, role: str) -> None:
+    worker = axpby._reference_worker if role == "reference" else axpby.baselines.wait()
+    for pid in descendants(worker._process.pid):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    evaluation = axpby.evaluate(faulty(HONEST_WORKSPACE, Device.CPU))
+    assert evaluation.verdict is Verdict.PASSED, evaluation.reason
+
+
+def test_candidates_leave_no_files_in_the_session(axpby: JudgeSession) -> None:
+    for _ in range(2):
+        axpby.verify(faulty(HONEST_WORKSPACE, Device.CPU))
+    assert len(list(axpby.directory.glob("candidate-*"))) <= 3
+
+
+def test_the_benchmark_of_faults_in_a_row(tmp_path: Path) -> None:
+    benchmark = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+    command = [sys.executable, str(benchmark), "--device", "cpu", "--count", "12", "--out", str(tmp_path / "raw.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "processes left: 0" in done.stdout
+    assert len(json.loads((tmp_path / "raw.json").read_text())["samples"]) == 12

@@ -1,0 +1,102 @@
+"""Evaluations per minute through the pool, with an empty cache and again with what that left.
+
+    .venv/bin/python benchmarks/throughput.py                                  # 4 tasks, 8 candidates each
+    .venv/bin/python benchmarks/throughput.py --device cpu --tasks 2 --candidates 3
+    .venv/bin/python benchmarks/throughput.py --gpus 0 1                       # a holder each
+
+Every candidate of every task is an honest one with sources of its own, submitted all at once, task by task. Cold: every
+compiler run is made, the precompiled header and the baselines included. Warm: a new pool, the same candidates. The
+clock runs from the first submission to the last result, starting the pool included; the second rate leaves out what
+came before the first result.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from common import arguments, chosen_device, failed, run, save, table
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.judge.pool import Pool, builders_for
+from fault_specimens import HONEST, faulty, small_axpby
+
+DEFAULTS = {Device.CUDA: (4, 8), Device.CPU: (2, 4)}
+
+
+def workload(device: Device, tasks: int, candidates: int) -> list[tuple[Task, Candidate]]:
+    """Tasks of different sizes; candidates of different sources."""
+    return [
+        (small_axpby(f"{rows + 1}, 4096"), faulty(HONEST, device, mark=rows * candidates + index + 1))
+        for rows in range(tasks)
+        for index in range(candidates)
+    ]
+
+
+def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus: Sequence[str]) -> dict[str, Any]:
+    """Seconds from the first submission to each result, and the evaluations' own durations."""
+    begin, ends = time.perf_counter(), dict[int, float]()
+    with Pool(options, gpus=gpus) as pool:
+
+        def ended(index: int, _future: Future[Evaluation]) -> None:
+            ends[index] = time.perf_counter() - begin
+
+        futures = [pool.submit(task, candidate) for task, candidate in work]
+        for index, future in enumerate(futures):
+            future.add_done_callback(lambda done, index=index: ended(index, done))
+        found = [future.result() for future in futures]
+    bad = [evaluation for evaluation in found if evaluation.verdict is not Verdict.PASSED]
+    if bad:
+        failed(f"{len(bad)} of {len(found)} honest candidates failed, the first: {bad[0].verdict}: {bad[0].reason}")
+    times = sorted(ends.values())
+    return {
+        "seconds": times,
+        "durations_s": [evaluation.durations_s for evaluation in found],
+        "a_minute": 60 * len(times) / times[-1],
+        "a_minute_after_the_first": 60 * (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else None,
+    }
+
+
+def row(name: str, found: dict[str, Any]) -> list[str]:
+    phases = [
+        f"{statistics.median(spent[phase] for spent in found['durations_s']):.2f}"
+        for phase in ("build", "verify", "profile")
+    ]
+    later = found["a_minute_after_the_first"]
+    first, last = found["seconds"][0], found["seconds"][-1]
+    rates = [f"{found['a_minute']:.1f}", "—" if later is None else f"{later:.1f}"]
+    return [name, str(len(found["seconds"])), f"{first:.1f}", f"{last:.1f}", *rates, *phases]
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--tasks", type=int, help="tasks, each with baselines of its own")
+    parser.add_argument("--candidates", type=int, help="candidates of each task")
+    parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs, a holder each")
+    options = parser.parse_args()
+    device = chosen_device(options.device)
+    tasks, candidates = options.tasks or DEFAULTS[device][0], options.candidates or DEFAULTS[device][1]
+    judge = JudgeOptions(device=device)
+    work, found = workload(device, tasks, candidates), dict[str, Any]()
+    with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
+        os.environ["CUDA_AGENT_CACHE"] = cache
+        for name in ("cold", "warm"):
+            found[name] = measure(judge, work, options.gpus)
+    header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
+    medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
+    print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
+    builders = builders_for(judge, holders=max(1, len(options.gpus)))
+    print(f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {max(1, len(options.gpus))} holders")
+    print(f"raw samples: {save('throughput', options, device, {'builders': builders, 'runs': found})}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
