@@ -34,6 +34,8 @@ class CandidateFolder(Protocol):
 
     @property
     def directory(self) -> Path: ...
+    @property
+    def fixed_paths(self) -> tuple[Path, ...]: ...
     def snapshot(self) -> Candidate: ...
     def restore(self, candidate: Candidate) -> None: ...
 
@@ -50,3 +52,8 @@ class Context:
     logs: Path
     finished: tuple[str, str] | None = None
     judge_s: float = 0.0
+
+    @property
+    def device_s(self) -> float:
+        """Seconds for which this run has held the device: the judge's, and those of `gpu` commands."""
+        return self.judge_s + self.shell.gpu_s

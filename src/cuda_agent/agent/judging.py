@@ -6,25 +6,38 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.records import Task
 from cuda_agent.workspace.layout import Workspace
 
+if TYPE_CHECKING:
+    from cuda_agent.judge.session import JudgeSession
+
 
 @contextmanager
 def open_judge(
-    task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...]
+    task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
 ) -> Iterator[tuple[Session, Path]]:
-    """The session, with the task admitted, and the socket's path. Raises TaskError and what `JudgeSession` raises."""
+    """The session, with the task admitted, and the socket's path. A task that was `admitted` before is looked at again
+    only when something of it is to be judged. Raises TaskError and what `JudgeSession` raises."""
     from cuda_agent.judge.serve import JudgeServer
     from cuda_agent.judge.session import JudgeSession
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
-        session = stack.enter_context(JudgeSession(task, workspace.options, progress=progress, hidden=hidden))
-        session.admit()
+        session = JudgeSession(task, workspace.options, progress=progress, hidden=hidden)
+        stack.callback(session.close)
+        if not admitted:
+            session.admit()
         server = stack.enter_context(JudgeServer(session, workspace, folder / "judge.sock"))
         # Left in reverse: workers end first, so that a request that is still being answered fails at once.
-        stack.callback(session.workers.close)
+        stack.callback(_end_workers, session)
         yield session, server.path
+
+
+def _end_workers(session: JudgeSession) -> None:
+    workers = getattr(session, "workers", None)
+    if workers is not None:
+        workers.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cuda_agent.agent.budget import exhausted
 from cuda_agent.agent.context import Progress
+from cuda_agent.agent.journal import Checkpoint, Journal
 from cuda_agent.agent.policy import Policy
 from cuda_agent.agent.tools.registry import Toolbox
-from cuda_agent.agent.transcript import Transcript
-from cuda_agent.core.errors import PolicyError, PolicyStalled, UsageError
-from cuda_agent.core.records import ToolCall, ToolResult, Turn
+from cuda_agent.core.errors import PolicyError, PolicyStalled
+from cuda_agent.core.records import ToolCall, ToolResult
 
 #: tools whose answer is a text that is only worth naming to whoever watches.
 _LOOKS = ("Read", "Glob", "Grep")
@@ -38,45 +40,62 @@ class Ending:
     message: str = ""
 
 
-def run(policy: Policy, tools: Toolbox, transcript: Transcript, turns_limit: int, progress: Progress) -> Ending:
-    """Play until Finish, the limit of turns, an interrupt or the policy's failure.
+def run(
+    policy: Policy,
+    tools: Toolbox,
+    journal: Journal,
+    progress: Progress,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    watch: Callable[[Journal], None] = lambda journal: None,
+) -> Ending:
+    """Play until Finish, a spent limit, an interrupt or the policy's failure. A move that is pending in the journal is
+    ended first. `stopped` is asked between calls, `watch` is told after each turn.
 
     A turn that was interrupted is not in the transcript. Raises CudaAgentError when this machine fails (disk, judge).
     """
     try:
-        while len(transcript.turns) < turns_limit:
-            started = time.monotonic()
-            move = policy.next(transcript.turns)
-            if move.message:
-                progress("agent", move.message)
-            results = tuple(_call(tools, call, progress) for call in move.calls)
-            turn = Turn(
-                index=len(transcript.turns),
-                results=results,
-                candidate_digest=_digest(tools),
-                duration_s=time.monotonic() - started,
-                **move.model_dump(),
-            )
-            transcript.append(turn)
-            if tools.finished is not None:
-                return Ending(Outcome(tools.finished[0]), tools.finished[1])
-            if not move.calls and not move.observation:
-                return Ending(Outcome.FINISHED, move.message)
+        while not stopped():
+            ending = _ending(tools, journal)
+            if ending is not None:
+                return ending
+            pending = journal.pending or _ask(policy, journal, progress)
+            assert pending.move is not None
+            for call in pending.move.calls[len(pending.results) :]:
+                journal.add(_call(tools, call, progress))
+                if stopped():
+                    raise KeyboardInterrupt
+            journal.end()
+            watch(journal)
     except KeyboardInterrupt:
-        return Ending(Outcome.INTERRUPTED, f"interrupted after {len(transcript.turns)} turns")
+        pass
     except PolicyStalled as error:
         return Ending(Outcome.STALLED, str(error))
     except PolicyError as error:
         return Ending(Outcome.POLICY_ERROR, str(error))
-    return Ending(Outcome.BUDGET, f"all {turns_limit} turns are spent")
+    return Ending(Outcome.INTERRUPTED, f"interrupted after {len(journal.turns)} turns")
 
 
-def _digest(tools: Toolbox) -> str | None:
-    """Of the candidate as it stands; None where what stands there can't be one (a link, too large)."""
-    try:
-        return tools.context.workspace.snapshot().digest
-    except UsageError:
+def _ending(tools: Toolbox, journal: Journal) -> Ending | None:
+    """How the run ended with its last turn, or because a limit is spent; None where it goes on."""
+    if journal.pending is not None:
         return None
+    if tools.finished is not None:
+        return Ending(Outcome(tools.finished[0]), tools.finished[1])
+    last = journal.turns[-1] if journal.turns else None
+    if last is not None and not last.calls and not last.observation:
+        return Ending(Outcome.FINISHED, last.message)
+    spent = exhausted(journal.budget())
+    return Ending(Outcome.BUDGET, spent) if spent is not None else None
+
+
+def _ask(policy: Policy, journal: Journal, progress: Progress) -> Checkpoint:
+    started = time.monotonic()
+    move = policy.next(journal.turns)
+    pending = journal.begin(move, time.monotonic() - started)
+    if move.message:
+        progress("agent", move.message)
+    return pending
 
 
 def _call(tools: Toolbox, call: ToolCall, progress: Progress) -> ToolResult:

@@ -1,21 +1,34 @@
 """The folder that a run leaves: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json,
-best.json (the best candidate so far, for a run that is killed), config.json, task.json, logs/."""
+best.json (the best candidate so far), checkpoint.json and store/ (what a killed run goes on from), config.json,
+task.json, logs/."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+from cuda_agent.agent.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.records import RunManifest, Task, Trajectory
+from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
 from cuda_agent.core.stack import read_stack
+
+_LOCK = "lock"
+_CONFIGURATION = "config.json"
+#: space for the end of a run on a disk that is full by then: evaluation, trajectory, manifest.
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 8 << 20
 
 
 class RunDirectory:
@@ -47,10 +60,33 @@ class RunDirectory:
             raise StoreError(f"Can't make {path}: {error.strerror}", "Choose another --out") from None
         return cls(path)
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run for this process; the lock ends with it, however that ends. Raises StoreError while another
+        holds it, UsageError where there is no such folder."""
+        path = self.path / _LOCK
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(f"No run directory {self.path}", "Give one that cuda-agent optimize left") from None
+        except OSError as error:
+            raise StoreError(f"Can't write {path}: {error.strerror}", "Check its permissions") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another one"
+                raise StoreError(f"{self.path} is in use by process {holder}", "Wait for it, or end it") from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
     def write_start(self, task: Task, options: OptimizeOptions, command: tuple[str, ...]) -> RunManifest:
         """The task, the resolved configuration and the manifest, before anything runs. Raises StoreError."""
         configuration = options.model_dump(mode="json")
-        write_durably(self.path / "config.json", json.dumps(configuration, indent=1) + "\n")
+        write_durably(self.path / _CONFIGURATION, json.dumps(configuration, indent=1) + "\n")
         task.write(self.path)
         seed = options.judge.seed
         manifest = RunManifest(
@@ -59,25 +95,113 @@ class RunDirectory:
             version=metadata.version("cuda-agent"),
             commit=_commit(),
             stack=read_stack(),
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=_now(),
             seeds=() if seed is None else (seed,),
             digests={"task": task.key},
         )
         manifest.write(self.path)
+        self.reserve()
         return manifest
 
+    def read_start(self) -> tuple[Task, OptimizeOptions, RunManifest]:
+        """What `write_start` wrote. Raises UsageError where no run was begun here, StoreError (can't be read)."""
+        path = self.path / _CONFIGURATION
+        if not path.is_file():
+            raise UsageError(f"{self.path} is not a run directory", "Give one that cuda-agent optimize left")
+        try:
+            configuration = json.loads(path.read_text())
+            options = OptimizeOptions.model_validate(configuration)
+        except ValueError as error:
+            reason = str(error).splitlines()[0]
+            raise StoreError(f"{path} can't be read: {reason}", "Use the cuda-agent that wrote it") from None
+        return Task.read(self.path), options, RunManifest.read(self.path)
+
+    def check_unfinished(self) -> None:
+        """Raises UsageError where the policy itself ended the run."""
+        path = self.path / Trajectory.file_name
+        if not path.is_file():
+            return
+        left = Trajectory.read(self.path)
+        if left.outcome in ("finished", "not_covered", "gave_up"):
+            cause = f"The run in {self.path} has ended: {left.outcome.replace('_', ' ')}, {len(left.turns)} turns"
+            raise UsageError(cause, f"See cuda-agent show {self.path}, or begin another run")
+
+    def write_resumption(self, manifest: RunManifest, options: OptimizeOptions) -> tuple[RunManifest, tuple[str, ...]]:
+        """The configuration as it is from now on; what differs from when the run was begun is returned, and kept in the
+        manifest. Raises StoreError."""
+        configuration = options.model_dump(mode="json")
+        now = manifest.model_copy(
+            update={"version": metadata.version("cuda-agent"), "commit": _commit(), "stack": read_stack()}
+        )
+        differences = _differences("", manifest.configuration, configuration)
+        differences += _differences("", _stack_facts(manifest), _stack_facts(now))
+        turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
+        entry = Resumption(started=_now(), turns=len(turns), changes=tuple(differences))
+        resumed = now.model_copy(
+            update={"configuration": configuration, "resumed": (*manifest.resumed, entry), "seeds": manifest.seeds}
+        )
+        write_durably(self.path / _CONFIGURATION, json.dumps(configuration, indent=1) + "\n")
+        resumed.write(self.path)
+        self.reserve()
+        return resumed, tuple(differences)
+
+    def clear_workspace(self) -> None:
+        """Remove what a run that was killed at its very start left of it."""
+        if self.workspace.exists():
+            shutil.rmtree(self.workspace)
+
+    def reserve(self) -> None:
+        """Hold some space until the end is written. Raises StoreError."""
+        write_durably(self.path / _RESERVE, b"\0" * _RESERVE_BYTES)
+
     def write_end(self, manifest: RunManifest, trajectory: Trajectory) -> None:
-        """The trajectory, the evaluation of its best candidate, the manifest with their digests. Raises StoreError."""
-        trajectory.write(self.path)
+        """The evaluation of the best candidate, the trajectory, the manifest with their digests, in the space that was
+        held for them; what can be written is. Raises StoreError."""
+        (self.path / _RESERVE).unlink(missing_ok=True)
         digests = dict(manifest.digests)
         if trajectory.best is not None:
             digests["candidate"] = trajectory.best.digest
-        if trajectory.evaluation is not None:
-            trajectory.evaluation.write(self.path)
-            build = trajectory.evaluation.build
-            if build is not None and build.library_digest is not None:
-                digests["library"] = build.library_digest
-        manifest.model_copy(update={"digests": digests}).write(self.path)
+        evaluation = trajectory.evaluation
+        if evaluation is not None and evaluation.build is not None and evaluation.build.library_digest is not None:
+            digests["library"] = evaluation.build.library_digest
+        records = (evaluation, trajectory, manifest.model_copy(update={"digests": digests}))
+        failures: list[StoreError] = []
+        for record in records:
+            try:
+                if record is not None:
+                    record.write(self.path)
+            except StoreError as error:
+                failures.append(error)
+        if failures:
+            first = failures[0]
+            more = f" ({len(failures) - 1} more could not be written)" if len(failures) > 1 else ""
+            raise StoreError(first.cause + more, first.remedy)
+
+
+def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`judge.timing_budget_s: 10.0, was 2.0`, for every value that isn't the same."""
+    found: list[str] = []
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += _differences(f"{prefix}{key}.", old, new)
+        elif old != new:
+            found.append(f"{prefix}{key}: {_said(new)}, was {_said(old)}")
+    return found
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else str(value)
+
+
+def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
+    stack = manifest.stack.model_dump(mode="json")
+    stack["gpus"] = ", ".join(f"{gpu['name']} ({gpu['uuid']})" for gpu in stack["gpus"])
+    return {"cuda-agent": manifest.version, "commit": manifest.commit, "stack": stack}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _fresh(parent: Path, task_name: str) -> Path:

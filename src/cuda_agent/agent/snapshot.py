@@ -114,7 +114,7 @@ class Snapshots:
         if stat.S_ISDIR(facts.st_mode):
             return Entry(kind="folder", mode=mode)
         if stat.S_ISLNK(facts.st_mode):
-            return Entry(kind="link", content=os.readlink(path))
+            return Entry(kind="link", content=str(path.readlink()))
         if not stat.S_ISREG(facts.st_mode):
             return None
         content = None if facts.st_size > MAX_FILE_BYTES else name_of(path.read_bytes())

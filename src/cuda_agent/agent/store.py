@@ -15,7 +15,7 @@ FOLDER = "store"
 
 
 class Store:
-    """`objects/<sha256>` holds the bytes of a file, `candidates/<digest>.json` which objects a candidate consists of."""
+    """`objects/<sha256>` holds the bytes of a file, `candidates/<digest>.json` which objects a candidate has."""
 
     def __init__(self, run_directory: Path) -> None:
         self._objects = run_directory / FOLDER / "objects"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,9 +17,20 @@ FILE_NAME = "transcript.jsonl"
 class Transcript:
     """Append-only. `turns` is what it holds."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, turns: Sequence[Turn] = ()) -> None:
+        """`turns`: those that are in the file already. Raises StoreError."""
         self.path = directory / FILE_NAME
-        self.turns: list[Turn] = []
+        self.turns: list[Turn] = list(turns)
+        if self.path.exists():
+            self._drop_half_a_line()
+
+    def _drop_half_a_line(self) -> None:
+        """What stood after the last whole line, where a machine stopped on its way, must not begin the next one."""
+        try:
+            with self.path.open("rb+") as stream:
+                stream.truncate(stream.read().rfind(b"\n") + 1)
+        except OSError as error:
+            raise StoreError(f"Can't write {self.path}: {error.strerror}", "Check its permissions") from None
 
     def append(self, turn: Turn) -> None:
         """Write and fsync. Raises StoreError (no space, no permission); the turn then doesn't count."""

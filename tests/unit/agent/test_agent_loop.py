@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent.loop import Outcome, run
+from cuda_agent.agent.budget import Accounts
+from cuda_agent.agent.journal import Journal
+from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import PolicyError, StoreError
 from cuda_agent.core.records import ToolCall, Turn
 from unit.agent.agent_workspace import Calls
@@ -43,19 +46,22 @@ def silent(phase: str, text: str) -> None:
     pass
 
 
+def play(moves: Scripted | list[PolicyMove | BaseException], calls: Calls, folder: Path, turns: int = 10) -> Ending:
+    journal = Journal(folder, calls.box, Accounts(Limits(turns=turns)))
+    return run(moves if isinstance(moves, Scripted) else Scripted(moves), calls.box, journal, silent)
+
+
 def test_turns_are_on_disk_before_the_next_begins(calls: Calls, run_directory: Path) -> None:
-    transcript = Transcript(run_directory)
     moves: list[PolicyMove | BaseException] = [
         move("Read", path="model.py"),
         move("Write", path="kernels/a.cu", content="int a;"),
         move("Finish", message="done"),
     ]
     policy = Scripted(moves, run_directory / FILE_NAME)
-    ending = run(policy, calls.box, transcript, 10, silent)
+    ending = play(policy, calls, run_directory)
     assert (ending.outcome, ending.message) == (Outcome.FINISHED, "done")
     assert policy.seen_on_disk == [0, 1, 2]
     turns = read_transcript(run_directory)
-    assert turns == tuple(transcript.turns)
     assert [turn.index for turn in turns] == [0, 1, 2]
     assert turns[1].results[0].ok
     assert turns[0].candidate_digest != turns[1].candidate_digest
@@ -63,15 +69,14 @@ def test_turns_are_on_disk_before_the_next_begins(calls: Calls, run_directory: P
 
 def test_a_wrong_call_does_not_end_the_run(calls: Calls, run_directory: Path) -> None:
     moves: list[PolicyMove | BaseException] = [move("Nothing"), move("Finish", message="x", outcome="gave_up")]
-    ending = run(Scripted(moves), calls.box, Transcript(run_directory), 10, silent)
+    ending = play(moves, calls, run_directory)
     assert ending.outcome is Outcome.GAVE_UP
 
 
 def test_the_limit_of_turns(calls: Calls, run_directory: Path) -> None:
-    transcript = Transcript(run_directory)
     moves: list[PolicyMove | BaseException] = [move("Glob")] * 5
-    assert run(Scripted(moves), calls.box, transcript, 3, silent).outcome is Outcome.BUDGET
-    assert len(transcript.turns) == 3
+    assert play(moves, calls, run_directory, turns=3).outcome is Outcome.BUDGET
+    assert len(read_transcript(run_directory)) == 3
 
 
 @pytest.mark.parametrize(
@@ -79,8 +84,7 @@ def test_the_limit_of_turns(calls: Calls, run_directory: Path) -> None:
     [(KeyboardInterrupt(), Outcome.INTERRUPTED), (PolicyError("no answer"), Outcome.POLICY_ERROR)],
 )
 def test_interrupt_and_policy_error(calls: Calls, run_directory: Path, error: BaseException, outcome: Outcome) -> None:
-    transcript = Transcript(run_directory)
-    assert run(Scripted([move("Glob"), error]), calls.box, transcript, 9, silent).outcome is outcome
+    assert play([move("Glob"), error], calls, run_directory).outcome is outcome
     assert len(read_transcript(run_directory)) == 1
 
 
@@ -90,10 +94,10 @@ def test_a_link_as_candidate_is_refused_not_fatal(calls: Calls, run_directory: P
         move("Compile"),
         move("Finish", message="x"),
     ]
-    transcript = Transcript(run_directory)
-    run(Scripted(moves), calls.box, transcript, 9, silent)
-    assert not transcript.turns[1].results[0].ok
-    assert "not a plain" in transcript.turns[1].results[0].text
+    play(moves, calls, run_directory)
+    turns = read_transcript(run_directory)
+    assert not turns[1].results[0].ok
+    assert "not a plain" in turns[1].results[0].text
 
 
 def test_half_a_line_is_dropped_and_a_broken_line_is_named(run_directory: Path) -> None:

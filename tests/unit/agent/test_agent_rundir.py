@@ -30,7 +30,8 @@ def test_what_is_written_before_anything_runs(tmp_path: Path) -> None:
     assert manifest.command == ("cuda-agent", "optimize", "t.py")
     assert manifest.configuration["judge"]["device"] == "cpu"
     assert manifest.stack.python
-    assert {path.name for path in directory.path.iterdir()} == {"config.json", "logs", "manifest.json", "task.json"}
+    names = {path.name for path in directory.path.iterdir()}
+    assert names == {"config.json", "logs", "manifest.json", "task.json", ".reserve"}
 
 
 def test_best_is_correct_first_then_fast(tmp_path: Path) -> None:

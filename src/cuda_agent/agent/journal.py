@@ -1,0 +1,172 @@
+"""All that a run has on disk to go on from: the turns, and a checkpoint before and after every tool.
+
+A move is in the checkpoint before its first tool runs, so that no answer of a model is asked for twice; a tool that was
+killed on its way is run again in the workspace as it was before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cuda_agent.agent.budget import Accounts
+from cuda_agent.agent.context import Context
+from cuda_agent.agent.policy import PolicyMove
+from cuda_agent.agent.snapshot import Entry, Snapshots, objects
+from cuda_agent.agent.store import Store
+from cuda_agent.agent.tools.registry import Toolbox
+from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Budget, ToolResult, Turn
+from cuda_agent.workspace.layout import is_writable
+
+
+class Checkpoint(StoredRecord):
+    """A run between two tools: turn `index` is at `move`, whose first calls gave `results`. `tree` is the workspace,
+    `known`, `calls` and `commands` what the tools remember, `best` and `passes` which candidate was the best."""
+
+    file_name = "checkpoint.json"
+    index: int = 0
+    move: PolicyMove | None = None
+    results: tuple[ToolResult, ...] = ()
+    candidate_digest: str | None = None
+    finished: tuple[str, str] | None = None
+    tree: dict[str, Entry]
+    known: dict[str, str]
+    calls: int
+    commands: int
+    best: int
+    passes: int
+    turn_s: float = 0.0
+    budget: Budget
+
+
+class Journal:
+    """Of one run; `turns` is what happened, `pending` the move that isn't done yet."""
+
+    def __init__(self, directory: Path, tools: Toolbox, accounts: Accounts, turns: Sequence[Turn] = ()) -> None:
+        """Raises StoreError."""
+        self._directory, self._tools, self.accounts = directory, tools, accounts
+        self._transcript = Transcript(directory, turns)
+        self._store = Store(directory)
+        workspace = tools.context.workspace
+        fixed = [path.relative_to(workspace.directory).as_posix() for path in workspace.fixed_paths]
+        self._snapshots = Snapshots(workspace.directory, self._store, fixed)
+        self._last: Checkpoint | None = None
+        self._turn_began = time.monotonic()
+        self.pending: Checkpoint | None = None
+
+    @property
+    def turns(self) -> list[Turn]:
+        return self._transcript.turns
+
+    @property
+    def context(self) -> Context:
+        return self._tools.context
+
+    def budget(self) -> Budget:
+        """As it stands now."""
+        return self.accounts.budget(self.turns, self.context.device_s)
+
+    # ------------------------------------------------------------ a turn
+
+    def begin(self, move: PolicyMove, took_s: float) -> Checkpoint:
+        """The move is durable; `took_s` is what the policy needed for it. Raises StoreError."""
+        self._turn_began = time.monotonic() - took_s
+        self.pending = self._write(move, ())
+        return self.pending
+
+    def add(self, result: ToolResult) -> Checkpoint:
+        """The next call of the pending move is done. Raises StoreError."""
+        pending = self.pending
+        assert pending is not None and pending.move is not None
+        result = result.model_copy(update={"candidate_digest": pending.candidate_digest})
+        self.pending = self._write(pending.move, (*pending.results, result))
+        return self.pending
+
+    def end(self) -> Turn:
+        """All calls of the pending move are done: the turn. Raises StoreError."""
+        done = self.pending
+        assert done is not None and done.move is not None
+        turn = Turn(
+            index=done.index,
+            results=done.results,
+            candidate_digest=done.candidate_digest,
+            duration_s=time.monotonic() - self._turn_began,
+            **dict(done.move),
+        )
+        budget = self.accounts.budget((*self.turns, turn), self.context.device_s)
+        self._transcript.append(turn.model_copy(update={"budget": budget}))
+        self.pending = None
+        return self.turns[-1]
+
+    # ------------------------------------------------------------ after a kill
+
+    def resume(self) -> None:
+        """Workspace, tools, best candidate and clock as they were. Without a checkpoint nothing had happened yet.
+
+        Raises StoreError.
+        """
+        if not (self._directory / Checkpoint.file_name).exists():
+            return
+        last = Checkpoint.read(self._directory)
+        if last.index not in (len(self.turns), len(self.turns) - 1):
+            raise StoreError(f"{self._directory}: checkpoint and transcript don't belong together", "Restore them")
+        context = self.context
+        self._snapshots.restore(last.tree)
+        context.files.remember(last.known)
+        context.best.recall(last.best, last.passes)
+        context.finished = last.finished
+        context.judge_s, context.shell.started, self._tools.calls = last.budget.judge_s, last.commands, last.calls
+        self._last = last
+        self._turn_began = time.monotonic() - last.turn_s
+        if last.move is not None and last.index == len(self.turns):
+            self.pending = last
+
+    def _write(self, move: PolicyMove, results: tuple[ToolResult, ...]) -> Checkpoint:
+        context, before = self.context, self._last
+        tree = self._snapshots.take()
+        checkpoint = Checkpoint(
+            index=len(self.turns),
+            move=move,
+            results=results,
+            candidate_digest=self._candidate(tree),
+            finished=context.finished,
+            tree=tree,
+            known=context.files.known(),
+            calls=self._tools.calls,
+            commands=context.shell.started,
+            best=context.best.number,
+            passes=context.best.passes,
+            turn_s=time.monotonic() - self._turn_began,
+            budget=self.budget(),
+        )
+        checkpoint.write(self._directory)
+        self._last = checkpoint
+        if before is not None:
+            self._store.drop(objects(before.tree) - objects(tree))
+        return checkpoint
+
+    def _candidate(self, tree: dict[str, Entry]) -> str | None:
+        """Digest of the candidate as it stands, which the store now keeps; None where what stands there can't be one (a
+        link, too large)."""
+        last = self._last
+        if last is not None and last.candidate_digest is not None and _sources(last.tree) == _sources(tree):
+            return last.candidate_digest
+        try:
+            candidate = self.context.workspace.snapshot()
+        except UsageError:
+            return None
+        self._store.keep(candidate)
+        return candidate.digest
+
+
+def _sources(tree: dict[str, Entry]) -> dict[str, tuple[str, str | None]]:
+    return {path: (entry.kind, entry.content) for path, entry in tree.items() if is_writable(path)}
+
+
+def read_journal(directory: Path) -> tuple[Turn, ...]:
+    """The turns that a run directory holds; none where it has no transcript yet. Raises StoreError."""
+    return read_transcript(directory) if (directory / FILE_NAME).exists() else ()

@@ -1,0 +1,233 @@
+"""One run: its parts put together, played, and taken apart; begun or taken up again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cuda_agent.agent.best import Best
+from cuda_agent.agent.budget import Accounts
+from cuda_agent.agent.context import Context, Progress, Session
+from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.journal import Checkpoint, Journal, read_journal
+from cuda_agent.agent.judging import open_judge
+from cuda_agent.agent.loop import Ending, Outcome, run
+from cuda_agent.agent.policy import Brief, PolicyMaker, make_policy
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.shell import Shell, open_shell
+from cuda_agent.agent.store import Store
+from cuda_agent.agent.tools.judged import snapshot
+from cuda_agent.agent.tools.registry import Toolbox
+from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import CudaAgentError, StoreError
+from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
+from cuda_agent.reward import reward
+from cuda_agent.workspace import layout
+from cuda_agent.workspace.layout import Workspace
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands after a turn, for whoever watches. `times_us`: of every candidate that passed, in order."""
+
+    agent: int
+    budget: Budget
+    best_us: float | None
+    times_us: tuple[float, ...]
+
+
+#: watch(standing): after each turn.
+Watch = Callable[[Standing], None]
+
+
+class JudgeMaker(Protocol):
+    """`judging.open_judge`, or one that several runs share."""
+
+    def __call__(
+        self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool
+    ) -> AbstractContextManager[tuple[Session, Path]]: ...
+
+
+class Unsaved(StoreError):
+    """The run is over, but its end could not be written; `trajectory` holds it."""
+
+    def __init__(self, error: CudaAgentError, trajectory: Trajectory) -> None:
+        super().__init__(error.cause, error.remedy, detail=error.detail)
+        self.trajectory = trajectory
+
+
+@dataclass
+class Run:
+    """A run in its directory, which the caller holds locked. What the directory already has is gone on from."""
+
+    task: Task
+    options: OptimizeOptions
+    policy: str | PolicyMaker
+    directory: RunDirectory
+    manifest: RunManifest
+    progress: Progress = lambda phase, text: None
+    watch: Watch = lambda standing: None
+    judge: JudgeMaker = open_judge
+    #: which of several that run side by side, counted from 1.
+    agent: int = 1
+
+    def __post_init__(self) -> None:
+        self.best = Best(self.directory.path)
+        self._turns: list[Turn] = []
+        self._device_s = 0.0
+        self._stopped = threading.Event()
+        self._shell: Shell | None = None
+
+    def stop(self) -> None:
+        """From another thread: end as an interrupt would. A command that runs in the shell ends with it."""
+        self._stopped.set()
+        shell = self._shell
+        if shell is not None:
+            shell.close()
+
+    def play(self) -> Trajectory:
+        """Run to an ending; whatever happens, the run directory says so.
+
+        Raises what `optimize` says. Raises Unsaved where all went well until the end could not be written.
+        """
+        self._turns = list(read_journal(self.directory.path))
+        checkpoint = self._checkpoint()
+        self._accounts = Accounts(self.options.limits, checkpoint.budget if checkpoint is not None else None)
+        ending, failed = Ending(Outcome.ERROR, "stopped by an unexpected error"), False
+        try:
+            ending = self._play()
+        except KeyboardInterrupt:
+            ending = self._interrupted()
+        except CudaAgentError as error:
+            if not self._stopped.is_set():
+                ending, failed = Ending(Outcome.ERROR, str(error)), True
+                raise
+            ending = self._interrupted()
+        finally:
+            trajectory = self._trajectory(ending)
+            try:
+                self.directory.write_end(self.manifest, trajectory)
+            except StoreError as error:
+                # A failure that is under way says more than that it can't be written down.
+                if not failed:
+                    raise Unsaved(error, trajectory) from None
+        return trajectory
+
+    def _checkpoint(self) -> Checkpoint | None:
+        known = (self.directory.path / Checkpoint.file_name).exists()
+        return Checkpoint.read(self.directory.path) if known else None
+
+    def _interrupted(self) -> Ending:
+        return Ending(Outcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
+
+    def _play(self) -> Ending:
+        with ExitStack() as stack:
+            workspace = self._workspace()
+            hidden = (self.directory.path,)
+            admitted = bool(self._turns)
+            session, socket = stack.enter_context(
+                self.judge(self.task, workspace, self.progress, hidden, admitted=admitted)
+            )
+            shell = self._shell = stack.enter_context(open_shell(workspace, hidden=hidden, socket=socket))
+            files = WorkspaceFiles(workspace.directory, self.directory.logs)
+            context = Context(workspace, session, files, shell, self.best, self.directory.logs)
+            tools = Toolbox(context)
+            journal = Journal(self.directory.path, tools, self._accounts, self._turns)
+            journal.resume()
+            self._turns = journal.turns
+            brief = self._brief(tools, session)
+            try:
+                policy = make_policy(self.policy, brief)
+                ending = run(
+                    policy, tools, journal, self.progress, stopped=self._stopped.is_set, watch=self._tell_standing
+                )
+                if ending.outcome is not Outcome.INTERRUPTED:
+                    self._settle(context, session)
+            finally:
+                self._device_s = context.device_s
+                if self.best.passed and self.best.candidate is not None:
+                    workspace.restore(self.best.candidate)
+            return ending
+
+    def _brief(self, tools: Toolbox, session: Session) -> Brief:
+        judge = self.options.judge
+        return Brief(
+            task=self.task,
+            device=judge.device,
+            precision=judge.precision,
+            limits=self.options.limits,
+            tools=tools.schemas(),
+            graph=session.graph,
+            candidate=Store(self.directory.path).candidate,
+            notice=lambda text: self.progress("agent", text),
+        )
+
+    def _workspace(self) -> Workspace:
+        """The one that is there, or a new one where the run was ended before anything happened."""
+        path = self.directory.workspace
+        if self._turns or self._checkpoint() is not None:
+            return layout.open(path)
+        self.directory.clear_workspace()
+        return layout.create(self.task, path, options=self.options.judge)
+
+    def _tell_standing(self, journal: Journal) -> None:
+        budget = journal.turns[-1].budget or journal.budget()
+        self.watch(Standing(self.agent, budget, self.best.latency_us, passed_times(journal.turns)))
+
+    def _settle(self, context: Context, session: Session) -> None:
+        """The final word on the best candidate: one full evaluation in a fresh worker.
+
+        A passed Profile is one already, and counts unless it won against others by its measured time. Where nothing
+        passed, what stands in the workspace is judged, if it wasn't.
+        """
+        best = self.best
+        started = time.monotonic()
+        if best.passed and best.candidate is not None:
+            if best.passes > 1:
+                self.progress("final", "measuring the best candidate again")
+                again = session.evaluate(best.candidate)
+                if again.verdict is not Verdict.TIMING_VOID:
+                    best.replace(best.candidate, again)
+        else:
+            candidate = _standing(context)
+            held = best.candidate.digest if best.candidate is not None else None
+            if candidate is not None and candidate.digest != held:
+                self.progress("final", "judging the workspace as it stands")
+                best.offer(candidate, session.evaluate(candidate))
+        context.judge_s += time.monotonic() - started
+
+    def _trajectory(self, ending: Ending) -> Trajectory:
+        evaluation = self.best.evaluation
+        return Trajectory(
+            task_key=self.task.key,
+            task_name=self.task.name,
+            policy=self.options.policy,
+            turns=tuple(self._turns),
+            budget=self._accounts.budget(self._turns, self._device_s),
+            outcome=ending.outcome.value,
+            message=ending.message,
+            best=self.best.candidate,
+            evaluation=evaluation,
+            reward=reward(evaluation, self.options.judge.reward_baseline) if evaluation is not None else None,
+            directory=str(self.directory.path),
+        )
+
+
+def passed_times(turns: list[Turn]) -> tuple[float, ...]:
+    """Microseconds of each judged profile that passed, in order."""
+    found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
+    times = (data.get("latency_us") for data in found)
+    return tuple(float(time) for time in times if isinstance(time, int | float))
+
+
+def _standing(context: Context) -> Candidate | None:
+    """What the workspace holds now, where that is a candidate."""
+    with suppress(Refusal):
+        return snapshot(context)
+    return None
