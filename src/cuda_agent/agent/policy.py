@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from cuda_agent.core.config import Limits
+from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.record import Record
-from cuda_agent.core.records import Task, ToolCall, Turn
+from cuda_agent.core.records import Candidate, Task, ToolCall, Turn
+from cuda_agent.llm.keys import Key
 
 
 class PolicyMove(Record):
@@ -29,6 +30,7 @@ class PolicyMove(Record):
     tokens_cached: int = 0
     tokens_estimated: bool = False
     cost: float | None = None
+    context_limit: int | None = None
     token_ids: tuple[int, ...] | None = Field(default=None)
     log_probabilities: tuple[float, ...] | None = Field(default=None)
 
@@ -44,6 +46,10 @@ class Policy(Protocol):
         ...
 
 
+def _no_candidate(digest: str) -> Candidate:
+    raise StoreError(f"No candidate {digest[:12]} was kept")
+
+
 @dataclass(frozen=True)
 class Brief:
     """What a policy is told at the start. `graph` captures the reference when it is called (seconds). What is left of
@@ -55,9 +61,15 @@ class Brief:
     limits: Limits
     tools: list[dict[str, Any]]
     graph: Callable[[], Graph]
+    #: a candidate that this run had, by its digest. Raises StoreError.
+    candidate: Callable[[str], Candidate] = _no_candidate
+    #: notice(text): one line for whoever watches.
+    notice: Callable[[str], None] = lambda text: None
+    llm: LanguageModelOptions | None = None
+    key: Key | None = None
 
 
-POLICIES = ("playbook",)
+POLICIES = ("playbook", "llm")
 
 #: what `optimize` also takes in place of a name.
 PolicyMaker = Callable[[Brief], Policy]
@@ -76,7 +88,10 @@ def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
     """The policy of that name, or what the given function makes. Raises UsageError when there is none of that name."""
     if not isinstance(policy, str):
         return policy(brief)
-    policy_name(policy)
+    if policy_name(policy) == "llm":
+        from cuda_agent.agent.policies.llm import LanguageModelPolicy
+
+        return LanguageModelPolicy(brief)
     from cuda_agent.agent.policies.playbook import PlaybookPolicy
 
     return PlaybookPolicy(brief)

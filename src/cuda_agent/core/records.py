@@ -161,8 +161,39 @@ class ProfileReport(Record):
         return self
 
 
+class KernelTime(Record):
+    """All runs of one GPU kernel in one call. `name`: its mangled symbol. `origin`: own, library, torch, copy (of memory,
+    fills and torch's copies among them) or unknown."""
+
+    name: str
+    origin: str
+    calls: int = Field(ge=1)
+    us: float = Field(ge=0)
+
+
+class KernelReport(Record):
+    """GPU time of one verified call by what ran, as its worker's CUPTI recorded it; the longest kernels by name."""
+
+    own_us: float
+    library_us: float
+    torch_us: float
+    copy_us: float
+    unknown_us: float
+    kernels: tuple[KernelTime, ...] = ()
+
+    @property
+    def own_share(self) -> float:
+        """The own kernels' share of all GPU time."""
+        total = self.own_us + self.library_us + self.torch_us + self.copy_us + self.unknown_us
+        return self.own_us / total if total else 0.0
+
+
 class Evaluation(StoredRecord):
-    """The judge's word on one candidate. A profile exists only when verification passed without violation."""
+    """The judge's word on one candidate. A profile exists only when verification passed without violation.
+
+    `operators`: ATen operators that the dispatcher saw in `forward` while it was verified, with counts. `kernels`: what
+    ran on the GPU in one more verified call. `notes`: what a reader should know and no rule forbids.
+    """
 
     file_name = "evaluation.json"
     task_key: str
@@ -177,6 +208,9 @@ class Evaluation(StoredRecord):
     verify: VerifyReport | None = None
     profile: ProfileReport | None = None
     violations: tuple[Violation, ...] = ()
+    operators: dict[str, int] = Field(default_factory=dict)
+    kernels: KernelReport | None = None
+    notes: tuple[str, ...] = ()
     sandbox: SandboxLevel
     stack: Stack
     durations_s: dict[str, float] = Field(default_factory=dict)
@@ -288,6 +322,8 @@ class Turn(Record):
     tokens_cached: int = 0
     tokens_estimated: bool = False
     cost: float | None = None
+    #: tokens that the request was composed for, where the server had refused one for the configured context.
+    context_limit: int | None = None
     token_ids: tuple[int, ...] | None = None
     log_probabilities: tuple[float, ...] | None = None
     budget: Budget | None = None

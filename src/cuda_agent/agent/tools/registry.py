@@ -67,7 +67,8 @@ class Toolbox:
         if tool is None:
             near = difflib.get_close_matches(call.tool, self._tools, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            return Answer(f"No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
+            wrong = f"Wrong call: {call.malformed}\n" if call.malformed else ""
+            return Answer(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
         if call.malformed:
             return Answer(f"Wrong call: {call.malformed}\n{_usage(tool)}", ok=False)
         try:

@@ -1,0 +1,205 @@
+"""What a language model is sent: a pure function of the brief and the turns, so that a resumed run goes on alike.
+
+All turns stand word for word until the next request would be too long, by the server's own counts; from there on the
+older ones are condensed (`condensed.py`). Between two condensations requests only grow at their end, which lets servers
+keep what they have read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cuda_agent.agent.policies.condensed import condense, cut_middle
+from cuda_agent.agent.policies.stall import REPEATS_TOLD, rounds
+from cuda_agent.agent.policy import Brief
+from cuda_agent.core.config import LanguageModelOptions, Limits
+from cuda_agent.core.records import Budget, ToolCall, Turn
+from cuda_agent.llm import tagged
+from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, Message, Request, estimate_tokens
+
+#: kept free for the answer: this many tokens, but at most this part of the context.
+_ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
+#: shares of the context: turns that stay when the older ones are condensed; what one turn's answers may fill; the task.
+_KEPT, _ONE_TURN, _TASK = 0.2, 0.2, 0.15
+_LAST_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Window:
+    """Turns before `first` are condensed; request and answer together have `limit` tokens."""
+
+    first: int
+    limit: int
+
+    @property
+    def characters(self) -> int:
+        return int(self.limit * CHARACTERS_PER_TOKEN)
+
+
+class Conversation:
+    """Composes requests for one brief."""
+
+    def __init__(self, brief: Brief, options: LanguageModelOptions) -> None:
+        self._brief, self._options = brief, options
+        self._tagged = options.tools == "tagged"
+        described = tagged.describe(brief.tools) if self._tagged else ""
+        self._system = _render("system.md.j2", device=brief.device.value, tools=described)
+
+    def request(self, history: Sequence[Turn], refused: int | None = None) -> Request:
+        """The next request; `refused`: the server takes no more than that many tokens."""
+        window = self.window(history, refused)
+        repeats = rounds(history)
+        messages: list[Message] = [
+            {"role": "system", "content": self._system},
+            {"role": "user", "content": self._task(history[: window.first], window)},
+        ]
+        for turn in history[window.first :]:
+            messages += self._turn(turn, window, repeats[turn.index])
+        return Request(messages, None if self._tagged else self._brief.tools)
+
+    def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
+        """What stands word for word in the request that follows `history`."""
+        window = Window(0, self._options.context_tokens)
+        for index in range(len(history) + 1):
+            shown = history[index].context_limit if index < len(history) else refused
+            limit = min(window.limit, shown) if shown is not None else window.limit
+            room = limit - min(_ANSWER_TOKENS, limit // _ANSWER_PART)
+            window = Window(window.first, limit)
+            if shown is not None or (index and self.expected(history[index - 1], window) > room):
+                window = Window(self._first_kept(history[:index], window), limit)
+        return window
+
+    def expected(self, turn: Turn, window: Window) -> int:
+        """Tokens of the request after `turn` if it only grows: the server's count of this one, and what is added."""
+        messages = self._turn(turn, window, 1)
+        answer = min(turn.tokens_out, estimate_tokens(_length(messages[:1])))
+        return turn.tokens_in + answer + estimate_tokens(_length(messages[1:]))
+
+    def _first_kept(self, history: Sequence[Turn], window: Window) -> int:
+        """The earliest of the last turns that fit into their share; at least the last one."""
+        room = window.characters * _KEPT
+        first = len(history)
+        while first > 0:
+            room -= _length(self._turn(history[first - 1], window, 1))
+            if room < 0 and first < len(history):
+                break
+            first -= 1
+        return first
+
+    def _task(self, condensed: Sequence[Turn], window: Window) -> str:
+        before = ""
+        if condensed:
+            facts = condense(condensed, self._brief.candidate, window.characters)
+            before = _render("condensed.md.j2", **vars(facts))
+        source = self._brief.task.source
+        if len(source) > window.characters * _TASK:
+            source = cut_middle(source, int(window.characters * _TASK)) + "\n# Read model.py gives all of it."
+        return _render(
+            "task.md.j2",
+            name=self._brief.task.name,
+            device=self._brief.device.value,
+            precision=self._brief.precision.value,
+            budget=_limits(self._brief.limits),
+            source=source,
+            condensed=before,
+        )
+
+    def _turn(self, turn: Turn, window: Window, repeats: int) -> list[Message]:
+        """One turn as messages: what the model said and called; the answers, the last with what is left."""
+        said: Message = {"role": "assistant", "content": turn.message or None}
+        if turn.reasoning and self._options.reasoning == "keep":
+            said["reasoning_content"] = turn.reasoning
+        status = self._status(turn, repeats)
+        if not turn.calls:
+            said["content"] = turn.message or "(no answer)"
+            return [said, {"role": "user", "content": f"{turn.observation or 'Go on.'}\n\n{status}"}]
+        each = int(window.characters * _ONE_TURN) // len(turn.calls)
+        texts = [cut_middle(result.text, each) for result in turn.results]
+        texts += ["Not run."] * (len(turn.calls) - len(texts))
+        if self._tagged:
+            calls = [tagged.write_call(_name(call), call.arguments) for call in turn.calls]
+            said["content"] = "\n".join([turn.message, *calls] if turn.message else calls)
+            answers = [tagged.write_result(_name(call), text) for call, text in zip(turn.calls, texts, strict=True)]
+            return [said, {"role": "user", "content": "\n".join([*answers, status])}]
+        said["tool_calls"] = [_as_sent(call) for call in turn.calls]
+        texts[-1] += f"\n\n{status}"
+        answered = zip(turn.calls, texts, strict=True)
+        return [said, *({"role": "tool", "tool_call_id": call.id, "content": text} for call, text in answered)]
+
+    def _status(self, turn: Turn, repeats: int) -> str:
+        """What is left after `turn`, and a word where the model turns in circles."""
+        budget = turn.budget or Budget(turns_limit=self._brief.limits.turns, turns_spent=turn.index + 1)
+        used = turn.tokens_in + turn.tokens_out
+        lines = [f"[Left: {_left(budget)}. Context: {used:,} of {self._options.context_tokens:,} tokens.]"]
+        if repeats >= REPEATS_TOLD:
+            lines.append(
+                f"[You have made the same calls {repeats} times and nothing changed. They will give nothing new: "
+                "change the code, look at something else, or call Finish.]"
+            )
+        if budget.turns_left <= _LAST_TURNS:
+            lines.append("[The end is near: Profile what is best now, if it hasn't passed yet, and call Finish.]")
+        return "\n".join(lines)
+
+
+def _limits(limits: Limits) -> str:
+    return _left(
+        Budget(
+            turns_limit=limits.turns,
+            wall_limit_s=limits.wall_s,
+            judge_limit_s=limits.judge_s,
+            tokens_limit=limits.tokens,
+            cost_limit=limits.cost,
+        )
+    )
+
+
+def _left(budget: Budget) -> str:
+    parts = [f"{budget.turns_left} turns"]
+    parts.append(f"{budget.tokens_left:,} tokens" if budget.tokens_left is not None else "any number of tokens")
+    if budget.cost_left is not None:
+        parts.append(f"{budget.cost_left:.4g} of money")
+    left_s = budget.wall_left_s
+    parts.append(f"{left_s / 60:.1f} min" if left_s is not None else f"any time ({budget.wall_s / 60:.1f} min spent)")
+    if budget.judge_left_s is not None:
+        parts.append(f"{budget.judge_left_s / 60:.1f} min of the judge")
+    return ", ".join(parts)
+
+
+def _as_sent(call: ToolCall) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": _name(call), "arguments": arguments}}
+
+
+def _name(call: ToolCall) -> str:
+    """A name as servers accept it in an old call, also where the model invented one."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", call.tool)[:64] or "unknown"
+
+
+def _length(messages: Sequence[Message]) -> int:
+    """Characters of messages, calls and reasoning included."""
+    total = 0
+    for message in messages:
+        total += len(message["content"] or "") + len(message.get("reasoning_content", ""))
+        for call in message.get("tool_calls", ()):
+            total += len(call["function"]["name"]) + len(call["function"]["arguments"])
+    return total
+
+
+def _render(template: str, /, **values: Any) -> str:
+    return _environment().get_template(template).render(**values).strip()
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    folder = Path(__file__).parent / "prompts"
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=False
+    )
