@@ -20,6 +20,9 @@ from cuda_agent.reward import reward
 def command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, or a run directory that holds one.")],
     timing_budget: TimingArg = None,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Also run compute-sanitizer's memcheck and racecheck (cuda).")
+    ] = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -36,7 +39,7 @@ def command(
     if "model_new.py" not in candidate.files:
         raise UsageError(f"{folder} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
     with ProgressView(workspace.task.name) as progress:
-        evaluation = judge.evaluate(workspace.task, candidate, options, progress)
+        evaluation = judge.evaluate(workspace.task, candidate, options, progress, sanitize=sanitize)
     if as_json:
         emit(evaluation.to_json())
     else:

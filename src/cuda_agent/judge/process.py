@@ -239,7 +239,7 @@ class WorkerSupply:
     worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
-        self._settings = settings
+        self.settings = settings
         self._directory = directory
         self._count = 0
         self._spares: list[Worker] = []
@@ -255,7 +255,7 @@ class WorkerSupply:
                 raise WorkerError("The judge is closing", "Run again")
             self._forget_ended()
             self._count += 1
-            worker = Worker(role, self._settings, self._directory / f"{role}-{self._count}", writable)
+            worker = Worker(role, self.settings, self._directory / f"{role}-{self._count}", writable)
             self._all.append(worker)
         return worker
 
