@@ -72,8 +72,10 @@ class Workspace:
 
     @property
     def fixed_paths(self) -> tuple[Path, ...]:
-        """Files that nobody edits; an agent's sandbox mounts them read-only."""
-        return tuple(self.directory / name for name in (*fixed_files(), "model.py"))
+        """Files and folders that nobody edits; an agent's sandbox mounts them read-only. Whole folders: one that only
+        holds mounted files could be moved away with them."""
+        tops = dict.fromkeys(name.partition("/")[0] for name in (*fixed_files(), "model.py"))
+        return tuple(self.directory / name for name in tops)
 
     @property
     def socket(self) -> Path:
