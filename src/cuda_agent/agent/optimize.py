@@ -11,8 +11,10 @@ from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.agent.run import Run, Watch
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.core.config import JudgeOptions, Limits, OptimizeOptions
+from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
 from cuda_agent.core.records import Task, Trajectory
+from cuda_agent.llm.client import prepare
+from cuda_agent.llm.keys import Key
 
 
 def optimize(
@@ -25,6 +27,8 @@ def optimize(
     turns: int = 60,
     limits: Mapping[str, int | float | None] | None = None,
     parallel: int = 1,
+    llm: LanguageModelOptions | None = None,
+    api_key_file: str | Path | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
     command: tuple[str, ...] = (),
@@ -34,7 +38,7 @@ def optimize(
 
     `task` is a record or the path of a task file; `policy` a name, or a function that makes one from its `Brief`.
     `limits`: those of `Limits` besides the turns. `parallel`: so many independent agents; the best candidate of all
-    counts. Further keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends
+    counts. `llm`: what the policy "llm" talks to; its key comes from `api_key_file` or the environment. Further keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends
     the run and is an outcome, not an exception.
 
     Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. A run directory that was begun is
@@ -44,12 +48,20 @@ def optimize(
     name = policy_name(policy)
     judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
     spendable = Limits.parse({"turns": turns, **(limits or {})})
-    options = OptimizeOptions.parse({"judge": judged, "policy": name, "limits": spendable, "parallel": parallel})
+    options = OptimizeOptions.parse(
+        {"judge": judged, "policy": name, "limits": spendable, "parallel": parallel, "llm": llm}
+    )
+    key = _key(options, api_key_file)
     directory = RunDirectory.create(out, record.name)
     with directory.lock():
         manifest = directory.write_start(record, options, command)
-        run = Run(record, options, policy, directory, manifest)
+        run = Run(record, options, policy, directory, manifest, key=key)
         return _play(run, progress, watch)
+
+
+def _key(options: OptimizeOptions, file: str | Path | None) -> Key | None:
+    """Raises UsageError where the policy is a language model that can't be asked."""
+    return prepare(options.llm, Path(file) if file is not None else None) if options.policy == "llm" else None
 
 
 def _play(run: Run, progress: Progress | None, watch: Watch | None) -> Trajectory:
@@ -62,6 +74,7 @@ def resume(
     *,
     policy: PolicyMaker | None = None,
     limits: Mapping[str, int | float | None] | None = None,
+    api_key_file: str | Path | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Trajectory:
@@ -81,9 +94,10 @@ def resume(
             changed = Limits.parse({**options.limits.model_dump(), **limits})
             options = options.model_copy(update={"limits": changed})
         name = policy_name(policy if policy is not None else options.policy)
+        key = _key(options.model_copy(update={"policy": name}), api_key_file)
         resolve_device(options.judge.device.value)
         manifest, changes = run_directory.write_resumption(manifest, options.model_copy(update={"policy": name}))
         if progress is not None:
             for change in changes:
                 progress("resume", change)
-        return _play(Run(task, options, policy or name, run_directory, manifest), progress, watch)
+        return _play(Run(task, options, policy or name, run_directory, manifest, key=key), progress, watch)

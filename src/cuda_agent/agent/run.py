@@ -27,6 +27,7 @@ from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
 from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
+from cuda_agent.llm.keys import Key
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 from cuda_agent.workspace.layout import Workspace
@@ -76,6 +77,8 @@ class Run:
     judge: JudgeMaker = open_judge
     #: which of several that run side by side, counted from 1.
     agent: int = 1
+    #: of a language model's endpoint; its file is out of sight for all that runs in a sandbox.
+    key: Key | None = None
 
     def __post_init__(self) -> None:
         self.best = Best(self.directory.path)
@@ -129,7 +132,8 @@ class Run:
     def _play(self) -> Ending:
         with ExitStack() as stack:
             workspace = self._workspace()
-            hidden = (self.directory.path,)
+            key_file = self.key.file if self.key is not None else None
+            hidden = (self.directory.path, *((key_file,) if key_file is not None else ()))
             admitted = bool(self._turns)
             session, socket = stack.enter_context(
                 self.judge(self.task, workspace, self.progress, hidden, admitted=admitted)
@@ -165,7 +169,9 @@ class Run:
             tools=tools.schemas(),
             graph=session.graph,
             candidate=Store(self.directory.path).candidate,
-            notice=lambda text: self.progress("agent", text),
+            notice=lambda text: self.progress("model", text),
+            llm=self.options.llm,
+            key=self.key,
         )
 
     def _workspace(self) -> Workspace:

@@ -9,13 +9,14 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.llm.chat import ContextExceeded, Notice, Reply, Request
 from cuda_agent.llm.failures import Failure, Kind, classify
-from cuda_agent.llm.keys import Key
+from cuda_agent.llm.keys import Key, find_key
 from cuda_agent.llm.stream import assemble
 
 #: open(keywords): starts one streamed request; gives its chunks.
@@ -35,6 +36,17 @@ def require(protocol: str) -> None:
             f"The policy llm needs the package {protocol}, which is not installed",
             f"Install it: pip install 'cuda-agent[{extra}]'",
         )
+
+
+def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key | None:
+    """What can be found wrong before a run begins is; then the endpoint's key, None where there is none.
+
+    Raises UsageError: no model was named, the package is missing, the key can't be read.
+    """
+    if options is None:
+        raise UsageError("The policy llm needs a model", "Give --model, and --base-url where it isn't OpenAI's")
+    require(options.protocol)
+    return find_key(options.base_url, key_file)
 
 
 def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) -> Client:

@@ -19,12 +19,13 @@ _SHOWN = "[key]"
 
 
 class Key:
-    """A secret text. Only `reveal()` gives it; printing, formatting and pickling don't."""
+    """A secret text. Only `reveal()` gives it; printing, formatting and pickling don't. `file`: where it was read."""
 
-    __slots__ = ("__value",)
+    __slots__ = ("__value", "file")
 
-    def __init__(self, value: str) -> None:
+    def __init__(self, value: str, file: Path | None = None) -> None:
         self.__value = value
+        self.file = file
 
     def reveal(self) -> str:
         return self.__value
@@ -49,7 +50,7 @@ def find_key(base_url: str, key_file: Path | None) -> Key | None:
     Raises UsageError when the file can't be read or holds anything but one key.
     """
     if key_file is not None:
-        return Key(_checked(_read(key_file), str(key_file)))
+        return Key(_checked(_read(key_file), str(key_file)), key_file.resolve())
     names = [OWN_VARIABLE]
     host = urlsplit(base_url).hostname or ""
     same = os.environ.get("OPENAI_BASE_URL", "").rstrip("/") == base_url

@@ -99,7 +99,7 @@ def _reply(answer: _Answer, request: Request) -> Reply:
 
 
 def _split_thoughts(text: str) -> tuple[str, str]:
-    """The text after a leading `<think>…</think>`, and the thoughts. The opening tag may stand in the server's prompt."""
+    """The text after a leading `<think>…</think>`, and the thoughts. Some servers keep the opening tag."""
     found = _THOUGHTS.match(text) or ("</think>" in text and _THOUGHTS_WITHOUT_BEGIN.match(text)) or None
     return (text[found.end() :], found.group(1).strip()) if found else (text, "")
 
