@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
+import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +20,8 @@ from cuda_agent.core.record import Record
 MAX_FILE_BYTES = 64 << 20
 #: a command may leave any number of files; what lies beyond is left as it is.
 MAX_ENTRIES = 20_000
+#: nor into folders at any depth, where walking them would exhaust the stack.
+MAX_DEPTH = 16
 #: a file that changed so recently may change again within the same tick of the file system's clock.
 _TICK_NS = 100_000_000
 
@@ -84,6 +86,9 @@ class Snapshots:
             prefix = "" if prefix == "." else prefix + "/"
             if not prefix and ".cuda-agent" in folders:
                 folders.remove(".cuda-agent")
+            folders[:] = [name for name in folders if prefix + name not in self._fixed]
+            if prefix.count("/") >= MAX_DEPTH:
+                folders.clear()
             for name in (*folders, *names):
                 if prefix + name in self._fixed or not _is_text(prefix + name):
                     continue
@@ -154,6 +159,7 @@ def _is_text(path: str) -> bool:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        # Python's own rmtree ends at the recursion limit.
+        subprocess.run(["rm", "-rf", "--", str(path)], check=False)
     else:
         path.unlink(missing_ok=True)
