@@ -84,7 +84,7 @@ def judged(sessions: Sessions, specimen: Specimen, directory: Path) -> Evaluatio
     return evaluation
 
 
-@pytest.mark.parametrize("specimen", map(_marked, specimens()))
+@pytest.mark.parametrize("specimen", [_marked(item) for item in specimens()])
 def test_the_judge_is_right(sessions: Sessions, specimen: Specimen, tmp_path: Path) -> None:
     assert not failure(specimen, judged(sessions, specimen, tmp_path / "workspace"))
 

@@ -1,0 +1,13 @@
+import cuda_extension
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.function = torch.relu
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x, y):
+        return self.function(cuda_extension.scaled_relu(x, y, self.scale))

@@ -1,0 +1,7 @@
+#pragma once
+#include <cstdint>
+
+#include "stream.h"
+
+// out[r][c] = max(out[r][c] + bias[c], 0)
+extern "C" void add_bias_launcher(float* out, const float* bias, int64_t rows, int64_t width, stream_t stream);

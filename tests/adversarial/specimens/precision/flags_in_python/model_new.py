@@ -1,0 +1,16 @@
+import cuda_extension
+import torch
+import torch.nn as nn
+
+
+torch.backends.cuda.matmul.allow_tf32 = True
+
+
+class ModelNew(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(features, features))
+        self.bias = nn.Parameter(torch.empty(features))
+
+    def forward(self, x):
+        return cuda_extension.project(x, self.weight, self.bias)

@@ -1,0 +1,20 @@
+"""The CUDA specimens are valid CUDA: what fails on a GPU fails for the reason it declares. Needs nvcc, no GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.stack import find_nvcc
+from cuda_agent.judge.build import compile_only
+from specimens import Specimen, options, specimens
+
+pytestmark = [pytest.mark.adversarial, pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")]
+CUDA = [item for item in specimens() if item.device is Device.CUDA]
+
+
+@pytest.mark.parametrize("specimen", [pytest.param(item, id=item.id) for item in CUDA])
+def test_sources_compile(specimen: Specimen) -> None:
+    outcomes = compile_only(specimen.candidate, device=Device.CUDA, options=options(Device.CUDA), arch="9.0")
+    faults = {name: f"{outcome.fault}\n{outcome.log[-1500:]}" for name, outcome in outcomes.items() if outcome.fault}
+    assert not faults
