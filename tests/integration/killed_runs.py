@@ -20,8 +20,22 @@ from cuda_agent.core.records import ToolCall, Turn
 
 TURNS = 40
 COMPILED = (19, 33)
-SOURCE = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return x + 1\n\n\n"
-SOURCE += "def get_inputs():\n    return [torch.randn(64, 64)]\n\n\ndef get_init_inputs():\n    return []\n"
+SOURCE = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
 KERNEL = '#include <cstdint>\n\nextern "C" int64_t step() {\n  return 0;\n}\n'
 
 
@@ -43,7 +57,9 @@ def moves(turn: int) -> PolicyMove:
         calls.append(_call(1, "Read", path="model_new.py"))
     elif turn % 4 == 2:
         # Not idempotent, and slow enough to be killed inside.
-        command = f"echo a{turn} >> notes.txt; mkdir -p more/d{turn}; sleep 0.2; echo b{turn} >> notes.txt; cat notes.txt"
+        command = (
+            f"echo a{turn} >> notes.txt; mkdir -p more/d{turn}; sleep 0.2; echo b{turn} >> notes.txt; cat notes.txt"
+        )
         calls = [_call(0, "Bash", command=command), _call(1, "Bash", command="rm -rf more/d*; wc -l < notes.txt")]
     elif turn % 4 == 3:
         calls = [_call(0, "Write", path=f"kernels/k{turn % 3}.h", content=f"// {turn}\n")]
