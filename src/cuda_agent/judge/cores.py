@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 #: share of the last interval that a core may have worked and still count as free.
 FREE = 0.2
@@ -19,9 +20,11 @@ LEAST_FREE = 3
 class Cores:
     """Draws a free core for a round; `pick` is to be called between rounds."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, near: set[int] | None = None) -> None:
+        """`near`: the cores beside the device; others aren't drawn, as long as some of these are ours."""
         self._rng = rng
         self._allowed = os.sched_getaffinity(0)
+        self._allowed = (self._allowed & near if near else set()) or self._allowed
         self._before = core_ticks()
 
     def pick(self) -> int | None:
@@ -30,6 +33,31 @@ class Cores:
         free = free_cores(self._before, now) & self._allowed
         self._before = now
         return self._rng.choice(sorted(free)) if len(free) >= LEAST_FREE else None
+
+
+def near_gpu() -> set[int] | None:
+    """Cores on the side of the machine where torch's GPU is; None where the system doesn't say."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(0)
+    try:
+        address = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
+        text = (Path("/sys/bus/pci/devices") / address / "local_cpulist").read_text()
+    except (AttributeError, OSError):
+        return None
+    return parse_list(text)
+
+
+def parse_list(text: str) -> set[int] | None:
+    """`0-3,8` -> {0, 1, 2, 3, 8}; None where it isn't such a list."""
+    found: set[int] = set()
+    try:
+        for part in text.strip().split(","):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+    except ValueError:
+        return None
+    return found
 
 
 def free_cores(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> set[int]:

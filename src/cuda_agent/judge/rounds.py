@@ -27,7 +27,7 @@ from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge import timing
 from cuda_agent.judge.baselines import EAGER, Baselines
 from cuda_agent.judge.clocks import ClockLog
-from cuda_agent.judge.cores import Cores
+from cuda_agent.judge.cores import Cores, near_gpu
 from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
 from cuda_agent.judge.reference import Reference
@@ -89,7 +89,7 @@ class Rounds:
         self._active = 1
         self._specs: list[Any] | None = None
         self._settled: set[str] = set()
-        self._cores = Cores(self._rng) if self.options.device is Device.CUDA else None
+        self._cores = Cores(self._rng, near_gpu()) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
         #: what a single round found wrong with the candidate's outputs; ends the rounds.

@@ -132,5 +132,6 @@ def test_cores_that_nobody_uses() -> None:
     after = {0: (150, 1050), 1: (101, 1050), 2: (110, 1050), 3: (121, 1050), 4: (0, 50)}
     assert cores.free_cores(before, after) == {1, 2}
     assert cores.free_cores(before, before) == set(before), "no tick has passed"
-    found = cores.Cores(random.Random(1)).pick()
-    assert found is None or found in cores.core_ticks()
+    found = cores.Cores(random.Random(1), near={10**6}).pick()
+    assert found is None or found in cores.core_ticks(), "no core there is ours, so all are"
+    assert cores.parse_list("0-2,8\n") == {0, 1, 2, 8} and cores.parse_list("") is None
