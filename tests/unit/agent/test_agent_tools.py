@@ -84,8 +84,29 @@ def test_a_long_output_keeps_both_ends_and_names_its_file(calls: Calls) -> None:
     assert result.text.startswith("first")
     assert result.text.rstrip().endswith("last")
     assert len(result.text) < 17_000
-    pointer = result.text.split("Read ")[1].split(" ")[0]
+    pointer = result.text.split("Read(path='")[1].split("'")[0]
     assert "last" in calls.context.files.read(pointer)
+
+
+def test_a_long_file_is_read_in_pages_that_lose_nothing(calls: Calls) -> None:
+    """Following the pointers gives the whole text: many lines, and one that is longer than a page."""
+    lines = [f"line {number}" for number in range(3000)]
+    lines.insert(1500, "".join(f"{number:06d}" for number in range(6000)))
+    (calls.context.logs / "long.txt").write_text("\n".join(lines) + "\n")
+    found: dict[int, str] = {}
+    where = "path='logs/long.txt'"
+    for _ in range(30):
+        arguments = eval(f"dict({where})")
+        text = calls("Read", **arguments).text
+        assert len(text) <= 16_000
+        for row in text.splitlines():
+            number, tab, piece = row.partition("\t")
+            if tab and not row.startswith("["):
+                found[int(number)] = found.get(int(number), "") + piece
+        if "Read(" not in text:
+            break
+        where = text.rsplit("Read(", 1)[1].removesuffix(")]")
+    assert [found[number] for number in sorted(found)] == lines
 
 
 def test_bash_sees_the_workspace_and_nothing_else(calls: Calls, run_directory: Path) -> None:

@@ -38,6 +38,8 @@ def _run(arguments: GrepArguments, context: Context) -> Answer:
             text = context.files.peek(path)
         except Refusal:
             continue
+        if time.monotonic() > deadline:
+            raise Refusal(f"The search took longer than {_TIMEOUT_S} s. Name fewer files with glob.")
         lines += [f"{path}:{line}"[:_MAX_LINE] for line in _matches(command, text, deadline)]
     text = "\n".join(lines[:_MAX_LINES]) or "No match."
     if len(lines) > _MAX_LINES:

@@ -19,7 +19,7 @@ def shorten(text: str, logs: Path, name: str, limit: int = MAX_CHARACTERS) -> st
         raise StoreError(f"Can't write {logs / name}: {error.strerror}", "Free some space") from None
     half = limit // 2
     cut = len(text) - 2 * half
-    return f"{text[:half]}\n[… {cut} characters left out; all of it: Read logs/{name} …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {cut} characters left out; all of it: Read(path='logs/{name}') …]\n{text[-half:]}"
 
 
 def tail(text: str, characters: int) -> str:

@@ -7,26 +7,48 @@ from pydantic import Field
 from cuda_agent.agent.context import Context
 from cuda_agent.agent.tools.base import Answer, Arguments, Tool
 
+#: below `output.MAX_CHARACTERS`, so that a page is never cut.
+_PAGE = 15_000
+
 
 class ReadArguments(Arguments):
-    """Read a text file of the workspace (or logs/… of this run). Lines come with their numbers."""
+    """Read a text file of the workspace (or logs/… of this run), a page at a time. Lines come with their numbers."""
 
     path: str
     offset: int = Field(default=1, ge=1, description="first line, counted from 1")
     limit: int = Field(default=2000, ge=1, le=10000, description="lines at most")
+    column: int = Field(default=1, ge=1, description="where to begin in the first line, for lines longer than a page")
 
 
 def _run(arguments: ReadArguments, context: Context) -> Answer:
-    text = context.files.read(arguments.path)
-    lines = text.splitlines()
-    first = arguments.offset - 1
-    chosen = lines[first : first + arguments.limit]
-    if not chosen:
+    lines = context.files.read(arguments.path).splitlines()
+    if arguments.offset > len(lines):
         return Answer(f"{arguments.path} has {len(lines)} lines.", data={"lines": len(lines)})
-    shown = "\n".join(f"{first + index + 1:>6}\t{line}" for index, line in enumerate(chosen))
-    rest = len(lines) - first - len(chosen)
-    more = f"\n[{rest} more lines]" if rest > 0 else ""
-    return Answer(shown + more, data={"lines": len(lines)})
+    last = min(len(lines), arguments.offset - 1 + arguments.limit)
+    shown: list[str] = []
+    room, line, column = _PAGE, arguments.offset, arguments.column
+    while line <= last:
+        rest = lines[line - 1][column - 1 :]
+        # A line that doesn't fit begins the next page, unless it wouldn't fit there either.
+        if len(rest) + 8 > room and (shown or len(rest) + 8 <= _PAGE):
+            break
+        piece = rest[: room - 8]
+        shown.append(f"{line:>6}\t{piece}")
+        room -= len(piece) + 8
+        if len(piece) < len(rest):
+            column += len(piece)
+            break
+        line, column = line + 1, 1
+    return Answer("\n".join(shown) + _following(arguments, line, column, len(lines)), data={"lines": len(lines)})
+
+
+def _following(arguments: ReadArguments, line: int, column: int, count: int) -> str:
+    """How to call for what comes next, where something does."""
+    if line > count:
+        return ""
+    where = f"offset={line}" + (f", column={column}" if column > 1 else "")
+    left = f"{count - line + 1} more lines" if column == 1 else "the line goes on"
+    return f"\n[{left}, {count} in all: Read(path={arguments.path!r}, {where})]"
 
 
 READ = Tool("Read", ReadArguments, _run)
