@@ -162,7 +162,7 @@ class ProfileReport(Record):
 
 
 class KernelTime(Record):
-    """All runs of one GPU kernel in one call. `name`: its mangled symbol. `origin`: own, library, torch, copy (of memory,
+    """All runs of one GPU kernel in a call. `name`: its mangled symbol. `origin`: own, library, torch, copy (of memory,
     fills and torch's copies among them) or unknown."""
 
     name: str

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Phase, Verdict
+from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.records import (
     BuildReport,
     Candidate,
     Evaluation,
+    KernelReport,
     ProfileReport,
     Task,
     VerifyReport,
@@ -23,6 +24,7 @@ from cuda_agent.core.records import (
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import guard, roofline
 from cuda_agent.judge.build import Progress, build
+from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import profile
 from cuda_agent.judge.verify import CandidateProcess, Verification, failing
@@ -55,6 +57,10 @@ class Case:
         self._verify: VerifyReport | None = None
         self._profile: ProfileReport | None = None
         self._violations: list[Violation] = []
+        self._operators: dict[str, int] = {}
+        self._kernels: KernelReport | None = None
+        self._notes: list[str] = []
+        self._own_kernels: frozenset[str] = frozenset()
         self._durations: dict[str, float] = {}
         #: it has its verdict; nothing further is done.
         self.decided = False
@@ -76,6 +82,7 @@ class Case:
             self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
         device = self._options.device
         self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
+        self._own_kernels = guard.own_kernels(built.objects)
 
     # ------------------------------------------------------------ in a worker
 
@@ -95,17 +102,19 @@ class Case:
         self._phase = Phase.VERIFY
         try:
             with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
+                verification = self._verification(session, process, floor)
                 with self._enter(Phase.VERIFY, session.progress):
-                    verified = self._verify_in(session, process, floor)
-                if not with_profile:
-                    self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
+                    verified = self._verify_in(verification)
+                    if not with_profile:
+                        self._observe(verification)
+                        self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
                 with self._enter(Phase.PROFILE, session.progress), quiet():
-                    self._profile_in(session, process, floor, verified)
+                    self._profile_in(session, verification, floor, verified)
         except WorkerFault as error:
             self._blame(error.fault)
 
-    def _verify_in(self, session: JudgeSession, process: CandidateProcess, floor: float) -> VerifyReport:
-        verification = Verification(
+    def _verification(self, session: JudgeSession, process: CandidateProcess, floor: float) -> Verification:
+        return Verification(
             task=session.task,
             reference=session.reference,
             candidate=process,
@@ -114,18 +123,41 @@ class Case:
             trials=session.options.trials,
             progress=session.progress,
         )
-        self._verify = verification.run()
+
+    def _verify_in(self, verification: Verification) -> VerifyReport:
+        process = verification.candidate
+        try:
+            self._verify = verification.run()
+        finally:
+            self._operators = process.operators.counts
+        self._convict(process.operators.violations())
         if not self._verify.passed:
             verdict, reason = failing(self._verify)
             self._decide(verdict, reason, process.worker.tail())
         # Timing gets the memory that verification held.
         process.release()
-        session.reference.release()
+        verification.reference.release()
         return self._verify
 
+    def _observe(self, verification: Verification) -> None:
+        """One more verified call, with what runs on the GPU recorded: after the timing, which recording would slow."""
+        if self._options.device is not Device.CUDA:
+            return
+        process = verification.candidate
+        process.renew()
+        trial = verification.observe()
+        found = judge_kernels(verification.reply, self._own_kernels, recordable=_is_recordable(self._profile))
+        self._kernels, self._notes = found.report, [*self._notes, *found.notes]
+        self._convict([*process.operators.violations(), *found.violations])
+        if not trial.passed:
+            self._decide(Verdict.INCORRECT, f"trial observed: {trial.reason}", process.worker.tail())
+        process.release()
+        verification.reference.release()
+
     def _profile_in(
-        self, session: JudgeSession, process: CandidateProcess, floor: float, verified: VerifyReport
+        self, session: JudgeSession, verification: Verification, floor: float, verified: VerifyReport
     ) -> None:
+        process = verification.candidate
         found = profile(
             session.task,
             session.options,
@@ -141,6 +173,7 @@ class Case:
             raise WorkerFault(found.fault)
         self._convict(found.violations)
         self._profile = found.report
+        self._observe(verification)
         self._log_tail = process.worker.tail()
         self._look_at_limits(session)
         self._verdict = Verdict.PASSED
@@ -200,10 +233,18 @@ class Case:
             verify=self._verify,
             profile=self._profile,
             violations=tuple(self._violations),
+            operators=self._operators,
+            kernels=self._kernels,
+            notes=tuple(self._notes),
             sandbox=resolve_level(self._options.sandbox),
             stack=read_stack(),
             durations_s=self._durations,
         )
+
+
+def _is_recordable(profile: ProfileReport | None) -> bool:
+    """Whether GPU activity can be recorded here: it was for a baseline."""
+    return profile is not None and any(timing.busy_us is not None for timing in profile.baselines.values())
 
 
 def _first_error(log: str) -> str:

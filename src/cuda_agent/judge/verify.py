@@ -21,6 +21,7 @@ from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.buffers import contiguous, synchronize
 from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
+from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.process import Worker
 from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate
 
@@ -56,6 +57,7 @@ class CandidateProcess:
         self.device = device
         self.frozen = False
         self.derive_ms: float | None = None
+        self.operators = OperatorLog(device)
 
     def _allocate(self, purpose: str, metas: Any) -> Places:
         places = allocate(purpose, metas, self._reference.device)
@@ -96,17 +98,31 @@ class CandidateProcess:
         if state:
             self.weights.arena.copy_from(self._reference.weights.arena)
         reply = self.ask("set_weights", {"names": list(state), **self.weights.to_wire()}, (self.weights,))
+        self.operators.note(reply, LOADING)
         self.frozen = self.frozen or bool(reply.get("frozen"))
         taken = reply.get("derive_ms")
         if isinstance(taken, int | float):
             # The least of several: the first also pays for warming up.
             self.derive_ms = float(taken) if self.derive_ms is None else min(float(taken), self.derive_ms)
 
-    def call(self, inputs: Places, spec: Spec, *, poison: bool) -> Any:
-        """One call; its outputs are then in `outputs`. Returns their spec. Raises WorkerFault."""
+    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> dict[str, Any]:
+        """One call; its outputs are then in `outputs`. Returns their `spec`, and with `kernels` what ran on the GPU
+        (see `worker.kernels`). Raises WorkerFault."""
         _poison(self.outputs)
-        params = {"inputs": {**inputs.to_wire(), "spec": spec}, "outputs": self.outputs.to_wire(), "poison": poison}
-        return self.ask("call", params, (inputs, self.outputs)).get("spec")
+        params = {
+            "inputs": {**inputs.to_wire(), "spec": spec},
+            "outputs": self.outputs.to_wire(),
+            "poison": poison,
+            "kernels": kernels,
+        }
+        reply = self.ask("call", params, (inputs, self.outputs))
+        self.operators.note(reply, FORWARD)
+        return reply
+
+    def renew(self) -> None:
+        """Inputs and outputs again, after `release`."""
+        self.inputs = self.new_inputs()
+        self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
 
     def changed_weights(self) -> list[str]:
         changed = self.ask("weights_intact", {}).get("changed")
@@ -171,6 +187,8 @@ class Verification:
     _dropped: list[str] = field(default_factory=list)
     _oracles: set[str] = field(default_factory=set)
     _finite: bool = True
+    #: the candidate's last answer.
+    reply: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
@@ -189,6 +207,12 @@ class Verification:
             dropped_variants=tuple(self._dropped),
             duration_s=time.monotonic() - begin,
         )
+
+    def observe(self) -> TrialReport:
+        """One more trial, in which the candidate's worker records what runs on the GPU; what it sent is in `reply`."""
+        self._new_weights()
+        self._trial("observed", poison=False, kernels=True)
+        return self._rulings()[-1]
 
     def _plan(self) -> list[Callable[[], bool]]:
         last = self.trials - 1
@@ -213,7 +237,13 @@ class Verification:
         self.candidate.load_weights()
 
     def _trial(
-        self, kind: str, *, variant: str | None = None, inputs: Places | None = None, poison: bool = True
+        self,
+        kind: str,
+        *,
+        variant: str | None = None,
+        inputs: Places | None = None,
+        poison: bool = True,
+        kernels: bool = False,
     ) -> bool:
         """False where nothing can save the candidate any more."""
         self.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
@@ -239,8 +269,8 @@ class Verification:
             return True
         self._finite = self._finite and finite
         self._oracles.add(answer.oracle_kind)
-        output_spec = self.candidate.call(places, spec, poison=poison)
-        trial = self._measure(kind, answer, output_spec)
+        self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
+        trial = self._measure(kind, answer, self.reply.get("spec"))
         trial.reason = trial.reason or self._changed(places)
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)

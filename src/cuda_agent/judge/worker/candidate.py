@@ -19,6 +19,8 @@ import torch
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.judge.buffers import is_dense
+from cuda_agent.judge.worker.dispatch import recorded
+from cuda_agent.judge.worker.kernels import with_kernels
 from cuda_agent.judge.worker.main import Context, Operation, Refusal, classify, first_lines
 from cuda_agent.judge.worker.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
 from cuda_agent.judge.worker.runner import Program
@@ -80,13 +82,14 @@ class Candidate:
         known.update(config)
 
     def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
-        """`load_state_dict` from an arena. `derive_ms` is what it took, copies included."""
+        """`load_state_dict` from an arena. `derive_ms` is what it took, copies included; `operators` what the
+        dispatcher saw meanwhile."""
         names, layout = params["names"], params["layout"]
         self._weights = dict(zip(names, self._tensors(params["arena"], layout), strict=True))
         self._synchronize()
         begin = time.perf_counter()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), recorded() as operators:
                 self.model.load_state_dict(dict(self._weights))
         except (RuntimeError, KeyError, TypeError) as error:
             if classify(error)[0] in ("oom", "device"):
@@ -96,7 +99,7 @@ class Candidate:
             ) from None
         self._synchronize()
         elapsed = (time.perf_counter() - begin) * 1e3
-        return {"derive_ms": elapsed, "frozen": _is_frozen(self.model, self._weights)}
+        return {"derive_ms": elapsed, "frozen": _is_frozen(self.model, self._weights), **operators.report()}
 
     def weights_intact(self, params: dict[str, Any]) -> dict[str, Any]:
         """Names of weights whose values in the model are no longer those that were loaded."""
@@ -113,15 +116,20 @@ class Candidate:
         """One `forward` on a slot's inputs, its outputs checked and copied to the judge's buffers.
 
         The tensors of a slot are the same objects at every call. With `poison`, memory that torch allocates is filled
-        with NaN (or the largest integer) first, so that an unwritten output shows.
+        with NaN (or the largest integer) first, so that an unwritten output shows. The answer holds what the dispatcher
+        saw of the call and, with `kernels`, what ran on the GPU.
         """
         inputs = self._slot(params["inputs"])
         arguments = unflatten(params["inputs"]["spec"], inputs)
+
+        def forward() -> Any:
+            return self.model(*arguments)
+
         _poison(bool(params["poison"]))
         try:
-            with torch.no_grad():
-                value = self.model(*arguments)
-                self._check_plain(value)
+            with torch.no_grad(), recorded() as operators:
+                value, seen = with_kernels(forward) if params["kernels"] else (forward(), {})
+            self._check_plain(value)
         finally:
             _poison(False)
         places = self._tensors(params["outputs"]["arena"], params["outputs"]["layout"])
@@ -132,7 +140,7 @@ class Candidate:
             for place, tensor in zip(places, outputs, strict=True):
                 place.copy_(tensor)
         self._earlier = outputs
-        return {"spec": spec}
+        return {"spec": spec, "unseen_outputs": operators.unseen(outputs), **operators.report(), **seen}
 
     def forget(self, params: dict[str, Any]) -> dict[str, Any]:
         """Lets go of everything over the judge's arenas and of earlier outputs."""

@@ -1,0 +1,91 @@
+"""What the dispatcher's records of a candidate's worker say: which ATen operators it reached, and when.
+
+The records come from the candidate's own process, so they convict and never acquit. An output in memory that no
+recorded operator made, or records that are missing or broken off, count as a violation: whoever doesn't use torch's
+compute has no reason to hide from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import Violation
+from cuda_agent.judge.guard.python_names import words
+
+LAYER = "dispatch"
+FORWARD, LOADING = "in forward", "while weights are loaded"
+_MOST = 1000
+
+_ALLOCATE = words(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros"
+)
+_VIEW = words(
+    """
+    view _unsafe_view reshape _reshape_alias as_strided transpose t permute expand squeeze unsqueeze narrow select slice
+    alias detach movedim unbind split split_with_sizes chunk diagonal unfold view_as_real view_as_complex lift_fresh
+    is_same_size _local_scalar_dense item sym_size sym_stride sym_numel sym_storage_offset size stride is_pinned
+    """
+)
+#: what `contiguous` does: the same values in another place.
+_COPY = words("clone copy_")
+_CPU_VENDOR = words("mm addmm addmm_ bmm baddbmm baddbmm_ convolution")
+_AT_LOADING = words("_to_copy fill_ zero_ set_ resize_ equal")
+
+
+class OperatorLog:
+    """Collects the records of all calls of one candidate."""
+
+    def __init__(self, device: Device) -> None:
+        self._allowed = _ALLOCATE | _VIEW | _COPY | (_CPU_VENDOR if device is Device.CPU else frozenset())
+        self._found: dict[tuple[str, str], None] = {}
+        self._counts: Counter[str] = Counter()
+
+    def note(self, reply: Mapping[str, Any], when: str) -> None:
+        """The records that came with a worker's answer: `operators` (name -> count), `intact`, and `unseen_outputs`
+        where there were outputs."""
+        operators = _counts(reply.get("operators"))
+        if operators is None or reply.get("intact") is not True:
+            self._add("missing_records", f"the record of operators {when} is missing or broke off")
+            return
+        for name, count in operators.items():
+            if not self._is_allowed(name, when):
+                self._add("torch_compute", f"{name} {when}, {count} times in one call")
+        if when == FORWARD:
+            self._counts.update(operators)
+            unseen = reply.get("unseen_outputs")
+            if unseen != 0:
+                self._add(
+                    "missing_records", f"{unseen} outputs of a call lie in memory that no operator of it allocated"
+                )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Operators reached in forward, over all recorded calls."""
+        return dict(sorted(self._counts.items()))
+
+    def violations(self) -> tuple[Violation, ...]:
+        return tuple(Violation(rule=rule, layer=LAYER, detail=detail) for rule, detail in self._found)
+
+    def _is_allowed(self, name: str, when: str) -> bool:
+        operator, _, converts = name.partition(":")
+        space, _, rest = operator.partition(".")
+        base = rest.partition(".")[0]
+        if when == LOADING and space == "aten" and base in _AT_LOADING | _COPY:
+            return True
+        return space == "aten" and not converts and base in self._allowed
+
+    def _add(self, rule: str, detail: str) -> None:
+        if len(self._found) < _MOST:
+            self._found[rule, detail[:300]] = None
+
+
+def _counts(value: Any) -> dict[str, int] | None:
+    """A worker's claim, as far as it has the right form."""
+    if not isinstance(value, dict) or len(value) > _MOST:
+        return None
+    if not all(isinstance(name, str) and type(count) is int and count > 0 for name, count in value.items()):
+        return None
+    return {name[:120]: count for name, count in value.items()}
