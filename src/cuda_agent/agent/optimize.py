@@ -24,7 +24,7 @@ def optimize(
     device: str = "auto",
     policy: str | PolicyMaker = "playbook",
     precision: str = "tf32",
-    turns: int = 60,
+    turns: int | None = None,
     limits: Mapping[str, int | float | None] | None = None,
     parallel: int = 1,
     llm: LanguageModelOptions | None = None,
@@ -37,9 +37,10 @@ def optimize(
     """Make a task faster; returns what is also in the run directory (`trajectory.directory`).
 
     `task` is a record or the path of a task file; `policy` a name, or a function that makes one from its `Brief`.
-    `limits`: those of `Limits` besides the turns. `parallel`: so many independent agents; the best candidate of all
-    counts. `llm`: what the policy "llm" talks to; its key comes from `api_key_file` or the environment. Further keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends
-    the run and is an outcome, not an exception.
+    `limits`: those of `Limits`; `turns` is one of them. `parallel`: so many independent agents; the best candidate of
+    all counts. `llm`: what the policy "llm" talks to; its key comes from `api_key_file` or the environment. Further
+    keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run and is
+    an outcome, not an exception.
 
     Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. A run directory that was begun is
     whole all the same, and `resume` goes on with it.
@@ -47,7 +48,7 @@ def optimize(
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
     judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
-    spendable = Limits.parse({"turns": turns, **(limits or {})})
+    spendable = Limits.parse({**({} if turns is None else {"turns": turns}), **(limits or {})})
     options = OptimizeOptions.parse(
         {"judge": judged, "policy": name, "limits": spendable, "parallel": parallel, "llm": llm}
     )
