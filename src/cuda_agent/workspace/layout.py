@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,10 @@ MAX_BYTES = 2 << 20
 _MAX_DEPTH, _MAX_ENTRIES = 16, 20_000
 _PRIVATE = ".cuda-agent"
 _TEMPLATE = Path(__file__).with_name("files")
+#: The playbook's notes are texts of this package like the files above; nothing of the playbook's code is needed.
+_NOTES = Path(__file__).parents[1] / "playbook"
+_SKILLS = "skills"
+_NAME = re.compile(r"\A---\nname: ([a-z0-9-]+)\n")
 
 
 class WorkspaceInfo(StoredRecord):
@@ -39,6 +44,13 @@ def fixed_files() -> dict[str, str]:
     """Path -> text of the files that are the same in every workspace."""
     found = sorted(path for path in _TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found}
+
+
+def skill_files() -> dict[str, str]:
+    """Path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
+    texts = [path.read_text() for path in sorted(_NOTES.rglob("notes.md"))]
+    named = {found.group(1): text for text in texts if (found := _NAME.match(text))}
+    return {f"{_SKILLS}/{name}/SKILL.md": named[name] for name in sorted(named)}
 
 
 def is_writable(path: str) -> bool:
@@ -74,7 +86,7 @@ class Workspace:
     def fixed_paths(self) -> tuple[Path, ...]:
         """Files and folders that nobody edits; an agent's sandbox mounts them read-only. Whole folders: one that only
         holds mounted files could be moved away with them."""
-        tops = dict.fromkeys(name.partition("/")[0] for name in (*fixed_files(), "model.py"))
+        tops = dict.fromkeys(name.partition("/")[0] for name in (*fixed_files(), "model.py", _SKILLS))
         return tuple(self.directory / name for name in tops)
 
     @property
@@ -197,7 +209,7 @@ def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
     directory = directory.resolve()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} exists and is not empty", "Choose a new directory")
-    for name, text in {**fixed_files(), "model.py": task.source}.items():
+    for name, text in {**fixed_files(), **skill_files(), "model.py": task.source}.items():
         write_durably(directory / name, text)
         (directory / name).chmod(0o444)
     (directory / "kernels").mkdir(exist_ok=True)
@@ -207,17 +219,33 @@ def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
 
 def open_workspace(directory: Path) -> Workspace:
     """Raises UsageError when it isn't a workspace or its fixed files were edited, StoreError when it can't be read."""
-    directory = directory.resolve()
-    if not (directory / _PRIVATE / WorkspaceInfo.file_name).is_file():
-        what = "is not a workspace" if directory.exists() else "doesn't exist, so it is not a workspace"
-        raise UsageError(f"{directory} {what}", "Lay one out with `cuda-agent init TASK.py DIR`")
-    info = WorkspaceInfo.read(directory / _PRIVATE)
-    workspace = Workspace(directory, info.task, info.options)
+    workspace = _as_recorded(directory)
     edited = workspace.edited_files()
     if edited:
         names = ", ".join(edited)
         raise UsageError(f"Fixed files were edited or are missing: {names}", "Lay the workspace out again with `init`")
     return workspace
+
+
+def renew(directory: Path) -> tuple[Workspace, tuple[str, ...]]:
+    """Open a workspace that only sandboxed commands wrote in, and that another version may have laid out: fixed files
+    that differ are written anew, and named. Raises as `open_workspace`, and StoreError when they can't be written."""
+    workspace = _as_recorded(directory)
+    changed = workspace.edited_files()
+    expected = {**fixed_files(), "model.py": workspace.task.source}
+    for name in changed:
+        write_durably(workspace.directory / name, expected[name])
+        (workspace.directory / name).chmod(0o444)
+    return workspace, changed
+
+
+def _as_recorded(directory: Path) -> Workspace:
+    directory = directory.resolve()
+    if not (directory / _PRIVATE / WorkspaceInfo.file_name).is_file():
+        what = "is not a workspace" if directory.exists() else "doesn't exist, so it is not a workspace"
+        raise UsageError(f"{directory} {what}", "Lay one out with `cuda-agent init TASK.py DIR`")
+    info = WorkspaceInfo.read(directory / _PRIVATE)
+    return Workspace(directory, info.task, info.options)
 
 
 #: the contract's short name; inside this module the builtin is meant.

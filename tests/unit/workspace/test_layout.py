@@ -26,7 +26,7 @@ def test_layout_is_the_published_one(workspace: layout.Workspace) -> None:
     names = {path.relative_to(workspace.directory).as_posix() for path in workspace.directory.rglob("*")}
     expected = {
         "SKILL.md", "model.py", "binding.cpp", "binding_registry.h", "kernels", "utils/compile.sh", "utils/compile.py",
-        "utils/verification.py", "utils/profiling.py", "utils/__init__.py",
+        "utils/verification.py", "utils/profiling.py", "utils/inspection.py", "utils/__init__.py",
     }  # fmt: skip
     assert expected <= names
     assert not (workspace.directory / "model_new.py").exists()
@@ -132,3 +132,23 @@ def test_one_run_at_a_time(workspace: layout.Workspace) -> None:
         pass
     with workspace.lock():
         pass
+
+
+def test_the_playbooks_notes_are_agent_skills(tmp_path: Path) -> None:
+    """Each in a folder of its own name, with the front matter that the format asks for; SKILL.md says where."""
+    workspace = layout.create(Task(name="t", source="x"), tmp_path / "ws", options=JudgeOptions(device=Device.CPU))
+    folders = sorted((workspace.directory / "skills").iterdir())
+    assert {"algebra", "gemm", "convolution", "pointwise", "rowreduce"} <= {folder.name for folder in folders}
+    for folder in folders:
+        assert [path.name for path in folder.iterdir()] == ["SKILL.md"]
+        text = (folder / "SKILL.md").read_text()
+        begin, front, body = text.split("---\n", 2)
+        fields = dict(line.split(": ", 1) for line in front.strip().splitlines())
+        assert begin == ""
+        assert fields.keys() == {"name", "description"}
+        assert fields["name"] == folder.name
+        assert 20 < len(fields["description"]) <= 1024
+        assert body.startswith("# ")
+        assert f"`{folder.name}`" in layout.fixed_files()["SKILL.md"]
+    (workspace.directory / "skills" / "gemm" / "SKILL.md").unlink()
+    assert layout.open_workspace(workspace.directory).edited_files() == (), "notes are for reading only"
