@@ -16,7 +16,9 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.records import Candidate, Task
+from cuda_agent.judge import roofline
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.reward import reward
 from cuda_agent.workspace.process import descendants
 
 pytestmark = pytest.mark.integration
@@ -103,6 +105,14 @@ def test_an_honest_kernel_passes_with_times(session: JudgeSession) -> None:
     assert {"fresh", "in_place", "new_storage", "magnitudes"} <= {t.kind for t in evaluation.verify.trials}
     assert evaluation.profile is not None and {"eager", "compile"} <= set(evaluation.profile.baselines)
     assert set(evaluation.durations_s) == {"guard", "build", "verify", "profile"}
+
+
+def test_a_time_beyond_the_hardware_is_quarantined(session: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = roofline.Hardware("a slow one", bandwidth=1e6)
+    monkeypatch.setattr(roofline, "hardware", lambda device, precision: slow)
+    evaluation = session.evaluate(candidate())
+    assert evaluation.verdict is Verdict.QUARANTINED and "3 MB of inputs and outputs" in evaluation.reason
+    assert evaluation.profile is not None and reward(evaluation).value == -1
 
 
 def test_verification_alone_never_passes(session: JudgeSession) -> None:
