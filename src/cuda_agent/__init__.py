@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cuda_agent.agent.optimize import optimize as optimize
+    from cuda_agent.agent.optimize import resume as resume
     from cuda_agent.agent.taskfile import load_task as load_task
 
-__all__ = ["__version__", "load_task", "optimize"]
+__all__ = ["__version__", "load_task", "optimize", "resume"]
 
-_WHERE = {"optimize": "cuda_agent.agent.optimize", "load_task": "cuda_agent.agent.taskfile"}
+_WHERE = {
+    "optimize": "cuda_agent.agent.optimize",
+    "resume": "cuda_agent.agent.optimize",
+    "load_task": "cuda_agent.agent.taskfile",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -178,7 +178,10 @@ class Run:
         """The one that is there, or a new one where the run was ended before anything happened."""
         path = self.directory.workspace
         if self._turns or self._checkpoint() is not None:
-            return layout.open(path)
+            workspace, renewed = layout.renew(path)
+            if renewed:
+                self.progress("resume", f"files of the workspace in this version: {', '.join(renewed)}")
+            return workspace
         self.directory.clear_workspace()
         return layout.create(self.task, path, options=self.options.judge)
 

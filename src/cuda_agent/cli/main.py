@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import doctor, init, judge, optimize
+from cuda_agent.cli import doctor, init, judge, optimize, resume
 from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
 from cuda_agent.core import bytecode
@@ -31,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("optimize")(optimize.command)
+app.command("resume")(resume.command)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("doctor")(doctor.command)

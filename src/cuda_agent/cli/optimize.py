@@ -8,35 +8,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from cuda_agent.agent.optimize import optimize
+from cuda_agent.cli.ending import played, print_run
 from cuda_agent.cli.options import (
+    CostArg,
     DebugArg,
     DeviceArg,
     DeviceOption,
+    GpuMinutesArg,
     JsonArg,
+    MinutesArg,
     PrecisionArg,
     SandboxArg,
     SandboxOption,
     TimingArg,
+    TokensArg,
+    limits,
 )
 from cuda_agent.cli.output import ProgressView, emit, say, show
-from cuda_agent.core.enums import Precision, Verdict
-from cuda_agent.core.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_NOT_PASSED,
-    EXIT_OK,
-    CudaAgentError,
-    NotCovered,
-    PolicyError,
-    TaskError,
-    UsageError,
-)
+from cuda_agent.core.enums import Precision
+from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
 from cuda_agent.core.records import Trajectory
-from cuda_agent.report.evaluation import evaluation_view
 from cuda_agent.report.suite import RunRow, suite_view, summary
-from cuda_agent.report.units import seconds
+from cuda_agent.report.trajectory import trajectory_view
 
 
 def command(
@@ -48,13 +43,21 @@ def command(
     policy: Annotated[str, typer.Option("--policy", help="What chooses the next action.")] = "playbook",
     precision: PrecisionArg = Precision.TF32,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Most turns of the agent.")] = 60,
+    max_tokens: TokensArg = None,
+    max_cost: CostArg = None,
+    max_minutes: MinutesArg = None,
+    max_gpu_minutes: GpuMinutesArg = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=64, help="Independent agents on the task; the best of all counts.")
+    ] = 1,
     timing_budget: TimingArg = None,
     sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Make a task faster: writes kernels, verifies them, times them, and leaves a run directory."""
-    settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value, "turns": turns}
+    settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value}
+    settings |= {"limits": limits(turns, max_tokens, max_cost, max_minutes, max_gpu_minutes), "parallel": parallel}
     settings |= {"sandbox": sandbox.value, "command": ("cuda-agent", *sys.argv[1:])}
     if timing_budget is not None:
         settings["timing_budget_s"] = timing_budget
@@ -79,42 +82,14 @@ def _files(tasks: list[Path]) -> list[Path]:
 
 
 def _one(path: Path, out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
-    trajectory = _run(path, out, settings)
-    if as_json:
-        emit(trajectory.to_json())
-    else:
-        show(*_view(trajectory))
-    return exit_code(trajectory)
+    run, code = _run(path, out, settings)
+    print_run(run, as_json=as_json)
+    return code
 
 
-def _run(path: Path, out: Path | None, settings: dict[str, Any]) -> Trajectory:
-    with ProgressView(path.stem) as progress:
-        return optimize(path, out=out, progress=progress, **settings)
-
-
-def _view(trajectory: Trajectory) -> list[Any]:
-    spent = f"{trajectory.budget.turns_spent} turns, {seconds(trajectory.budget.wall_s)}"
-    head = Text(f"{trajectory.task_name}: {trajectory.outcome.replace('_', ' ')}", style="bold")
-    head.append(f"  ({spent})", style="not bold")
-    parts: list[Any] = [head]
-    if trajectory.message and trajectory.evaluation is None:
-        parts.append(Text(trajectory.message))
-    if trajectory.evaluation is not None:
-        parts.append(evaluation_view(trajectory.evaluation, trajectory.reward, trajectory.directory))
-    else:
-        parts.append(Text(f"result   {trajectory.directory}", no_wrap=True, overflow="ignore"))
-    return parts
-
-
-def exit_code(trajectory: Trajectory) -> int:
-    """0 when the best candidate passed; else 130, 10, 7 or 9 by how the run ended."""
-    if trajectory.outcome == "interrupted":
-        return EXIT_INTERRUPTED
-    if trajectory.outcome == "policy_error":
-        return PolicyError.exit_code
-    if trajectory.evaluation is not None and trajectory.evaluation.verdict is Verdict.PASSED:
-        return EXIT_OK
-    return NotCovered.exit_code if trajectory.outcome == "not_covered" else EXIT_NOT_PASSED
+def _run(path: Path, out: Path | None, settings: dict[str, Any]) -> tuple[Trajectory, int]:
+    with ProgressView(path.stem) as view:
+        return played(lambda: optimize(path, out=out, progress=view, watch=view.watch, **settings))
 
 
 def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
@@ -124,7 +99,7 @@ def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, a
     for number, (path, name) in enumerate(zip(files, _names(files), strict=True), start=1):
         say(f"{name} ({number} of {len(files)})")
         try:
-            trajectory = _run(path, out / name if out is not None else None, settings)
+            trajectory, code = _run(path, out / name if out is not None else None, settings)
         except (TaskError, UsageError) as error:
             rows.append(RunRow(name, error=str(error)))
             codes.append(error.exit_code)
@@ -136,9 +111,9 @@ def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, a
             codes.append(error.exit_code)
             continue
         rows.append(RunRow(name, trajectory))
-        codes.append(exit_code(trajectory))
+        codes.append(code)
         if not as_json:
-            show(*_view(trajectory), "")
+            show(trajectory_view(trajectory), "")
         if codes[-1] == EXIT_INTERRUPTED:
             break
     if as_json:

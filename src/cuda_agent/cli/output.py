@@ -6,14 +6,19 @@ import sys
 import time
 from types import TracebackType
 
-from rich.console import Console, RenderableType
-from rich.status import Status
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.text import Text
+
+from cuda_agent.agent.run import Standing
+from cuda_agent.report.trajectory import budget_line, history_line
+from cuda_agent.report.units import seconds
 
 _PLAIN_WIDTH = 160
 #: without a terminal, the judge's own steps are printed at most this often.
 _QUIET_S = 2.0
-_KEPT = ("agent", "final", "doctor")
+_KEPT = ("agent", "model", "resume", "final", "doctor")
 
 
 def console(*, error: bool = False) -> Console:
@@ -42,38 +47,61 @@ def say(text: str) -> None:
 
 
 class ProgressView:
-    """progress(phase, text). What the agent and its tools say (a capitalised phase) is kept, line by line; what the
-    judge is doing meanwhile moves in one line on a terminal, and is printed now and then elsewhere."""
+    """progress(phase, text), and `watch(standing)` after each turn. What the agent and its tools say (a capitalised
+    phase) is kept, line by line. On a terminal, lines below show turn, phase, budget, the best so far and the history
+    of times; elsewhere a line after each turn does, and what the judge is doing is printed now and then."""
 
     def __init__(self, title: str = "") -> None:
         self._console = console(error=True)
         self._title = title
         self._started = time.monotonic()
         self._printed = -_QUIET_S
-        self._status: Status | None = None
+        self._now = ""
+        self._standings: dict[int, Standing] = {}
+        self._live: Live | None = None
 
     def __enter__(self) -> ProgressView:
         if self._console.is_terminal:
-            self._status = self._console.status(Text(self._title))
-            self._status.start()
+            self._live = Live(console=self._console, get_renderable=self._view, refresh_per_second=4, transient=True)
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def __call__(self, phase: str, text: str) -> None:
         kept = phase[:1].isupper() or phase in _KEPT
-        if not kept and self._status is None:
+        self._now = f"{phase} {text}"
+        if not kept:
             now = time.monotonic()
-            if not text or now - self._printed < _QUIET_S:
+            if self._live is not None or not text or now - self._printed < _QUIET_S:
                 return
             self._printed = now
+        self._print(phase, text)
+
+    def watch(self, standing: Standing) -> None:
+        """How a run stands after a turn."""
+        self._standings[standing.agent] = standing
+        if self._live is None:
+            self._print("turn", "; ".join(_standing_lines(standing)))
+
+    def _print(self, phase: str, text: str) -> None:
         line = f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}"
-        if self._status is not None:
-            self._status.update(Text(f"{self._title}: {phase} {text}", overflow="ellipsis", no_wrap=True))
-            if not kept:
-                return
-        self._console.print(Text(line, style="dim" if self._status else ""), soft_wrap=True)
+        self._console.print(Text(line, style="dim" if self._live else ""), soft_wrap=True)
+
+    def _view(self) -> RenderableType:
+        head = f"{self._title}  {seconds(time.monotonic() - self._started)}  {self._now}"
+        lines: list[RenderableType] = [Spinner("dots", Text(head, overflow="ellipsis", no_wrap=True))]
+        for number, standing in sorted(self._standings.items()):
+            name = f"agent {number}: " if len(self._standings) > 1 else ""
+            for index, line in enumerate(_standing_lines(standing)):
+                text = f"  {name if index == 0 else ''}{line}"
+                lines.append(Text(text, overflow="ellipsis", no_wrap=True, style="cyan" if index else ""))
+        return Group(*lines)
+
+
+def _standing_lines(standing: Standing) -> list[str]:
+    return [line for line in (budget_line(standing.budget), history_line(standing.times_us)) if line]
