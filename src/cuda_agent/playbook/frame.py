@@ -32,7 +32,8 @@ class Expr:
     """A node of a kernel's expression graph.
 
     op `load` (buffer, address, guards), `const` (value), `index` (address), `inside` (guards, a bool), `reduce`
-    (kind in `name`), or the name of a pointwise operator with operands `args`. `type` is the compute type.
+    (kind in `name`; over a sliding window, `guards` hold its position along each of its dimensions), or the name of a
+    pointwise operator with operands `args`. `type` is the compute type.
     """
 
     op: str
@@ -264,11 +265,16 @@ class Puller:
         before, self._inside = self._inside, value.name
         body = self.cast(self.pull(value.arg, index), ir.compute_type(value.dtype))
         self._inside = before
-        return self.add(Expr("reduce", ir.compute_type(value.dtype), (body,), name=value.kind))
+        positions = tuple(
+            Bound(index[s.dim].times(s.stride).plus(index[s.tap].times(s.dilation)), None, None) for s in value.slides
+        )
+        return self.add(Expr("reduce", ir.compute_type(value.dtype), (body,), name=value.kind, guards=positions))
 
 
 def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
     moved = Coord() if axis.of is None else at[axis.of].times(axis.step)
+    if axis.tap is not None:
+        moved = moved.plus(at[axis.tap].times(axis.spacing))
     return moved.plus(Coord(const=axis.offset))
 
 

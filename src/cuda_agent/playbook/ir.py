@@ -102,11 +102,14 @@ class Pointwise(Value):
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a strided view's operand: index = offset + step · (index of the view's dimension `of`)."""
+    """One dimension of a strided view's operand: index = offset + step · (index of the view's dimension `of`). A view of
+    sliding windows adds spacing · (index of its dimension `tap`)."""
 
     of: int | None
     step: int = 1
     offset: int = 0
+    tap: int | None = None
+    spacing: int = 1
 
 
 @dataclass(frozen=True)
@@ -163,13 +166,25 @@ class Iota(Value):
 
 
 @dataclass(frozen=True)
+class Slide:
+    """One dimension along which a window slides over what is reduced: the dimensions `dim` (kept) and `tap` (reduced) of the
+    operand meet at the position stride · index[dim] + dilation · index[tap]."""
+
+    dim: int
+    tap: int
+    stride: int
+    dilation: int
+
+
+@dataclass(frozen=True)
 class Reduce(Value):
     """Reduction of `arg` over `dims`, which the result doesn't have. Kinds: sum prod max min any all; `expsum` is
-    Σ exp(x - max x), `m2` is Σ (x - mean x)²."""
+    Σ exp(x - max x), `m2` is Σ (x - mean x)². `slides` where it reduces a window that slides."""
 
     kind: str = "sum"
     arg: str = ""
     dims: tuple[int, ...] = ()
+    slides: tuple[Slide, ...] = ()
 
 
 def operands(value: Value) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ class Builder:
             name = self.alias[name]
         return name
 
+    def meta(self, name: str) -> TensorMeta:
+        """Shape and type of a graph value, as if it lay row-major."""
+        value = self.value(name)
+        return TensorMeta(shape=value.shape, dtype=value.dtype, strides=ir.contiguous(value.shape))
+
     def arg(self, node: Node, index: int, name: str = "", default: Any = None) -> Any:
         """An argument as Python data; a tensor is the name of its value. Raises CantLower for an unknown one."""
         raw = node.args[index] if index < len(node.args) else node.kwargs.get(name, default)
@@ -104,14 +109,23 @@ class Builder:
             return arg
         return self.pointwise("cast", arg, dtype=dtype, name=name)
 
-    def reduce(self, kind: str, arg: str, dims: Sequence[int], *, dtype: str, keep: bool = False) -> str:
+    def reduce(
+        self,
+        kind: str,
+        arg: str,
+        dims: Sequence[int],
+        *,
+        dtype: str,
+        keep: bool = False,
+        slides: tuple[ir.Slide, ...] = (),
+    ) -> str:
         """Raises CantLower for an empty reduction."""
         source = self.values[arg]
         dims = tuple(sorted({d % max(len(source.shape), 1) for d in dims})) if source.shape else ()
         if any(source.shape[d] == 0 for d in dims):
             raise CantLower("reduces nothing")
         shape = tuple(size for d, size in enumerate(source.shape) if d not in dims)
-        result = self.add(ir.Reduce(self.fresh(kind), shape, dtype, kind, arg, dims))
+        result = self.add(ir.Reduce(self.fresh(kind), shape, dtype, kind, arg, dims, slides))
         return self.keepdim(result, source.shape, dims) if keep else result
 
     def keepdim(self, arg: str, full: tuple[int, ...], dims: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView, cp
 from cuda_agent.playbook.skills.colreduce.skill import column_step
 from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
 from cuda_agent.playbook.skills.rowreduce.skill import row_step
+from cuda_agent.playbook.skills.stencil.skill import stencil_step
 
 
 def refs(node: Node) -> tuple[str, ...]:
@@ -227,6 +228,8 @@ class State:
             inner = self.builder.values[value]
             assert isinstance(outer, ir.Reduce)
             body = self.builder.values[outer.arg]
+            while outer.slides and isinstance(body, ir.Strided | ir.Pad):
+                body = self.builder.values[body.arg]
             if ir.numel(body.shape) <= ir.numel(inner.shape):
                 return body.name
         if value == last and inside is not None:
@@ -249,7 +252,11 @@ class State:
             Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
             for name, dtype in work.writes
         )
-        if not work.reduces:
+        window = any(e.op == "reduce" and e.guards for e in work.nodes)
+        step = stencil_step(work, buffers, self.device, self._step_name(work, "windows")) if window else None
+        if step is not None:
+            pass
+        elif not work.reduces:
             step = pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
         elif _reduces_contiguous(work):
             step = row_step(work, buffers, self.device, self._step_name(work, "rows"))

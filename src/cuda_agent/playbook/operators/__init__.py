@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.playbook.lower import Lowering
-from cuda_agent.playbook.operators import composite, elementwise, losses, norms, reductions, views
+from cuda_agent.playbook.operators import composite, elementwise, losses, norms, reductions, views, windows
 
 #: operator -> its lowering; the names are those of `lower.operator_name`.
 TABLE: dict[str, Lowering] = {
@@ -13,4 +13,5 @@ TABLE: dict[str, Lowering] = {
     **reductions.TABLE,
     **norms.TABLE,
     **losses.TABLE,
+    **windows.TABLE,
 }

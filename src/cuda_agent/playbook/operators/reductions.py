@@ -194,21 +194,9 @@ def norm_of(b: Builder, x: str, order: float, dims: Sequence[int], *, keep: bool
     return b.pointwise("pow", total, 1.0 / order, dtype=inner)
 
 
-def adaptive_average(b: Builder, node: Node) -> str:
-    """Adaptive average pooling to one element a map."""
-    x, meta, source = b.arg(node, 0), b.out(node), b.values[b.arg(node, 0)]
-    spatial = len(b.arg(node, 1)) if isinstance(b.arg(node, 1), list) else int(node.op.split("pool")[1][0])
-    dims = tuple(range(len(source.shape) - spatial, len(source.shape)))
-    if any(meta.shape[d] != 1 for d in dims):
-        raise CantLower("pools to more than one element a map")
-    return b.finish(node, mean_of(b, x, dims, keep=True))
-
-
 TABLE: dict[str, Lowering] = {
     "sum": sum_, "mean": mean, "amax": _extreme("max"), "amin": _extreme("min"), "max": _max_min("max"),
     "min": _max_min("min"), "prod": prod, "any": _any_all("any"), "all": _any_all("all"), "var": var, "std": var,
     "var_mean": var_mean, "std_mean": var_mean, "logsumexp": logsumexp, "softmax": softmax, "_softmax": softmax,
     "log_softmax": log_softmax, "_log_softmax": log_softmax, "linalg_vector_norm": vector_norm, "norm": vector_norm,
-    "adaptive_avg_pool1d": adaptive_average, "adaptive_avg_pool2d": adaptive_average,
-    "_adaptive_avg_pool2d": adaptive_average, "adaptive_avg_pool3d": adaptive_average,
 }  # fmt: skip

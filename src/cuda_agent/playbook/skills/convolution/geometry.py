@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cuda_agent.core.graph import Arg, Node, Ref, TensorMeta
-from cuda_agent.playbook.plan import PlanState
 
 #: operator -> (spatial dimensions, transposed)
 _NAMED = {
@@ -23,6 +23,14 @@ _NAMED = {
 }
 _GENERAL = "aten.convolution.default"
 _TYPES = ("float32", "bfloat16", "float16")
+#: elements of a window up to which a channel that's convolved by itself is a reduction over a sliding window.
+MOST_TAPS = 64
+
+
+class _Metas(Protocol):
+    """Whoever knows the shapes of graph values."""
+
+    def meta(self, name: str) -> TensorMeta: ...
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,12 @@ class Convolution:
     transposed: bool
     axes: tuple[Axis, ...]
     result: TensorMeta
+
+    @property
+    def is_stencil(self) -> bool:
+        """Whether every channel is convolved by itself, with few taps: bound by memory, not a matrix product."""
+        alone = self.groups == self.in_channels and not self.transposed
+        return alone and math.prod(axis.filter for axis in self.axes) <= MOST_TAPS
 
     @property
     def operations(self) -> int:
@@ -88,7 +102,7 @@ def _padding(value: Arg, dims: int, filters: Sequence[int], dilation: Sequence[i
     return [(number, number) for number in numbers] if numbers is not None else None
 
 
-def read(state: PlanState, node: Node) -> Convolution | None:
+def read(state: _Metas, node: Node) -> Convolution | None:
     """The call behind a node; None for another operator, a type without kernels, or a form that isn't known."""
     result = node.outputs[0] if node.outputs else None
     if (node.op not in _NAMED and node.op != _GENERAL) or result is None or result.dtype not in _TYPES:

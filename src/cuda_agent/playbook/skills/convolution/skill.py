@@ -181,7 +181,8 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
 
 
 class ConvolutionSkill:
-    """Convolutions and transposed convolutions in one to three dimensions, grouped ones included."""
+    """Convolutions and transposed convolutions in one to three dimensions, grouped ones included; channels that are
+    convolved by themselves with few taps are left to the planner's kernels (skill stencil)."""
 
     name = "convolution"
 
@@ -189,7 +190,7 @@ class ConvolutionSkill:
         """The step for a convolution, on cuda with a ReLU behind it. None for anything else. Puts operands into
         memory that aren't there yet."""
         call = read(state, node)
-        if call is None:
+        if call is None or call.is_stencil:
             return None
         if state.channels_last and state.device is Device.CUDA and reads_channels_last(call):
             claim = _last_step(state, node, call)

@@ -1,0 +1,219 @@
+"""Windows in C++: a thread computes what its tile's windows share once into its cache, then takes row after row of outputs,
+one vector lane an output."""
+
+from __future__ import annotations
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, render
+from cuda_agent.playbook.coords import Bound
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common
+from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes
+
+#: outputs of a tile
+_TARGETS = (8192, 2048, 32768)
+_WIDE = 2048
+_CACHE_BYTES = 256 << 10
+
+
+class _Cpu:
+    """Prints one kernel."""
+
+    def __init__(self, stencil: Stencil) -> None:
+        self.stencil, self.work = stencil, stencil.work
+
+    def _printer(self, work: object, lane: str, tap: int | None = None, skip: frozenset[Bound] = frozenset()) -> Printer:
+        """A printer for `work` whose index on the last axis is `lane`; the last axis' tap is a number where given."""
+        st = self.stencil
+        slide = st.slides.get(st.last)
+
+        def axis(k: int) -> str:
+            if k == st.last:
+                return lane
+            if k < st.rows:
+                return f"i{k}"
+            return str(tap) if tap is not None and slide is not None and k == slide.tap else f"t{k}"
+
+        def load(at: int, expr: Expr) -> str:
+            read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
+            guards = [bound for bound in expr.guards if bound not in skip]
+            return f"(({printer.test(guards)}) ? {read} : {C_TYPES[expr.type]}())" if guards else read
+
+        printer = _Skipping(work, axis, load)  # type: ignore[arg-type]
+        printer.skip = skip
+        return printer
+
+    def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
+        """Guards that hold for a range of positions along the last axis, and that range: in between they needn't be
+        tested."""
+        along = (self.stencil.last, 0)
+        bounds = {
+            bound
+            for expr in self.stencil.stage.nodes
+            for bound in expr.guards
+            if [dim for dim, _ in bound.coord.terms] == [along] and bound.coord.coef(along) == 1
+            and not bound.coord.dynamic
+        }
+        lows = [b.low - b.coord.const for b in bounds if b.low is not None]
+        highs = [b.high - b.coord.const for b in bounds if b.high is not None]
+        return frozenset(bounds), max(lows, default=None), min(highs, default=None)
+
+    def stage_parts(self) -> list[dict[str, object]]:
+        """Loops over the positions of a staged row."""
+        st = self.stencil
+        bounds, low, high = self._inner()
+        start = f"first{st.last} * {st.slides[st.last].stride if st.last in st.slides else 1}"
+        ends = [f"clamped({end} - {start}, 0, extent{st.last})" if end is not None else None for end in (low, high)]
+        begin, end = ends[0] or "0", ends[1] or f"extent{st.last}"
+        parts = [(begin, end, bounds)]
+        if low is not None:
+            parts.append(("0", begin, frozenset()))
+        if high is not None:
+            parts.append((f"larger({begin}, {end})", f"extent{st.last}", frozenset()))
+        result = []
+        for first, last, skip in parts:
+            printer = self._printer(st.stage, f"({start} + q)", skip=skip)
+            lines = printer.statements(list(st.staged.values()))
+            lines += [f"row{at}[q] = {printer.known[root]};" for at, root in st.staged.items()]
+            result.append({"begin": first, "end": last, "body": indent(lines, 12)})
+        return result
+
+    def tap_body(self) -> str:
+        """Every tap of the last axis, written out, for output j."""
+        st, work = self.stencil, self.work
+        slide = st.slides.get(st.last)
+        stride, dilation, taps = (slide.stride, slide.dilation, slide.taps) if slide else (1, 0, 1)
+        lines = [f"{st.type(at)} a{at} = r{at}[j];" for at in st.reduces]
+        for tap in range(taps):
+            printer = self._printer(work, f"(first{st.last} + j)", tap)
+            for at in st.staged:
+                printer.known[at] = f"w{at}[j * {stride} + {tap * dilation}]"
+            for at in st.tables:
+                printer.known[at] = f"h{at}[{self._plane()}{self._tap(tap)}]"
+            inner = printer.statements(st.bodies)
+            for at in st.reduces:
+                expr = work.nodes[at]
+                inner.append(f"a{at} = {COMBINE[expr.name]}(a{at}, {printer.known[expr.args[0]]});")
+            lines += inner if len(inner) == len(st.reduces) else ["{", *(f"  {line}" for line in inner), "}"]
+        return indent([*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)], 12)
+
+    def _plane(self) -> str:
+        plane = self.stencil.plane
+        if plane is None:
+            return ""
+        return f"{'j' if plane == self.stencil.last else f'o{plane}'} * TAPS + "
+
+    def _tap(self, last: int) -> str:
+        st = self.stencil
+        slide = st.slides.get(st.last)
+        parts = []
+        for k, step in enumerate(ir.contiguous(self.work.cols), st.rows):
+            parts.append(str(last * step) if slide is not None and k == slide.tap else f"t{k} * {step}")
+        return " + ".join(parts)
+
+    def tables(self) -> str:
+        printer = self._printer(self.work, f"i{self.stencil.last}")
+        lines = printer.statements(self.stencil.tables)
+        return indent([*lines, *(f"h{at}[at] = {printer.known[at]};" for at in self.stencil.tables)], 8)
+
+    def result_body(self) -> str:
+        """What is done with the reduced windows."""
+        printer = self._printer(self.work, f"(first{self.stencil.last} + j)")
+        for at in self.stencil.reduces:
+            printer.known[at] = f"r{at}[j]"
+        lines = printer.statements([s.node for s in self.work.stores])
+        lines += [
+            assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in self.work.stores
+        ]
+        return indent(lines, 10)
+
+    def _row(self, at: int) -> str:
+        """Where a staged row begins for the outputs of one row of the tile."""
+        st = self.stencil
+        start = "0"
+        for k in st.held:
+            slide = st.slides.get(k)
+            if k == st.last:
+                start = f"({start}) * E{k}"
+            else:
+                position = f"o{k} * {slide.stride} + t{slide.tap} * {slide.dilation}" if slide else f"o{k}"
+                start = position if start == "0" else f"({start}) * E{k} + {position}"
+        return f"const {st.type(at)}* w{at} = s{at} + {start};"
+
+    def values(self, name: str, configs: list[tuple[int, ...]]) -> dict[str, object]:
+        """Everything that the template needs."""
+        st, work = self.stencil, self.work
+        others = sorted((s for s in st.slides.values() if s.axis != st.last), key=lambda s: s.axis)
+        outer = [f"i{k}" for k in st.outer]
+        row = ""
+        for k in st.held[:-1]:
+            row = f"({row}) * E{k} + p{k}" if row else f"p{k}"
+        return {
+            **common(work, Device.CPU, name),
+            "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
+            "taps": st.taps,
+            "outer": ir.numel([work.rows[k] for k in st.outer]),
+            "outer_decode": indent(decode(tuple(work.rows[k] for k in st.outer), outer, "rest", "long"), 4)
+            if outer
+            else "",
+            "axes_tiled": [self._tiled(k) for k in st.tiled],
+            "held": st.held,
+            "last": st.last,
+            "plane": st.plane,
+            "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
+            "stage_row": row or "0",
+            "stage_parts": self.stage_parts(),
+            "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
+            "tap_decode": indent(
+                decode(work.cols, [f"t{st.rows + k}" for k in range(len(work.cols))], "tap", "long"), 8
+            ),
+            "table_fill": self.tables() if st.tables else "",
+            "reduces": [
+                {"id": at, "type": st.type(at), "identity": identity(work.nodes[at].name, work.nodes[at].type)}
+                for at in st.reduces
+            ],
+            "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in others],
+            "windows": indent([self._row(at) for at in st.staged], 10),
+            "tap_body": self.tap_body(),
+            "result_body": self.result_body(),
+            "configs": configs,
+        }
+
+    def _tiled(self, k: int) -> dict[str, object]:
+        st = self.stencil
+        slide = st.slides.get(k)
+        return {
+            "k": k,
+            "size": self.work.rows[k],
+            "limit": st.extent(k, self.work.rows[k]),
+            "extent": f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}",
+            "stride": slide.stride if slide else 1,
+            "is_held": k in st.held,
+            "is_last": k == st.last,
+        }
+
+
+class _Skipping(Printer):
+    """A printer that takes some bounds as held."""
+
+    skip: frozenset[Bound] = frozenset()
+
+    def test(self, guards: object) -> str:
+        """The guards that aren't known to hold."""
+        return super().test(bound for bound in guards if bound not in self.skip)  # type: ignore[attr-defined]
+
+
+def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
+    """(file, number of settings); None where a tile of one row is larger than the caches."""
+    configs: list[tuple[int, ...]] = []
+    for target in _TARGETS:
+        sizes = tile_sizes(stencil, target, 1, _WIDE)
+        config = tuple(sizes[k] for k in stencil.tiled)
+        if tile_bytes(stencil, sizes) <= _CACHE_BYTES and config not in configs:
+            configs.append(config)
+    if not configs:
+        return None
+    return render("skills/stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)

@@ -1,0 +1,308 @@
+"""Windows on CUDA: a block computes what its tile's windows share once into shared memory, then each thread takes several
+neighbouring outputs and holds the part of a row that their windows cover in registers."""
+
+from __future__ import annotations
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES, Printer, common_width, decode, indent, render
+from cuda_agent.playbook.coords import Bound, Coord
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import children
+from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type
+from cuda_agent.playbook.skills.rowreduce.cpu import identity
+from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, tile_bytes, tile_sizes
+
+#: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
+_SETTINGS = ((256, 4, 2048), (256, 8, 2048), (128, 4, 1024), (256, 8, 4096), (128, 8, 2048), (128, 4, 512))
+_WIDE = 128
+_SHARED_BYTES = 46 << 10
+#: a row of a window beyond this many registers is read from shared memory element by element.
+_ROW_REGISTERS = 64
+#: outputs below which tiles are made smaller, so that every multiprocessor has some.
+_FEW_TILES = 4 * 132
+_COMBINE = {"sum": "{a} + {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})"}
+
+
+class _Stage(Lanes):
+    """Prints what is staged, for WIDTH neighbouring positions."""
+
+    def is_late(self, expr: Expr) -> bool:
+        """Vectors are so aligned that a guard holds for all of one or none of it."""
+        return bool(expr.coord.dynamic) or expr.coord.coef((self.along, 0)) not in (0, 1) or self._dynamic_guard(expr)
+
+    def _dynamic_guard(self, expr: Expr) -> bool:
+        axis = (self.along, 0)
+        return any(b.coord.dynamic or (self.width > 1 and b.coord.coef(axis) not in (0, 1)) for b in expr.guards)
+
+
+def _stage_width(stencil: Stencil) -> tuple[int, int]:
+    """(elements of a vector, positions by which the first vector of a tile begins ahead of its first window)."""
+    along = (stencil.last, 0)
+    loads = [e for e in stencil.stage.nodes if e.op == "load" and e.coord.coef(along) == 1]
+    if not loads:
+        return 1, 0
+    width = min(8, 16 // min(ir.ITEM_BYTES[e.dtype] for e in loads))
+    while width > 1:
+        shift = loads[0].coord.const % width
+        if all(_is_aligned(e.coord, stencil.last, width, shift) and _is_uniform(e, along, width, shift) for e in loads):
+            return width, shift
+        width //= 2
+    return 1, 0
+
+
+def _is_aligned(coord: Coord, last: int, width: int, shift: int) -> bool:
+    others = all(coef % width == 0 for (k, _), coef in coord.terms if k != last)
+    return others and not coord.dynamic and coord.const % width == shift
+
+
+def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> bool:
+    """Whether no guard parts a vector."""
+
+    def holds(bound: Bound) -> bool:
+        coef = bound.coord.coef(along)
+        if coef == 0:
+            return True
+        others = all(c % width == 0 for dim, c in bound.coord.terms if dim != along)
+        ends = (bound.low or 0) % width == 0 and (bound.high or 0) % width == 0
+        return coef == 1 and others and ends and (bound.coord.const - shift) % width == 0
+
+    return all(holds(bound) for bound in expr.guards)
+
+
+def _store_width(stencil: Stencil) -> int:
+    """Elements that results, and what is read beside them, may move at once."""
+    work, along = stencil.work, (stencil.last, 0)
+    coords = [(s.coord, s.dtype) for s in work.stores if s.coord.coef(along) == 1]
+    epilogue = Printer(work, str, lambda at, expr: "", known=dict.fromkeys(stencil.reduces, ""))
+    for at in epilogue.needed([s.node for s in work.stores]):
+        expr = work.nodes[at]
+        if expr.op == "load" and expr.coord.coef(along) == 1:
+            coords.append((expr.coord, expr.dtype))
+    return common_width(coords, work.rows[stencil.last], stencil.last) if coords else 1
+
+
+def _configs(stencil: Stencil, shift: int, multiple: int) -> list[tuple[int, ...]]:
+    """(threads, outputs a thread, sizes of the tile); none where no tile fits."""
+    settings = list(_SETTINGS)
+    if all(ir.ITEM_BYTES[s.dtype] < 4 for s in stencil.work.stores):
+        settings[:2] = settings[1::-1]
+    outputs = ir.numel(stencil.work.rows)
+    while outputs < settings[0][2] * _FEW_TILES and settings[0][2] > 256:
+        settings = [(threads, own, max(256, target // 2)) for threads, own, target in settings]
+    found: list[tuple[int, ...]] = []
+    for threads, own, target in settings:
+        while True:
+            sizes = tile_sizes(stencil, target, 8, _WIDE)
+            if tile_bytes(stencil, sizes, multiple, shift) <= _SHARED_BYTES:
+                config = (threads, own, *(sizes[k] for k in stencil.tiled))
+                found += [config] if config not in found else []
+                break
+            if target < 16:
+                break
+            target //= 2
+    return found
+
+
+class _Cuda:
+    """Prints one kernel."""
+
+    def __init__(self, stencil: Stencil) -> None:
+        self.stencil, self.work = stencil, stencil.work
+        self.width, self.shift = _stage_width(stencil)
+        self.multiple = max(self.width, 4)
+        self.configs = _configs(stencil, self.shift, self.multiple)
+        self.store_width = _store_width(stencil)
+
+    def staging(self) -> dict[str, object]:
+        """What a tile's windows share."""
+        st = self.stencil
+        lanes = _Stage(st.stage, self.width, st.last)
+        roots = list(st.staged.values())
+        declarations, loads = lanes.early(range(len(st.stage.nodes)))
+        words = sum(self.width * lanes.words(at) for at in lanes.texts)
+        body = lanes.printer.statements(roots)
+        body += [f"y{at}.v[j] = {lanes.printer.known[root]};" for at, root in st.staged.items()]
+        return {
+            "stage_unroll": max(1, min(4, int(32 // max(words, 1)))),
+            "stage_declarations": indent(declarations, 6),
+            "stage_loads": indent(loads, 10),
+            "stage_results": indent([f"Vec<{st.type(at)}, WIDTH> y{at};" for at in st.staged], 10),
+            "stage_body": indent(body, 12),
+            "stage_stores": indent([f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged], 10),
+        }
+
+    def tables(self) -> str:
+        """Statements that fill the factors of the taps at position `at`."""
+        st = self.stencil
+        printer = Printer(self.work, self._axis, self._load)
+        lines = printer.statements(st.tables)
+        return indent([*lines, *(f"h{at}[at] = {printer.known[at]};" for at in st.tables)], 8)
+
+    def _axis(self, k: int) -> str:
+        return f"i{k}" if k < self.stencil.rows else f"t{k}"
+
+    def _lane(self, k: int) -> str:
+        return f"(i{k} + j)" if k == self.stencil.last else self._axis(k)
+
+    def _load(self, at: int, expr: Expr) -> str:
+        return _read(Printer(self.work, self._axis, self._load), expr)
+
+    def windows(self) -> dict[str, object]:
+        """The loops over taps for a thread's outputs."""
+        st, work = self.stencil, self.work
+        slide = st.slides.get(st.last)
+        stride, dilation = (slide.stride, slide.dilation) if slide else (1, 0)
+        t_last = f"t{slide.tap}" if slide else "0"
+        reach = self.shift + 7 * stride + ((slide.taps - 1) * dilation if slide else 0) + 1
+        printer = Printer(work, self._lane, lambda at, expr: _read(printer, expr))
+        for at in st.staged:
+            printer.known[at] = f"w{at}[SHIFT + j * {stride} + {t_last} * {dilation}]" if slide else f"w{at}[SHIFT + j]"
+        lane = "+ j" if st.plane == st.last else ""
+        plane = f"(o{st.plane} {lane}) * TAPS + " if st.plane is not None else ""
+        for at in st.tables:
+            printer.known[at] = f"h{at}[{plane}{self._tap()}]"
+        steady, body = self._split(printer)
+        for at in st.reduces:
+            value = printer.known[work.nodes[at].args[0]]
+            body.append(f"r{at}[j] = {_COMBINE[work.nodes[at].name].format(a=f'r{at}[j]', b=value)};")
+        rows = [self._row(at, reach <= _ROW_REGISTERS) for at in st.staged]
+        others = [s for s in st.slides.values() if s.axis != st.last]
+        return {
+            "accumulators": indent(
+                [f"{st.type(at)} r{at}[OUT];" for at in st.reduces]
+                + ["#pragma unroll", "for (int j = 0; j < OUT; ++j) {"]
+                + [f"  r{at}[j] = {identity(work.nodes[at].name, work.nodes[at].type)};" for at in st.reduces]
+                + ["}"],
+                6,
+            ),
+            "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in sorted(others, key=lambda s: s.axis)],
+            "last_tap": {"tap": slide.tap, "taps": slide.taps} if slide else None,
+            "row_loads": indent([line for lines in rows for line in lines], 8),
+            "tap_steady": indent(steady, 8),
+            "tap_body": indent(body, 10),
+            "row_length": f"(SHIFT + (OUT - 1) * {stride} + {(slide.taps - 1) * dilation if slide else 0} + 4) / 4 * 4",
+        }
+
+    def _split(self, printer: Printer) -> tuple[list[str], list[str]]:
+        """Statements of a tap: once for all of a thread's outputs, then for each."""
+        moving = self.stencil.moving() | set(self.stencil.staged)
+        wanted: set[int] = set()
+        for at in printer.needed(self.stencil.bodies):
+            if at not in moving:
+                continue
+            wanted.update(c for c in children(self.work.nodes[at]) if c not in moving and c not in printer.known)
+        steady = printer.variables(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
+        if self.stencil.plane != self.stencil.last:
+            for at in self.stencil.tables:
+                steady.append(f"const {self.stencil.type(at)} f{at} = {printer.known[at]};")
+                printer.known[at] = f"f{at}"
+        return steady, printer.statements(self.stencil.bodies)
+
+    def _tap(self) -> str:
+        rows, cols = self.stencil.rows, self.work.cols
+        return " + ".join(f"t{rows + k} * {step}" for k, step in enumerate(ir.contiguous(cols)))
+
+    def _row(self, at: int, in_registers: bool) -> list[str]:
+        """Statements that give `w<at>`: a staged row from the first position of the thread's outputs on."""
+        st = self.stencil
+        start = "0"
+        for k in st.held:
+            slide = st.slides.get(k)
+            position = f"o{k} * {slide.stride}" if slide else f"o{k}"
+            if slide and k != st.last:
+                position += f" + t{slide.tap} * {slide.dilation}"
+            start = position if start == "0" else f"({start}) * E{k} + {position}"
+        type_, width = st.type(at), 16 // BYTES[self.work.nodes[at].type]
+        if not in_registers or width > 4:
+            return [f"const {type_}* w{at} = s{at} + {start};"]
+        return [
+            f"{type_} w{at}[ROW];",
+            "#pragma unroll",
+            f"for (int q = 0; q < ROW; q += {width}) {{",
+            f"  const auto piece = load_vector<{width}>(s{at} + {start} + q);",
+            "#pragma unroll",
+            f"  for (int k = 0; k < {width}; ++k) w{at}[q + k] = piece.v[k];",
+            "}",
+        ]
+
+    def epilogue(self) -> dict[str, object]:
+        """What is done with the reduced windows."""
+        st, work = self.stencil, self.work
+        lanes = Lanes(work, self.store_width, st.last)
+        for at in st.reduces:
+            lanes.printer.known[at] = f"r{at}[v + j]"
+        before: list[str] = []
+        for at in lanes.printer.needed([s.node for s in work.stores]):
+            expr = work.nodes[at]
+            if expr.op == "load" and not lanes.is_late(expr):
+                before += [f"{lanes.variable_type(expr)} x{at};", *lanes.read(at, f"x{at}")]
+                lanes.name_load(at, f"x{at}")
+        body = lanes.printer.statements([s.node for s in work.stores])
+        declarations, stores = lanes.write(list(work.stores), body)
+        return {
+            "result_loads": indent([*before, *declarations], 10),
+            "result_body": indent(body, 12),
+            "result_stores": indent(stores, 10),
+        }
+
+    def values(self, name: str) -> dict[str, object]:
+        """Everything that the template needs."""
+        st, rows = self.stencil, self.work.rows
+        outer = [f"i{k}" for k in st.outer]
+        return {
+            **common(self.work, Device.CUDA, name),
+            **self.staging(),
+            **self.windows(),
+            **self.epilogue(),
+            "table_fill": self.tables() if st.tables else "",
+            "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
+            "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
+            "index_type": index_type(self.work),
+            "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
+            "stage_width": self.width,
+            "store_width": self.store_width,
+            "shift": self.shift,
+            "taps": st.taps,
+            "plane": st.plane,
+            "last": st.last,
+            "tap_decode": indent(decode(self.work.cols, [f"t{st.rows + k}" for k in range(len(self.work.cols))],
+                                        "tap", "int"), 6),
+            "outer_decode": indent(decode(tuple(rows[k] for k in st.outer), outer, "rest", "Index"), 2) if outer else "",
+            "outer": ir.numel([rows[k] for k in st.outer]),
+            "axes_tiled": [self._tiled(k) for k in st.tiled],
+            "held": st.held,
+            "configs": self.configs,
+        }
+
+    def _tiled(self, k: int) -> dict[str, object]:
+        st = self.stencil
+        slide = st.slides.get(k)
+        limit = st.extent(k, self.work.rows[k])
+        extent = f"(T{k} - 1) * {slide.stride} + {(slide.taps - 1) * slide.dilation + 1}" if slide else f"T{k}"
+        if k == st.last:
+            extent = f"(SHIFT + {extent} + {self.multiple - 1}) / {self.multiple} * {self.multiple}"
+        return {
+            "k": k,
+            "size": self.work.rows[k],
+            "limit": limit,
+            "extent": extent,
+            "stride": slide.stride if slide else 1,
+            "is_held": k in st.held,
+            "is_last": k == st.last,
+        }
+
+
+def _read(printer: Printer, expr: Expr) -> str:
+    read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
+    return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
+
+
+def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
+    """(file, number of settings); None where no tile fits shared memory."""
+    printer = _Cuda(stencil)
+    if not printer.configs:
+        return None
+    return render("skills/stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)

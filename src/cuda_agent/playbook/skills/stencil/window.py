@@ -1,0 +1,239 @@
+"""What a kernel over sliding windows consists of: values at positions, which neighbouring windows share and a tile keeps;
+factors of the taps alone; and what is left to compute for every output and tap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import C_TYPES
+from cuda_agent.playbook.coords import Bound, Coord
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel, children
+from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS
+
+_KINDS = ("sum", "max", "min")
+BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "b": 1}
+
+
+@dataclass(frozen=True)
+class Slide:
+    """The window slides along row axis `axis`; `taps` elements of it, counted by axis `tap`, meet the positions
+    stride · i + dilation · t."""
+
+    axis: int
+    tap: int
+    stride: int
+    dilation: int
+    taps: int
+
+    def extent(self, outputs: int) -> int:
+        """Positions that this many neighbouring windows cover."""
+        return (outputs - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+@dataclass
+class Stencil:
+    """`staged`: nodes of `work` that depend on positions only -> the same in `stage`, a kernel whose axes are the rows of
+    `work`, those that slide counted in positions. `tables`: nodes that depend on taps and on rows that don't slide."""
+
+    work: Kernel
+    slides: dict[int, Slide]
+    reduces: tuple[int, ...]
+    staged: dict[int, int] = field(default_factory=dict)
+    tables: tuple[int, ...] = ()
+    stage: Kernel = field(default_factory=lambda: Kernel((), (), (), ()))
+
+    @property
+    def rows(self) -> int:
+        return len(self.work.rows)
+
+    @property
+    def last(self) -> int:
+        """The axis along which a thread has neighbouring outputs."""
+        return self.rows - 1
+
+    @property
+    def bodies(self) -> list[int]:
+        return [self.work.nodes[at].args[0] for at in self.reduces]
+
+    @property
+    def plane(self) -> int | None:
+        """The innermost axis that doesn't slide."""
+        return next((k for k in reversed(range(self.rows)) if k not in self.slides), None)
+
+    @property
+    def tiled(self) -> tuple[int, ...]:
+        """Row axes of which a tile holds more than one index, outermost first."""
+        return tuple(k for k in range(self.rows) if k in self.slides or k == self.plane)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return tuple(k for k in range(self.rows) if k not in self.tiled)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Tiled axes along which staged values change."""
+        used = {k for expr in self.stage.nodes for k in _axes_of(expr)}
+        return tuple(k for k in self.tiled if k in used or k == self.last)
+
+    @property
+    def taps(self) -> int:
+        return ir.numel(self.work.cols)
+
+    def extent(self, axis: int, outputs: int) -> int:
+        return self.slides[axis].extent(outputs) if axis in self.slides else outputs
+
+    def type(self, at: int) -> str:
+        return C_TYPES[self.work.nodes[at].type]
+
+    def moving(self) -> set[int]:
+        """Nodes whose value changes along the last axis, reductions among them."""
+        found = set(self.reduces)
+        for at, expr in enumerate(self.work.nodes):
+            if self.last in _axes_of(expr) or any(child in found for child in children(expr)):
+                found.add(at)
+        return found
+
+
+def _coords(expr: Expr) -> list[Coord]:
+    return [expr.coord, *(bound.coord for bound in expr.guards)]
+
+
+def _axes_of(expr: Expr) -> set[int]:
+    return {dim[0] for coord in _coords(expr) for dim, _ in coord.terms}
+
+
+def find(work: Kernel) -> Stencil | None:
+    """The stencil that a kernel is, or None: other reductions, many taps, rows cut so that a window isn't one step along
+    one of them."""
+    reduces = tuple(at for at, expr in enumerate(work.nodes) if expr.op == "reduce")
+    if not work.rows or not reduces or any(store.full for store in work.stores) or ir.numel(work.cols) > MOST_TAPS:
+        return None
+    first = work.nodes[reduces[0]].guards
+    if any(work.nodes[at].guards != first or work.nodes[at].name not in _KINDS for at in reduces):
+        return None
+    slides = [_slide(work, bound.coord) for bound in first]
+    known = {slide.axis: slide for slide in slides if slide is not None}
+    columns = set(range(len(work.rows), len(work.axes())))
+    if None in slides or len(known) != len(slides) or {slide.tap for slide in known.values()} != columns:
+        return None
+    result = Stencil(work, known, reduces)
+    _divide(result)
+    return result if result.staged else None
+
+
+def _slide(work: Kernel, position: Coord) -> Slide | None:
+    rows = [(dim[0], coef) for dim, coef in position.terms if dim[0] < len(work.rows)]
+    taps = [(dim[0], coef) for dim, coef in position.terms if dim[0] >= len(work.rows)]
+    if len(rows) != 1 or len(taps) != 1 or rows[0][1] <= 0 or taps[0][1] <= 0:
+        return None
+    return Slide(rows[0][0], taps[0][0], rows[0][1], taps[0][1], work.axes()[taps[0][0]])
+
+
+def _divide(stencil: Stencil) -> None:
+    """Find what is staged, what is a table, and build the kernel of what is staged."""
+    work, rows = stencil.work, stencil.rows
+    full = work.full()
+    slid: dict[int, bool] = {}
+    still: dict[int, bool] = {}
+    for at, expr in enumerate(work.nodes):
+        inner = children(expr)
+        fixed = expr.op == "reduce"
+        slid[at] = not fixed and all(_at_positions(stencil, c) for c in _coords(expr)) and all(slid[c] for c in inner)
+        still[at] = not fixed and not _axes_of(expr) & set(stencil.slides) and all(still[c] for c in inner)
+    tables: set[int] = set()
+    staged: set[int] = set()
+    stack, seen = stencil.bodies, set()
+    while stack:
+        at = stack.pop()
+        if at in seen or at not in full:
+            continue
+        seen.add(at)
+        if slid[at]:
+            staged.add(at)
+        elif still[at]:
+            tables.add(at)
+        else:
+            stack += children(work.nodes[at])
+    order = sorted(_below(work, staged))
+    numbers = {old: new for new, old in enumerate(order)}
+    nodes = tuple(_at_stage(stencil, work.nodes[at], numbers) for at in order)
+    sizes = tuple(stencil.extent(k, size) for k, size in enumerate(work.rows))
+    stencil.staged = {at: numbers[at] for at in sorted(staged)}
+    stencil.tables = tuple(sorted(tables))
+    stencil.stage = Kernel(nodes, (), (), sizes)
+
+
+def _below(work: Kernel, roots: Iterable[int]) -> set[int]:
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        at = stack.pop()
+        if at not in seen:
+            seen.add(at)
+            stack += children(work.nodes[at])
+    return seen
+
+
+def _at_positions(stencil: Stencil, coord: Coord) -> bool:
+    """Whether the sliding axes and their taps enter only as positions."""
+    for slide in stencil.slides.values():
+        row, tap = coord.coef((slide.axis, 0)), coord.coef((slide.tap, 0))
+        if row * slide.dilation != tap * slide.stride or row % slide.stride:
+            return False
+    return True
+
+
+def _at_stage(stencil: Stencil, expr: Expr, numbers: dict[int, int]) -> Expr:
+    def moved(coord: Coord) -> Coord:
+        terms = []
+        for dim, coef in coord.terms:
+            slide = stencil.slides.get(dim[0])
+            if dim[0] < stencil.rows:
+                terms.append((dim, coef // slide.stride if slide is not None else coef))
+        return Coord(tuple(terms), coord.const, tuple((numbers[n], coef) for n, coef in coord.dynamic))
+
+    guards = tuple(Bound(moved(b.coord), b.low, b.high) for b in expr.guards)
+    return replace(expr, args=tuple(numbers[a] for a in expr.args), coord=moved(expr.coord), guards=guards)
+
+
+def tile_sizes(stencil: Stencil, target: int, outputs: int, wide: int) -> dict[int, int]:
+    """Outputs of a tile along each tiled axis, about `target` in all, at most `wide` along the last one where others
+    slide too. Pieces of an axis are of nearly the same size, along the last axis a multiple of `outputs`."""
+    order = [stencil.last, *(k for k in reversed(stencil.tiled) if k in stencil.slides and k != stencil.last)]
+    order += [k for k in stencil.tiled if k not in order]
+    sizes, left = {}, target
+    for k in order:
+        size = stencil.work.rows[k]
+        cap = left
+        if k == stencil.last and len(stencil.slides) > (k in stencil.slides):
+            cap = min(left, wide)
+        pieces = -(-size // cap)
+        sizes[k] = -(-size // pieces)
+        if k == stencil.last:
+            sizes[k] = -(-sizes[k] // outputs) * outputs
+        left = max(1, left // sizes[k])
+    return sizes
+
+
+def tile_elements(stencil: Stencil, sizes: dict[int, int], multiple: int, shift: int) -> int:
+    """Positions that are staged for a tile of these sizes; rows are padded to a multiple."""
+    count = 1
+    for k in stencil.held:
+        extent = stencil.extent(k, sizes[k])
+        count *= -(-(shift + extent) // multiple) * multiple if k == stencil.last else extent
+    return count
+
+
+def table_elements(stencil: Stencil, sizes: dict[int, int]) -> int:
+    """Factors of the taps for a tile."""
+    return stencil.taps * (sizes[stencil.plane] if stencil.plane is not None else 1)
+
+
+def tile_bytes(stencil: Stencil, sizes: dict[int, int], multiple: int = 4, shift: int = 0) -> int:
+    """Bytes of everything that is kept for a tile."""
+    nodes = stencil.work.nodes
+    staged = sum(BYTES[nodes[at].type] for at in stencil.staged) * tile_elements(stencil, sizes, multiple, shift)
+    return staged + sum(BYTES[nodes[at].type] for at in stencil.tables) * table_elements(stencil, sizes)
