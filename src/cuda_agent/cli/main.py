@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import doctor, init, judge, optimize, resume
+from cuda_agent.cli import doctor, init, judge, optimize, replay, resume, show
 from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
 from cuda_agent.core import bytecode
@@ -32,6 +32,8 @@ app = typer.Typer(
 )
 app.command("optimize")(optimize.command)
 app.command("resume")(resume.command)
+app.command("show")(show.command)
+app.command("replay")(replay.command)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("doctor")(doctor.command)

@@ -12,6 +12,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from cuda_agent.agent.run import Standing
+from cuda_agent.report.plain import plain
 from cuda_agent.report.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
 
@@ -74,7 +75,7 @@ class ProgressView:
 
     def __call__(self, phase: str, text: str) -> None:
         kept = phase[:1].isupper() or phase in _KEPT
-        self._now = f"{phase} {text}"
+        self._now = plain(f"{phase} {text}")
         if not kept:
             now = time.monotonic()
             if self._live is not None or not text or now - self._printed < _QUIET_S:
@@ -89,7 +90,7 @@ class ProgressView:
             self._print("turn", "; ".join(_standing_lines(standing)))
 
     def _print(self, phase: str, text: str) -> None:
-        line = f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}"
+        line = plain(f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}")
         self._console.print(Text(line, style="dim" if self._live else ""), soft_wrap=True)
 
     def _view(self) -> RenderableType:

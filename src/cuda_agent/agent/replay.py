@@ -1,0 +1,80 @@
+"""Every candidate of a recorded run judged again, without a policy; the times beside the recorded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cuda_agent.agent.context import Progress
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.agent.journal import read_journal
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.store import Store
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.record import Record
+from cuda_agent.core.records import Evaluation, Turn
+
+_JUDGED = ("Compile", "Verify", "Profile")
+
+
+class Replayed(Record):
+    """One candidate: what the run recorded of it (the verdict of its last judged call, the time of its last profile),
+    and how it was judged now. `turn` is counted from 1."""
+
+    turn: int
+    digest: str
+    recorded_verdict: str | None
+    recorded_us: float | None
+    evaluation: Evaluation
+
+    @property
+    def us(self) -> float | None:
+        profile = self.evaluation.profile
+        passed = profile is not None and self.evaluation.verdict is Verdict.PASSED
+        return profile.candidate.latency_us if passed and profile is not None else None
+
+
+def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | None]]:
+    """Digest -> (turn, verdict, microseconds), for every candidate that a tool of the judge saw, in order."""
+    found: dict[str, tuple[int, str | None, float | None]] = {}
+    for turn in turns:
+        for call, result in zip(turn.calls, turn.results, strict=False):
+            digest = result.candidate_digest
+            if call.tool not in _JUDGED or digest is None:
+                continue
+            first, verdict, time_us = found.get(digest, (turn.index + 1, None, None))
+            # A verification alone says "void" of a candidate that may have been profiled before.
+            if call.tool == "Profile" or verdict is None:
+                verdict = result.data.get("verdict", verdict)
+            now = result.data.get("latency_us")
+            found[digest] = (first, verdict, float(now) if isinstance(now, int | float) else time_us)
+    return found
+
+
+def replay(
+    directory: str | Path, *, progress: Progress | None = None, timing_budget_s: float | None = None
+) -> Iterator[Replayed]:
+    """Judge each candidate of a run again, in the order in which the run had them. Nothing is written.
+
+    Raises UsageError where there is no run, or none of its candidates was judged; and what `judge.evaluate` raises.
+    """
+    from cuda_agent.judge.session import JudgeSession
+
+    run = RunDirectory(Path(directory))
+    task, options, _ = run.read_start()
+    found = recorded(read_journal(run.path))
+    if not found:
+        raise UsageError(f"No candidate of {run.path} was judged", "Choose a run that compiled one")
+    judge = options.judge
+    if timing_budget_s is not None:
+        judge = judge.model_copy(update={"timing_budget_s": timing_budget_s})
+    resolve_device(judge.device.value)
+    store = Store(run.path)
+    with JudgeSession(task, judge, progress=progress, hidden=(run.path,)) as session:
+        session.admit()
+        for digest, (turn, verdict, time_us) in found.items():
+            evaluation = session.evaluate(store.candidate(digest))
+            yield Replayed(
+                turn=turn, digest=digest, recorded_verdict=verdict, recorded_us=time_us, evaluation=evaluation
+            )

@@ -1,0 +1,42 @@
+"""cuda-agent replay"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cuda_agent.agent.replay import replay
+from cuda_agent.cli.options import DebugArg, JsonArg, TimingArg
+from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
+from cuda_agent.report.replay import replay_view
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
+    timing_budget: TimingArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Judge every candidate of a recorded run again, and set the times beside the recorded ones. Needs no key.
+
+    Exit code 9 where one that had passed no longer does."""
+    rows = []
+    with ProgressView(directory.name) as view:
+        for row in replay(directory, progress=view, timing_budget_s=timing_budget):
+            rows.append(row)
+            view("final", f"turn {row.turn}: {row.evaluation.verdict.value}")
+    if as_json:
+        emit(json.dumps({"schema_version": 1, "candidates": [row.model_dump(mode="json") for row in rows]}))
+    else:
+        show(replay_view(rows))
+    lost = [
+        row
+        for row in rows
+        if row.recorded_verdict == Verdict.PASSED.value and row.evaluation.verdict is not Verdict.PASSED
+    ]
+    return EXIT_NOT_PASSED if lost else EXIT_OK

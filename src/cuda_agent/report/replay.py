@@ -1,0 +1,39 @@
+"""Candidates of a recorded run judged again: a row each, recorded and now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cuda_agent.agent.replay import Replayed
+from cuda_agent.report.evaluation import stack_line
+from cuda_agent.report.units import microseconds, times
+
+
+def replay_view(rows: Sequence[Replayed]) -> RenderableType:
+    """The table, and the stack of now."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("turn", "candidate", "recorded", "now"):
+        table.add_column(header, justify="right" if header == "turn" else "left", no_wrap=True)
+    for header in ("recorded µs", "now µs", "recorded / now"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        ratio = times(row.recorded_us / row.us) if row.recorded_us is not None and row.us is not None else "—"
+        table.add_row(
+            str(row.turn),
+            row.digest[:12],
+            row.recorded_verdict or "not judged",
+            row.evaluation.verdict.value,
+            _us(row.recorded_us),
+            _us(row.us),
+            ratio,
+        )
+    last = rows[-1].evaluation
+    return Group(table, Text(f"stack now: {stack_line(last.stack, last)}"))
+
+
+def _us(value: float | None) -> str:
+    return microseconds(value) if value is not None else "—"
