@@ -102,8 +102,8 @@ def _measures(step: _Step) -> bool:
 
 
 def _failed(step: _Step) -> bool:
-    """The judge refused it, or it was no faster than the best."""
-    if step.call.tool not in _JUDGED:
+    """The judge refused it, or it was no faster than the best. Without a word on the idea there is nothing to keep."""
+    if step.call.tool not in _JUDGED or not step.idea:
         return False
     return not step.result.ok or step.result.data.get("kept") is False
 
@@ -116,7 +116,7 @@ def _entry(step: _Step, *, whole: bool) -> str:
 
 def _failure(step: _Step) -> tuple[str, str]:
     """Long and short form: the idea in the policy's own words, and what came of it."""
-    idea = cut_middle(step.idea, _IDEA) or "(no word on the idea)"
+    idea = cut_middle(step.idea, _IDEA)
     lines = [line for line in step.result.text.splitlines() if line.strip()][:_RESULT_LINES]
     outcome = "\n  ".join(lines)
     head = f"- turn {step.turn}: "
@@ -124,16 +124,20 @@ def _failure(step: _Step) -> tuple[str, str]:
 
 
 def _fit(entries: Sequence[tuple[str, str]], room: int) -> tuple[str, ...]:
-    """Newest entries whole, older ones short, as far as there is room; how many are left out."""
-    chosen: list[str] = []
-    for whole, short in reversed(entries):
-        text = whole if len(whole) <= room * 3 // 4 else short
-        if len(text) > room:
+    """All entries in their short form, the newest in their long one as far as there is room; where even the short ones
+    have none, how many of the oldest are left out."""
+    first = len(entries)
+    while first > 0 and len(entries[first - 1][1]) <= room:
+        first -= 1
+        room -= len(entries[first][1])
+    chosen = [short for _, short in entries[first:]]
+    for index in reversed(range(first, len(entries))):
+        whole, short = entries[index]
+        room -= len(whole) - len(short)
+        if room < 0:
             break
-        room -= len(text)
-        chosen.append(text)
-    missing = len(entries) - len(chosen)
-    return (*([f"- [{missing} older ones left out]"] if missing else []), *reversed(chosen))
+        chosen[index - first] = whole
+    return (*([f"- [{first} older ones left out]"] if first else []), *chosen)
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -44,51 +44,76 @@ class Window:
         return int(self.limit * CHARACTERS_PER_TOKEN)
 
 
+@dataclass(frozen=True)
+class _Rendered:
+    """A turn as messages, and what they were made from; `said` and `answered`: their characters."""
+
+    turn: Turn
+    limit: int
+    repeats: int
+    messages: list[Message]
+    said: int
+    answered: int
+
+
 class Conversation:
-    """Composes requests for one brief."""
+    """Composes requests for one brief. What it remembers of turns only saves the work of rendering them again."""
 
     def __init__(self, brief: Brief, options: LanguageModelOptions) -> None:
         self._brief, self._options = brief, options
         self._tagged = options.tools == "tagged"
         described = tagged.describe(brief.tools) if self._tagged else ""
+        self._rendered: dict[int, _Rendered] = {}
         self._system = _render("system.md.j2", device=brief.device.value, tools=described)
 
     def request(self, history: Sequence[Turn], refused: int | None = None) -> Request:
         """The next request; `refused`: the server takes no more than that many tokens."""
-        window = self.window(history, refused)
         repeats = rounds(history)
+        window = self._window(history, repeats, refused)
         messages: list[Message] = [
             {"role": "system", "content": self._system},
             {"role": "user", "content": self._task(history[: window.first], window)},
         ]
-        for turn in history[window.first :]:
-            messages += self._turn(turn, window, repeats[turn.index])
+        for turn, times in zip(history[window.first :], repeats[window.first :], strict=True):
+            messages += self._once(turn, window, times).messages
         return Request(messages, None if self._tagged else self._brief.tools)
 
     def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
         """What stands word for word in the request that follows `history`."""
+        return self._window(history, rounds(history), refused)
+
+    def expected(self, history: Sequence[Turn]) -> int:
+        """Tokens of the next request if it only grows; the context where nothing is known yet."""
+        if not history:
+            return self._options.context_tokens
+        repeats = rounds(history)
+        return self._grown(history[-1], self._window(history, repeats), repeats[-1])
+
+    def _window(self, history: Sequence[Turn], repeats: Sequence[int], refused: int | None = None) -> Window:
         window = Window(0, self._options.context_tokens)
         for index in range(len(history) + 1):
             shown = history[index].context_limit if index < len(history) else refused
             limit = min(window.limit, shown) if shown is not None else window.limit
             room = limit - min(_ANSWER_TOKENS, limit // _ANSWER_PART)
             window = Window(window.first, limit)
-            if shown is not None or (index and self.expected(history[index - 1], window) > room):
-                window = Window(self._first_kept(history[:index], window), limit)
+            full = index > 0 and self._grown(history[index - 1], window, repeats[index - 1]) > room
+            if full or shown is not None:
+                window = Window(self._first_kept(history[:index], repeats, window), limit)
         return window
 
-    def expected(self, turn: Turn, window: Window) -> int:
+    def _grown(self, turn: Turn, window: Window, repeats: int) -> int:
         """Tokens of the request after `turn` if it only grows: the server's count of this one, and what is added."""
-        messages = self._turn(turn, window, 1)
-        answer = min(turn.tokens_out, estimate_tokens(_length(messages[:1])))
-        return turn.tokens_in + answer + estimate_tokens(_length(messages[1:]))
+        rendered = self._once(turn, window, repeats)
+        answer = min(turn.tokens_out, estimate_tokens(rendered.said))
+        return turn.tokens_in + answer + estimate_tokens(rendered.answered)
 
-    def _first_kept(self, history: Sequence[Turn], window: Window) -> int:
+    def _first_kept(self, history: Sequence[Turn], repeats: Sequence[int], window: Window) -> int:
         """The earliest of the last turns that fit into their share; at least the last one."""
         room = window.characters * _KEPT
         first = len(history)
         while first > 0:
-            room -= _length(self._turn(history[first - 1], window, 1))
+            rendered = self._once(history[first - 1], window, repeats[first - 1])
+            room -= rendered.said + rendered.answered
             if room < 0 and first < len(history):
                 break
             first -= 1
@@ -111,6 +136,16 @@ class Conversation:
             source=source,
             condensed=before,
         )
+
+    def _once(self, turn: Turn, window: Window, repeats: int) -> _Rendered:
+        """The turn as it was rendered before, if nothing that counts has changed."""
+        known = self._rendered.get(turn.index)
+        same = known is not None and known.turn is turn and known.limit == window.limit
+        if known is None or not same or known.repeats != repeats:
+            messages = self._turn(turn, window, repeats)
+            known = _Rendered(turn, window.limit, repeats, messages, _length(messages[:1]), _length(messages[1:]))
+            self._rendered[turn.index] = known
+        return known
 
     def _turn(self, turn: Turn, window: Window, repeats: int) -> list[Message]:
         """One turn as messages: what the model said and called; the answers, the last with what is left."""

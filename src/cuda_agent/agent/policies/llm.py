@@ -43,10 +43,9 @@ class LanguageModelPolicy:
             return self._move(self._client.complete(self._conversation.request(history)), len(history))
         except ContextExceeded as error:
             said = str(error)
-        window = self._conversation.window(history)
-        grown = self._conversation.expected(history[-1], window) if history else window.limit
+        length = min(self._conversation.window(history).limit, self._conversation.expected(history))
         for part in _SMALLER:
-            limit = int(min(window.limit, grown) * part)
+            limit = int(length * part)
             try:
                 reply = self._client.complete(self._conversation.request(history, refused=limit))
             except ContextExceeded as error:
