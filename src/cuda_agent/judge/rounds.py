@@ -50,6 +50,8 @@ NEAR = 1.15
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
+#: rounds that count as one independent one, beyond which the report says so.
+MOODY = 4.0
 #: how often a program that has nothing new to say is still timed.
 SELDOM = 0.25
 
@@ -351,6 +353,12 @@ class Rounds:
             said.append("the time budget ended before every ratio was known to ±1 %")
         elif not all(timing.is_narrow(self._ratios(name)) for name in self.needed()):
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
+        moods = {name: timing.dependence(self._ratios(name)) for name in self.needed()}
+        worst = max(moods, key=lambda name: moods[name], default=EAGER)
+        if moods.get(worst, 1.0) > MOODY:
+            said.append(
+                f"rounds aren't independent here ({worst}: {moods[worst]:.0f} count as one): intervals are wider"
+            )
         return said
 
     def _said(self) -> str:
