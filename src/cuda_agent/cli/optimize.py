@@ -11,6 +11,20 @@ import typer
 
 from cuda_agent.agent.optimize import optimize
 from cuda_agent.cli.ending import played, print_run
+from cuda_agent.cli.language_model import (
+    BaseUrlArg,
+    ContextArg,
+    ModelArg,
+    PricesArg,
+    ProtocolArg,
+    ProtocolOption,
+    ReasoningArg,
+    ReasoningOption,
+    TemperatureArg,
+    ToolsArg,
+    ToolsOption,
+    language_model,
+)
 from cuda_agent.cli.options import (
     CostArg,
     DebugArg,
@@ -18,6 +32,7 @@ from cuda_agent.cli.options import (
     DeviceOption,
     GpuMinutesArg,
     JsonArg,
+    KeyFileArg,
     MinutesArg,
     PrecisionArg,
     SandboxArg,
@@ -50,6 +65,15 @@ def command(
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, max=64, help="Independent agents on the task; the best of all counts.")
     ] = 1,
+    model: ModelArg = None,
+    base_url: BaseUrlArg = None,
+    api_key_file: KeyFileArg = None,
+    temperature: TemperatureArg = None,
+    context_tokens: ContextArg = 131_072,
+    reasoning: ReasoningArg = ReasoningOption.KEEP,
+    tools: ToolsArg = ToolsOption.NATIVE,
+    prices: PricesArg = None,
+    protocol: ProtocolArg = ProtocolOption.OPENAI,
     timing_budget: TimingArg = None,
     sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
@@ -59,6 +83,11 @@ def command(
     settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value}
     settings |= {"limits": limits(turns, max_tokens, max_cost, max_minutes, max_gpu_minutes), "parallel": parallel}
     settings |= {"sandbox": sandbox.value, "command": ("cuda-agent", *sys.argv[1:])}
+    settings["api_key_file"] = api_key_file
+    settings["llm"] = language_model(
+        policy, model, base_url, prices, max_cost, temperature=temperature, context_tokens=context_tokens,
+        reasoning=reasoning.value, tools=tools.value, protocol=protocol.value,
+    )  # fmt: skip
     if timing_budget is not None:
         settings["timing_budget_s"] = timing_budget
     files = _files(tasks)

@@ -28,7 +28,8 @@ class Configuration(Record):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            said = first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {said}") from None
 
 
 class JudgeOptions(Configuration):
