@@ -151,6 +151,9 @@ class Reference:
         """The graph of `forward` as JSON text."""
         inputs = make_inputs(self._task, self._device, params["seed"])
         graph = capture(self._model, inputs, self._task)
+        # The compiler's parts that this imported stay, and every later collection would walk over them.
+        gc.collect()
+        gc.freeze()
         return {"graph": graph.model_dump_json()}
 
     def _kept(self, seed: int) -> list[Facts]:
