@@ -31,6 +31,7 @@ _LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
 _CACHE_FORMAT = "1"
+_OBJECT_FORMAT = "3"
 _TEXT_LIMIT = 6000
 
 
@@ -143,7 +144,7 @@ class Compiler:
     def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
         made_with = header.parent.name if header else ""
         return digest_text(
-            _CACHE_FORMAT, COMPILED, self.tools.fingerprint, *command, made_with, source, digest_files(files)
+            _OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files)
         )
 
     def compile(

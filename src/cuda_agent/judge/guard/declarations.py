@@ -33,6 +33,8 @@ Add = Callable[[str, int, str], None]
 def check_declarations(text: str, add: Add) -> None:
     """Tells `add` (rule, offset, what) each variable that keeps tensors between calls."""
     code = without_literals(text)
+    if _pattern(()).search(code) is None:
+        return
     data = code.encode()
     root = _parser().parse(data).root_node
     nodes = list(_walk(root))

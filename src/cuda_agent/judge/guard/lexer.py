@@ -7,10 +7,12 @@ import re
 #: `raw` and `literal` are what a text says without doing it. Identifiers and numbers are taken whole, so that neither
 #: `FOOR"(` nor `1'000` opens a literal.
 TOKEN = re.compile(
-    r"""(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+    r"""(?P<rest>[^\w"'/$.]+)
       |(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?(?:\)(?P=mark)"|\Z))
+      |(?P<word>[^\W\d][\w$]*|\.?[0-9](?:[eEpP][+-]|'[0-9A-Za-z_]|[\w.])*|\$[\w$]*)
       |(?P<literal>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
-      |(?P<word>\.?[0-9](?:[eEpP][+-]|'[0-9A-Za-z_]|[\w.])*|[^\W\d][\w$]*|\$[\w$]*)""",
+      |(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+      |[/.]""",
     re.DOTALL | re.VERBOSE,
 )
 
@@ -22,4 +24,6 @@ def blank(text: str) -> str:
 
 def without_literals(text: str) -> str:
     """Comments and literals replaced by spaces; lines and columns stay where they are."""
-    return TOKEN.sub(lambda match: match.group() if match["word"] else blank(match.group()), text)
+    hidden = ("raw", "literal", "comment")
+    tokens = TOKEN.finditer(text)
+    return "".join(blank(token.group()) if token.lastgroup in hidden else token.group() for token in tokens)

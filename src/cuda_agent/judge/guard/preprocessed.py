@@ -21,8 +21,8 @@ from cuda_agent.judge.guard.lexer import TOKEN
 
 _MARKER = re.compile(r'^# (?P<line>\d+) "(?P<path>(?:[^"\\\n]|\\.)*)"(?P<flags>(?: \d)*)$', re.MULTILINE)
 
-#: in a `.cudafe1.stub.c`: `__cudaRegisterEntry(__T0, ((void (*)(float *))k<float>), _Z1kIfEvPT_, (-1))`.
-_REGISTERED = re.compile(r"\)\s*,\s*(\w+)\s*,\s*\(-1\)\)")
+#: in a `.cudafe1.stub.c`: `__cudaRegisterEntry(__T0, ((void (*)(float *))k<float>), _Z1kIfEvPT_, (-1));`.
+_REGISTERED = re.compile(r"__cudaRegisterEntry\([^;]*,\s*(\w+)\s*,[^,;]*\)\s*;")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _inside_literal(text: str, position: int, marker: int) -> int | None:
     for token in TOKEN.finditer(text, position):
         if token.start() >= marker:
             return None
-        if token.end() > marker:
+        if token["raw"] and token.end() > marker:
             return token.end()
     return None
 

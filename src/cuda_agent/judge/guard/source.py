@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from cuda_agent.core.enums import Device
@@ -26,19 +27,27 @@ def check_preprocessed(
     """
     found: dict[tuple[str, str], None] = {}
     for one in passes:
-        text = one.text
-
-        def add(rule: str, offset: int, what: str, seen: Preprocessed = one) -> None:
-            found[rule, f"{seen.place(offset)}: {' '.join(what.split())[:160]}"] = None
-
-        check_names(text, cuda=source.endswith(".cu"), device=device, add=add)
-        check_declarations(text, add)
+        for rule, offset, what in _findings(one.text, source.endswith(".cu"), device):
+            found[rule, f"{one.place(offset)}: {what}"] = None
         for macro, header in _inside_headers(one, candidate.files):
             what = (
                 f"{macro.path}:{macro.line}: macro {macro.name} is also a name in {Path(header).name}, included later"
             )
             found["macro_in_header", what] = None
     return [Violation(rule=rule, layer=LAYER, detail=detail) for rule, detail in found]
+
+
+@lru_cache(maxsize=256)
+def _findings(text: str, cuda: bool, device: Device) -> tuple[tuple[str, int, str], ...]:
+    """(rule, offset, what) in a text. Kept, because an edit of one file leaves the others as they were."""
+    found: list[tuple[str, int, str]] = []
+
+    def add(rule: str, offset: int, what: str) -> None:
+        found.append((rule, offset, " ".join(what.split())[:160]))
+
+    check_names(text, cuda=cuda, device=device, add=add)
+    check_declarations(text, add)
+    return tuple(found)
 
 
 def _inside_headers(one: Preprocessed, files: Mapping[str, str]) -> list[tuple[Macro, str]]:

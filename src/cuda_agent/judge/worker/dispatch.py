@@ -8,7 +8,7 @@ process: what it reports convicts and never acquits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -71,10 +71,15 @@ OperatorRecorder.__torch_dispatch__ = _dispatch
 @contextmanager
 def recorded() -> Iterator[OperatorRecorder]:
     """Records until the block ends; `intact` then says whether it recorded to the end."""
-    recorder = OperatorRecorder()
-    with recorder:
+    recorder, depth = OperatorRecorder(), torch._C._len_torch_dispatch_stack()
+    recorder.__enter__()
+    try:
         yield recorder
-        recorder.intact = recorder.still_records()
+    finally:
+        recorder.intact = torch._C._len_torch_dispatch_stack() == depth + 1 and recorder.still_records()
+        # Where somebody has emptied the stack there is nothing left to take off.
+        with suppress(RuntimeError):
+            recorder.__exit__(None, None, None)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -72,7 +72,10 @@ CHEATING = {
     "in a class": ("struct A { at::Tensor t; }; struct B { A a; };" + inside("static B kept;"), "kept_tensor"),
     "through an alias": ("using T = std::optional<at::Tensor>; typedef T U;" + inside("static U kept;"), "kept_tensor"),
     "static member": ("struct A { inline static at::Tensor kept; };", "kept_tensor"),
-    "member of a template": ("template <typename T> struct A { inline static T kept; };", "kept_tensor"),
+    "member of a template": (
+        "template <typename T> struct A { inline static T kept; };" + inside("A<at::Tensor>::kept = x;"),
+        "kept_tensor",
+    ),
     "by pointer": (inside("static void* kept = new at::Tensor(x);"), "kept_tensor"),
     "Python object": ("static py::object kept;", "kept_tensor"),
     "captured": (inside("m.def(\"f\", [kept = at::Tensor()](at::Tensor y) mutable { return kept; });"), "kept_tensor"),
