@@ -20,11 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.session import JudgeSession
@@ -44,10 +46,17 @@ class Pool:
     """
 
     def __init__(
-        self, options: JudgeOptions, *, gpus: Sequence[str] = (), builders: int | None = None, sessions: int = SESSIONS
+        self,
+        options: JudgeOptions,
+        *,
+        gpus: Sequence[str] = (),
+        builders: int | None = None,
+        sessions: int = SESSIONS,
+        hidden: Sequence[Path] = (),
     ) -> None:
         """`gpus`: UUIDs (or numbers) of GPUs, a holder each; by default one holder for the GPU that torch takes.
         `builders`: how many candidates are compiled at a time. `sessions`: how many tasks a holder keeps ready.
+        `hidden`: folders that no worker may read, as `JudgeSession` has them.
 
         Raises UsageError where these make no sense.
         """
@@ -65,7 +74,12 @@ class Pool:
             self._idle.put(builder)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
         self._holders = [
-            _Lane(HelperProcess(partial(Holder, options, gpu, gate, sessions), name=f"holder of {gpu or 'the device'}"))
+            _Lane(
+                HelperProcess(
+                    partial(Holder, options, gpu, gate, sessions, tuple(hidden)),
+                    name=f"holder of {gpu or 'the device'}",
+                )
+            )
             for gpu in (gpus or (None,))
         ]
         self._sessions = sessions
@@ -101,6 +115,29 @@ class Pool:
             self._building.submit(self._build, lane, future, case, with_profile)
         future.add_done_callback(partial(self._finished, lane))
         return future
+
+    def compile(self, candidate: Candidate) -> Built:
+        """Waits for a builder and its answer. Raises DeviceError, StoreError, SandboxError, WorkerError."""
+        builder = self._idle.get()
+        try:
+            built: Built = builder.call("compile", candidate, self._options)
+            return built
+        finally:
+            self._idle.put(builder)
+
+    def ask(self, task: Task, method: str, *arguments: Any, quiet: bool = False) -> Any:
+        """What a method of the task's `JudgeSession` returns, when its holder is free. `quiet`: it times something.
+        Raises what that raises, and WorkerError."""
+        with self._lock:
+            if self._closed:
+                raise WorkerError("The pool is closed", "Open another one")
+            lane = self._lane(task.key)
+            lane.waiting += 1
+        try:
+            return lane.helper.call("ask", task, method, arguments, quiet)
+        finally:
+            with self._lock:
+                lane.waiting -= 1
 
     def close(self) -> None:
         """Harmless when done before. Futures that aren't done raise CancelledError or WorkerError."""
@@ -201,6 +238,11 @@ class Builder:
             case.build()
         return case
 
+    def compile(self, candidate: Candidate, options: JudgeOptions) -> Built:
+        """Compiles without looking at the rules. Raises what `build` raises."""
+        with building(self._gate):
+            return build(candidate, device=options.device, options=options)
+
     def close(self) -> None:
         pass
 
@@ -208,11 +250,13 @@ class Builder:
 class Holder:
     """Owns one device: verifies and times, and keeps the sessions of the tasks that it saw last."""
 
-    def __init__(self, options: JudgeOptions, gpu: str | None, gate: Path | None, keep: int) -> None:
+    def __init__(
+        self, options: JudgeOptions, gpu: str | None, gate: Path | None, keep: int, hidden: tuple[Path, ...] = ()
+    ) -> None:
         if gpu is not None:
             # Before anything asks the driver. Sandboxes pass it on to the workers.
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        self._options, self._gate, self._keep = options, gate, keep
+        self._options, self._gate, self._keep, self._hidden = options, gate, keep, hidden
         self._sessions: OrderedDict[str, JudgeSession] = OrderedDict()
 
     def prepare(self, task: Task) -> None:
@@ -226,6 +270,11 @@ class Holder:
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
         return case.evaluation()
 
+    def ask(self, task: Task, method: str, arguments: tuple[Any, ...], quiet: bool) -> Any:
+        """Raises what the session's method raises."""
+        with self._session(task) as session, self._quiet() if quiet else contextlib.nullcontext():
+            return getattr(session, method)(*arguments)
+
     def close(self) -> None:
         while self._sessions:
             self._sessions.popitem()[1].close()
@@ -236,9 +285,13 @@ class Holder:
         if session is None:
             while len(self._sessions) >= self._keep:
                 self._sessions.popitem(last=False)[1].close()
-            session = JudgeSession(task, self._options)
-        for other in self._sessions.values():
-            other.rest()
+            session = JudgeSession(task, self._options, hidden=self._hidden)
+        for key, other in list(self._sessions.items()):
+            try:
+                other.rest()
+            except CudaAgentError:
+                # Another task's trouble; its next candidate hears of it.
+                self._sessions.pop(key).close()
         self._sessions[task.key] = session
         try:
             yield session
