@@ -1,0 +1,262 @@
+"""Complete runs of a language model: a scripted server on loopback; the real SDK, loop, tools and, in two, judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cuda_agent import optimize
+from cuda_agent.agent.context import Session
+from cuda_agent.agent.policies.stall import MAX_REPEATS, MAX_WITHOUT_EFFECT
+from cuda_agent.agent.run import Run
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.taskfile import load_task
+from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.records import Trajectory
+from cuda_agent.llm.tagged import write_call
+from integration.scripted_runs import FILES, MODEL_NEW, write_task
+from integration.scripted_server import MODEL, Refuse, Request, Say, Scenario, ScriptedServer, Step
+
+pytestmark = pytest.mark.integration
+SECRET = "sk-test-0123456789abcdefghij"
+WRITES = [("Write", {"path": path, "content": text}) for path, text in FILES.items()]
+FINISH = Say(calls=[("Finish", {"message": "done"})])
+
+
+class NoJudge:
+    """In place of a session, for runs that only use files and the shell."""
+
+    def graph(self) -> Graph:
+        raise AssertionError("not asked for")
+
+
+@contextmanager
+def without_judge(*arguments: object, **more: object) -> Iterator[tuple[Session, Path]]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield cast(Session, NoJudge()), Path(folder) / "judge.sock"
+
+
+def play(
+    tmp_path: Path, scenario: Scenario, *, turns: int = 20, server_context: int | None = None,
+    limits: dict[str, Any] | None = None, **options: Any,
+) -> tuple[Trajectory, ScriptedServer]:  # fmt: skip
+    """A run of the real loop and tools without a judge."""
+    with ScriptedServer(scenario, context_tokens=server_context) as server:
+        llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
+        spendable = Limits(turns=turns, **(limits or {}))
+        settings = OptimizeOptions(judge=JudgeOptions(device=Device.CPU), policy="llm", limits=spendable, llm=llm)
+        task = load_task(write_task(tmp_path))
+        directory = RunDirectory.create(tmp_path / "run", "gated")
+        with directory.lock():
+            manifest = directory.write_start(task, settings, ())
+            run = Run(task, settings, "llm", directory, manifest, judge=without_judge).play()
+    assert server.problems == []
+    return run, server
+
+
+def play_judged(
+    tmp_path: Path, scenario: Scenario, *, turns: int, key: str | None = None, file: Path | None = None,
+    server_context: int | None = None, **options: Any,
+) -> tuple[Trajectory, ScriptedServer]:  # fmt: skip
+    """A whole run, with the real judge."""
+    with ScriptedServer(scenario, key=key, context_tokens=server_context) as server:
+        llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
+        run = optimize(
+            write_task(tmp_path), out=tmp_path / "run", policy="llm", llm=llm, api_key_file=file, turns=turns,
+            device="cpu", timing_budget_s=2.0,
+        )  # fmt: skip
+    assert server.problems == []
+    return run, server
+
+
+def all_text(folder: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_good_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that the judge offers, in parallel calls too; the key reaches the server and nothing else."""
+    monkeypatch.setenv("CUDA_AGENT_API_KEY", "sk-of-the-environment-0123456789")
+    file = tmp_path / "key"
+    file.write_text(SECRET)
+    look = f"env; cat {file} /proc/{os.getpid()}/environ; ls {tmp_path}"
+    run, server = play_judged(
+        tmp_path,
+        [
+            Say("I look at the task.", [("Read", {"path": "model.py"}), ("Glob", {})], reasoning="Element-wise."),
+            Say("One fused kernel.", WRITES),
+            Refuse(429, "slow down", retry_after="1"),
+            Say(calls=[("Compile", ""), ("Verify", {}), ("Bash", {"command": look})]),
+            Say(calls=[("Profile", {})]),
+            FINISH,
+        ],
+        turns=20,
+        key=SECRET,
+        file=file,
+        price=Price(input=2.0, output=10.0, cached_input=0.5),
+    )
+    results = [[result.ok for result in turn.results] for turn in run.turns]
+    texts = [result.text for turn in run.turns for result in turn.results]
+    assert [row[:2] for row in results] == [[True, True], [True, True], [True, True], [True], [True]], texts
+    assert run.outcome == "finished" and run.policy == "llm"
+    assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
+    assert run.best is not None and run.best.files == FILES
+    assert len(server.requests) == 6 and server.requests[3].at - server.requests[2].at >= 1.0
+    answered = [request for number, request in enumerate(server.requests) if number != 2]
+    assert [turn.tokens_in for turn in run.turns] == [request.tokens for request in answered]
+    assert run.budget.tokens == sum(turn.tokens_in + turn.tokens_out for turn in run.turns)
+    cost = sum(t.tokens_cached * 0.5 + (t.tokens_in - t.tokens_cached) * 2 + t.tokens_out * 10 for t in run.turns) / 1e6
+    assert run.budget.cost == pytest.approx(cost)
+    assert run.turns[0].reasoning == "Element-wise."
+    last = server.requests[-1].messages[-1]["content"]
+    assert "passed: " in last and "Kept as the best so far." in last and "[Left: 16 turns" in last
+    for secret in (SECRET, "sk-of-the-environment-0123456789"):
+        assert secret not in all_text(tmp_path / "run")
+        assert not any(secret in json.dumps(request.body) for request in server.requests)
+
+
+def bad_answers(request: Request) -> Step:
+    steps: list[Step] = [
+        Say(calls=[("Read", '{"path": "model.py"')]),
+        Say(calls=[("Raed", {"path": "model.py"})]),
+        Say(calls=[("functions.Read file", {"path": "model.py"}), ("Read", {"file": "model.py"})]),
+        Say(),
+        Say("I think that I am done."),
+        Say("x", finish="length"),
+        Say("half an answer", cut_after=3) if request.index == 6 else Say(calls=[("Glob", {})]),
+        FINISH,
+    ]
+    return steps[request.turn]
+
+
+def test_bad_answers_get_a_word_on_how_to_go_on(tmp_path: Path) -> None:
+    run, server = play(tmp_path, bad_answers)
+    said = [turn.observation or " ".join(result.text for result in turn.results) for turn in run.turns]
+    for text, says in zip(
+        said,
+        [
+            "the arguments aren't JSON", "Did you mean Read?", "file: Extra inputs", "Your answer was empty",
+            "No tool was called", "cut off", "model.py", "Finished",
+        ],
+        strict=True,
+    ):  # fmt: skip
+        assert says in text
+    assert "Call it as Read(path: string" in said[0]
+    assert run.outcome == "finished"
+    assert len(server.requests) == 9, "the stream that broke was asked for again, nothing else"
+    assert server.requests[6].body == server.requests[7].body
+    assert said[3] in server.requests[4].messages[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "outcome", "turns", "says"),
+    [
+        ([Say()], "stalled", MAX_WITHOUT_EFFECT, "without a tool call"),
+        ([Say(calls=[("Nothing", {})])], "stalled", MAX_WITHOUT_EFFECT, "without a tool call"),
+        ([Say(calls=[("Read", {"path": "model.py"})])], "stalled", MAX_REPEATS, "same calls 10 times"),
+        ([Say(calls=[("Glob", {})]), Refuse(401, "bad key")], "policy_error", 1, "--api-key-file"),
+        ([Say(calls=[("Glob", {})]), Refuse(429, "quota", "insufficient_quota")], "policy_error", 1, "Add credit"),
+    ],
+)
+def test_runs_that_cannot_go_on_end_clearly(
+    tmp_path: Path, scenario: Scenario, outcome: str, turns: int, says: str
+) -> None:
+    run, server = play(tmp_path, scenario)
+    assert (run.outcome, len(run.turns)) == (outcome, turns)
+    assert says in run.message
+    assert len(server.requests) == turns + (outcome == "policy_error")
+    assert read_transcript(tmp_path / "run") == run.turns
+    if scenario[0] == Say(calls=[("Read", {"path": "model.py"})]):  # type: ignore[index]
+        assert "You have made the same calls 9 times" in server.requests[-1].messages[-1]["content"]
+
+
+def test_tagged_calls(tmp_path: Path) -> None:
+    run, server = play(
+        tmp_path,
+        [
+            Say("I look.\n" + write_call("Read", {"path": "model.py"}) + write_call("Glob", {})),
+            Say('<tool_call>{"name": "Read", "arguments": {"path": "mo'),
+            Say(write_call("Finish", {"message": "done"})),
+        ],
+        tools="tagged",
+    )
+    assert [[call.tool for call in turn.calls] for turn in run.turns] == [["Read", "Glob"], ["Read"], ["Finish"]]
+    assert run.turns[0].message == "I look."
+    assert "without </tool_call>" in run.turns[1].results[0].text
+    assert run.outcome == "finished"
+    assert all("tools" not in request.body for request in server.requests)
+    assert '<tool_response name="Glob">' in server.requests[1].messages[-1]["content"]
+
+
+def test_a_limit_of_tokens_ends_the_run(tmp_path: Path) -> None:
+    def look(request: Request) -> Step:
+        return Say(calls=[("Read", {"path": "model.py", "offset": request.turn + 1})])
+
+    run, _ = play(tmp_path, look, limits={"tokens": 12_000})
+    assert run.outcome == "budget"
+    before = sum(turn.tokens_in + turn.tokens_out for turn in run.turns[:-1])
+    assert before < 12_000 <= run.budget.tokens
+
+
+LONG = 200
+IDEA = "Sums in bfloat16 should halve the bytes."
+WRONG = MODEL_NEW.replace("self.scale = scale", "self.scale = scale + 1")
+
+
+def long_run(request: Request) -> Step:
+    """A good candidate, a wrong idea, and then looking at a large file, a piece at a time, to the last turn."""
+    turn = request.turn
+    start: list[Callable[[], Step]] = [
+        lambda: Say("One fused kernel.", WRITES),
+        lambda: Say(calls=[("Profile", {})]),
+        lambda: Say(IDEA, [("Write", {"path": "model_new.py", "content": WRONG}), ("Verify", {})]),
+        lambda: Say(
+            "A table to look at.", [("Write", {"path": "kernels/table.h", "content": "// 0123456789\n" * 40_000})]
+        ),
+    ]
+    if turn < len(start):
+        return start[turn]()
+    if turn == LONG - 1:
+        return FINISH
+    return Say(f"Lines from {turn * 100}.", [("Read", {"path": "kernels/table.h", "offset": turn * 100, "limit": 220})])
+
+
+def test_two_hundred_turns_are_condensed_twice_and_lose_nothing(tmp_path: Path) -> None:
+    run, server = play_judged(tmp_path, long_run, turns=LONG, server_context=131_072)
+    assert (run.outcome, len(run.turns)) == ("finished", LONG)
+    assert len(server.requests) == LONG, "no request was refused as too long"
+    sizes = [request.tokens for request in server.requests]
+    drops = [index for index in range(1, LONG) if sizes[index] < sizes[index - 1]]
+    assert len(drops) == 2
+    assert all(100_000 < sizes[index - 1] < 131_072 - 8192 and sizes[index] < 60_000 for index in drops)
+    for before, after in zip(server.requests, server.requests[1:], strict=False):
+        if after.index not in drops:
+            assert after.messages[: len(before.messages)] == before.messages, "between them requests only grow"
+    measured = run.turns[1].results[0].text
+    wrong = run.turns[2].results[1].text.splitlines()[0]
+    for index in drops:
+        task = server.requests[index].messages[1]["content"]
+        assert (tmp_path / "gated.py").read_text().strip() in task
+        assert all(text.strip() in task for text in FILES.values()), "the best candidate's source"
+        assert measured in task
+        failures = task.split("## Ideas that failed")[1]
+        assert IDEA in failures and wrong in failures
+        assert "another version than the best candidate" in task
+    assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
+    assert run.best is not None and run.best.files == FILES
+
+
+def test_a_model_is_asked_for_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--model"):
+        optimize(write_task(tmp_path), out=tmp_path / "run", policy="llm", device="cpu")
+    assert not (tmp_path / "run").exists()
