@@ -57,8 +57,9 @@ def _compiles(turn: Turn) -> bool:
     return any(call.tool == "Compile" for call in turn.calls)
 
 
-def killed(directory: Path, moments: int, span_s: float, seed: int) -> None:
-    """Kill the run so many times, after a random share of `span_s` of work each time; then let it end."""
+def killed(directory: Path, moments: int, span_s: float, seed: int) -> int:
+    """Kill the run so many times, after a random share of `span_s` of work each time; then let it end. How often it
+    really was killed: it may come to its end before."""
     draw = random.Random(seed)
     requests = directory.with_suffix(".requests")
     for number in range(moments):
@@ -70,15 +71,16 @@ def killed(directory: Path, moments: int, span_s: float, seed: int) -> None:
             if requests.exists() and requests.stat().st_size > before:
                 break
             time.sleep(0.005)
-        time.sleep(draw.uniform(0.0, 2.0 * span_s / moments))
+        time.sleep(draw.uniform(0.0, span_s / moments))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         if process.returncode == 0:
-            break
+            return number
     process = start(directory, "resume")
     _, errors = process.communicate(timeout=400)
     text = errors.decode()
     assert process.returncode == 0 or "has ended: finished" in text, text
+    return moments
 
 
 def check(directory: Path, expected: list[dict[str, Any]], kills: int) -> None:
@@ -104,7 +106,7 @@ def check(directory: Path, expected: list[dict[str, Any]], kills: int) -> None:
 @pytest.mark.integration
 def test_killed_three_times(tmp_path: Path) -> None:
     expected, span_s = undisturbed(tmp_path / "whole")
-    killed(tmp_path / "killed", 3, span_s, seed=5)
+    assert killed(tmp_path / "killed", 3, span_s, seed=5) == 3
     check(tmp_path / "killed", expected, 3)
 
 
@@ -139,7 +141,7 @@ if __name__ == "__main__":
     moments = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with tempfile.TemporaryDirectory() as folder:
         wanted, seconds = undisturbed(Path(folder) / "whole")
-        killed(Path(folder) / "killed", moments, seconds, seed=int(time.time()))
+        times = killed(Path(folder) / "killed", moments, seconds, seed=int(time.time()))
         check(Path(folder) / "killed", wanted, moments)
         resumed = RunManifest.read(Path(folder) / "killed").resumed
-        sys.stdout.write(f"killed {moments} times, resumed after turns {[entry.turns for entry in resumed]}: equal\n")
+        sys.stdout.write(f"killed {times} times, resumed after turns {[entry.turns for entry in resumed]}: equal\n")

@@ -62,9 +62,11 @@ def run(
             pending = journal.pending or _ask(policy, journal, progress)
             assert pending.move is not None
             for call in pending.move.calls[len(pending.results) :]:
-                journal.add(_call(tools, call, progress))
+                result = _call(tools, call, progress)
                 if stopped():
+                    # Whoever stopped us ended the command too: that is no answer of it.
                     raise KeyboardInterrupt
+                journal.add(result)
             journal.end()
             watch(journal)
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cuda_agent.agent import parallel as parallel_agents
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.policy import PolicyMaker, policy_name
@@ -67,7 +68,7 @@ def _key(options: OptimizeOptions, file: str | Path | None) -> Key | None:
 
 def _play(run: Run, progress: Progress | None, watch: Watch | None) -> Trajectory:
     run.progress, run.watch = progress or run.progress, watch or run.watch
-    return run.play()
+    return parallel_agents.play(run) if run.options.parallel > 1 else run.play()
 
 
 def resume(

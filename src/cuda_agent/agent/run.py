@@ -79,6 +79,8 @@ class Run:
     agent: int = 1
     #: of a language model's endpoint; its file is out of sight for all that runs in a sandbox.
     key: Key | None = None
+    #: what the agent may not see besides its own run directory.
+    hidden: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         self.best = Best(self.directory.path)
@@ -133,7 +135,7 @@ class Run:
         with ExitStack() as stack:
             workspace = self._workspace()
             key_file = self.key.file if self.key is not None else None
-            hidden = (self.directory.path, *((key_file,) if key_file is not None else ()))
+            hidden = (self.directory.path, *self.hidden, *((key_file,) if key_file is not None else ()))
             admitted = bool(self._turns)
             session, socket = stack.enter_context(
                 self.judge(self.task, workspace, self.progress, hidden, admitted=admitted)

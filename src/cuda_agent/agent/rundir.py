@@ -116,13 +116,21 @@ class RunDirectory:
             raise StoreError(f"{path} can't be read: {reason}", "Use the cuda-agent that wrote it") from None
         return Task.read(self.path), options, RunManifest.read(self.path)
 
+    @property
+    def was_begun(self) -> bool:
+        return (self.path / RunManifest.file_name).is_file()
+
+    def ended(self) -> Trajectory | None:
+        """The run, where the policy itself ended it. Raises StoreError."""
+        if not (self.path / Trajectory.file_name).is_file():
+            return None
+        left = Trajectory.read(self.path)
+        return left if left.outcome in ("finished", "not_covered", "gave_up") else None
+
     def check_unfinished(self) -> None:
         """Raises UsageError where the policy itself ended the run."""
-        path = self.path / Trajectory.file_name
-        if not path.is_file():
-            return
-        left = Trajectory.read(self.path)
-        if left.outcome in ("finished", "not_covered", "gave_up"):
+        left = self.ended()
+        if left is not None:
             cause = f"The run in {self.path} has ended: {left.outcome.replace('_', ' ')}, {len(left.turns)} turns"
             raise UsageError(cause, f"See cuda-agent show {self.path}, or begin another run")
 

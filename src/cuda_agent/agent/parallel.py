@@ -1,0 +1,174 @@
+"""Several independent agents on one task. Each has a run directory of its own, `agent-1` and so on, inside the run's;
+they share the device through one pool, and the best candidate of all counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cuda_agent.agent.best import Best
+from cuda_agent.agent.context import Progress
+from cuda_agent.agent.loop import Outcome
+from cuda_agent.agent.pooled import PooledJudges
+from cuda_agent.agent.run import Run, Unsaved
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.records import Budget, Evaluation, Trajectory
+from cuda_agent.reward import reward
+from cuda_agent.workspace import layout
+
+#: an agent that waits for a model's answer is left behind after so long; its run can be resumed.
+_END_TIMEOUT_S = 15.0
+
+
+class _Agent:
+    """One of them, in a thread."""
+
+    def __init__(self, whole: Run, number: int, judges: PooledJudges) -> None:
+        directory = RunDirectory(whole.directory.path / f"agent-{number}")
+        options = whole.options.model_copy(update={"parallel": 1})
+        self.result: Trajectory | None = directory.ended()
+        self.error: BaseException | None = None
+        self.run: Run | None = None
+        self.thread: threading.Thread | None = None
+        if self.result is not None:
+            return
+        if directory.was_begun:
+            manifest = directory.write_resumption(directory.read_start()[2], options)[0]
+        else:
+            directory = RunDirectory.create(directory.path, whole.task.name)
+            manifest = directory.write_start(whole.task, options, whole.manifest.command)
+        self.run = replace(
+            whole,
+            options=options,
+            directory=directory,
+            manifest=manifest,
+            progress=_numbered(whole.progress, number),
+            judge=judges,
+            agent=number,
+            hidden=(whole.directory.path,),
+        )
+        self.thread = threading.Thread(target=self._play, name=f"agent-{number}", daemon=True)
+        self.thread.start()
+
+    def _play(self) -> None:
+        assert self.run is not None
+        try:
+            with self.run.directory.lock():
+                self.result = self.run.play()
+        except Unsaved as error:
+            self.result, self.error = error.trajectory, error
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread; whoever waits raises it
+            self.error = error
+
+
+def play(whole: Run) -> Trajectory:
+    """Play all agents to their endings; the trajectory is that of the best one, with what all have spent.
+
+    An interrupt ends them all. Raises what `Run.play` raises: where every agent failed, what the first one raised.
+    """
+    from cuda_agent.judge.pool import Pool
+
+    judge = whole.options.judge
+    with Pool(judge, hidden=(whole.directory.path,)) as pool:
+        agents = [_Agent(whole, number, PooledJudges(pool)) for number in range(1, whole.options.parallel + 1)]
+        interrupted = False
+        try:
+            _wait(agents, None)
+        except KeyboardInterrupt:
+            interrupted = True
+            for agent in agents:
+                if agent.run is not None:
+                    agent.run.stop()
+            pool.close()
+            _wait(agents, _END_TIMEOUT_S)
+        results = [agent.result for agent in agents if agent.result is not None]
+        if not results:
+            raise next((agent.error for agent in agents if agent.error is not None), None) or KeyboardInterrupt
+        best = _best(results)
+        evaluation = best.evaluation
+        several = sum(_time(run) is not None for run in results) > 1
+        if several and not interrupted and best.best is not None:
+            whole.progress("final", "measuring the best candidate of all again")
+            again = pool.submit(whole.task, best.best).result()
+            evaluation = again if again.verdict is not Verdict.TIMING_VOID else evaluation
+    return _end(whole, results, best, evaluation, interrupted=interrupted)
+
+
+def _wait(agents: Sequence[_Agent], timeout_s: float | None) -> None:
+    for agent in agents:
+        while agent.thread is not None and agent.thread.is_alive():
+            # In pieces, so that a signal is seen at once.
+            agent.thread.join(0.2 if timeout_s is None else timeout_s)
+            if timeout_s is not None:
+                break
+
+
+def _best(results: Sequence[Trajectory]) -> Trajectory:
+    """The one whose candidate is fastest; where none passed, the first that was judged at all."""
+    timed = [(time, index) for index, run in enumerate(results) if (time := _time(run)) is not None]
+    if timed:
+        return results[min(timed)[1]]
+    return next((run for run in results if run.evaluation is not None), results[0])
+
+
+def _time(run: Trajectory) -> float | None:
+    evaluation = run.evaluation
+    passed = evaluation is not None and evaluation.verdict is Verdict.PASSED
+    return evaluation.profile.candidate.latency_us if passed and evaluation and evaluation.profile else None
+
+
+def _end(
+    whole: Run, results: Sequence[Trajectory], best: Trajectory, evaluation: Evaluation | None, *, interrupted: bool
+) -> Trajectory:
+    """The run's own records and workspace. Raises Unsaved where they can't be written."""
+    name = Path(best.directory or "").name
+    trajectory = best.model_copy(
+        update={
+            "budget": _together([run.budget for run in results]),
+            "outcome": Outcome.INTERRUPTED.value if interrupted else best.outcome,
+            "message": f"{name}, the best of {whole.options.parallel}: {best.message}",
+            "evaluation": evaluation,
+            "reward": reward(evaluation, whole.options.judge.reward_baseline) if evaluation is not None else None,
+            "directory": str(whole.directory.path),
+        }
+    )
+    try:
+        if best.best is not None and evaluation is not None:
+            Best(whole.directory.path).replace(best.best, evaluation)
+            whole.directory.clear_workspace()
+            workspace = layout.create(whole.task, whole.directory.workspace, options=whole.options.judge)
+            if evaluation.verdict is Verdict.PASSED:
+                workspace.restore(best.best)
+        whole.directory.write_end(whole.manifest, trajectory)
+    except StoreError as error:
+        raise Unsaved(error, trajectory) from None
+    return trajectory
+
+
+def _together(budgets: Sequence[Budget]) -> Budget:
+    """What all have spent of all their limits; they ran at the same time."""
+
+    def total(values: Sequence[float | None]) -> float | None:
+        return None if any(value is None for value in values) else sum(value or 0.0 for value in values)
+
+    tokens = total([budget.tokens_limit for budget in budgets])
+    return Budget(
+        turns_limit=sum(budget.turns_limit for budget in budgets),
+        turns_spent=sum(budget.turns_spent for budget in budgets),
+        wall_s=max(budget.wall_s for budget in budgets),
+        judge_s=sum(budget.judge_s for budget in budgets),
+        tokens=sum(budget.tokens for budget in budgets),
+        cost=sum(budget.cost for budget in budgets),
+        wall_limit_s=budgets[0].wall_limit_s,
+        judge_limit_s=total([budget.judge_limit_s for budget in budgets]),
+        tokens_limit=None if tokens is None else int(tokens),
+        cost_limit=total([budget.cost_limit for budget in budgets]),
+    )
+
+
+def _numbered(progress: Progress, number: int) -> Progress:
+    return lambda phase, text: progress(phase, f"[{number}] {text}")
