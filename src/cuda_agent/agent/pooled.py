@@ -14,7 +14,6 @@ from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
-from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.workspace.layout import Workspace
 
@@ -62,12 +61,6 @@ class PooledSession:
         """Times of several settings in one build."""
         self.progress("profile", f"screening {len(configs)} settings")
         report: ScreenReport = self._pool.ask(self.task, "screen", candidate, configs, quiet=True)
-        return report
-
-    def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """As `JudgeSession.inspect`."""
-        self.progress("inspect", "in the queue of the device")
-        report: InspectReport | BuildReport = self._pool.ask(self.task, "inspect", candidate, quiet=True)
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
