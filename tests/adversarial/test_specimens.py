@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from specimen import CLASSES, Specimen, failure, options, specimens, task
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation
 from cuda_agent.judge.session import JudgeSession
-from specimens import CLASSES, Specimen, failure, options, specimens, task
 
 #: how often a timing that somebody else disturbed is made again.
 ATTEMPTS = 3

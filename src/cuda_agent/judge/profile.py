@@ -17,7 +17,7 @@ from cuda_agent.judge.process import Fault
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rounds import CANDIDATE, CandidateFault, Rounds, number
 from cuda_agent.judge.timedcheck import Bounds, bounds_from
-from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
+from cuda_agent.judge.verify import PLAIN, CandidateProcess, Progress, Secrets
 
 #: how long foreign work on the GPU is waited out.
 FOREIGN_PATIENCE_S = 30.0
@@ -111,7 +111,8 @@ def wait_for_quiet(device: Device, uuid: str | None) -> str | None:
 
 
 def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
-    trials = verified.trials
+    # Timed inputs are plain draws; variants have other magnitudes, and so other errors.
+    trials = [trial for trial in verified.trials if trial.kind in PLAIN]
     return bounds_from(
         atol=task.atol,
         rtol=task.rtol,
@@ -127,6 +128,8 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
     found = {
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
         "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
+        "uneven": timing.unevenness(rounds.rounds, CANDIDATE, baselines.forms),
+        "bystander": rounds.bystander.verdict(),
     }
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
 
@@ -139,7 +142,10 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
     return ProfileReport(
         candidate=mine,
         baselines=records,
-        ratios={name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms)) for name in records},
+        ratios={
+            name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms), rounds.options.device)
+            for name in records
+        },
         matched=rounds.matched(),
         rounds=len(rounds.rounds),
         checked_outputs=rounds.check.checked,
@@ -162,6 +168,7 @@ def _record(rounds: Rounds, name: str) -> Timing:
     return timing.timing(
         rounds.rounds,
         name,
+        device=rounds.options.device,
         trusted=tuple(rounds.baselines.forms),
         queued_us=number(queued, "us") or None,
         busy_us=number(extras, "busy_us") or None,

@@ -1,10 +1,10 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge starts its
-clock, copies the masters into that worker's input ring, sends `burst`, and stops its clock at the answer; a null
-program (the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then secret positions of the
-candidate's outputs are checked against eager's. Rounds end when every needed ratio is known to ±1 %, or with the time
-budget.
+clock, copies the masters into that worker's input ring, sends `burst`, and stops its clock when it has the answer and
+has taken secret positions of all outputs, in a secret order: what isn't done by then is wrong or late. A null program
+(the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
+checked against eager's. Rounds end when every needed ratio is known to ±1 %, or with the time budget.
 
 Time goes where something is still to be learned: a baseline whose ratio is known takes part in every fourth round only
 (eager in all, because it says what the outputs must be), one that is far from the fastest in none, the null program in
@@ -13,6 +13,7 @@ every fourth once its median is known.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -26,6 +27,8 @@ from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge import timing
 from cuda_agent.judge.baselines import EAGER, Baselines
+from cuda_agent.judge.buffers import synchronize
+from cuda_agent.judge.bystander import Bystander
 from cuda_agent.judge.clocks import ClockLog
 from cuda_agent.judge.cores import Cores, near_gpu
 from cuda_agent.judge.load import LoadMonitor
@@ -50,6 +53,9 @@ NEAR = 1.15
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
+#: bursts on decoys before the first round, of each program: allocators get the memory that a burst's outputs take. As
+#: long as no more than a third of the budget is gone.
+DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
 #: rounds that count as one independent one, beyond which the report says so.
 MOODY = 4.0
 #: how often a program that has nothing new to say is still timed.
@@ -94,6 +100,7 @@ class Rounds:
         self._cores = Cores(self._rng, near_gpu()) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
+        self.bystander = Bystander(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
 
@@ -127,6 +134,12 @@ class Rounds:
         left = self._left_s() * PLANNED_SHARE
         affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
         self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0), affordable))
+        self._draw(self._active)
+        for name in names * DECOY_BURSTS[device]:
+            if self._left_s() * 3 < self.options.timing_budget_s * 2:
+                break
+            if name == CANDIDATE or name in self.baselines.forms:
+                self._burst(name)
 
     @property
     def _baseline(self) -> Worker:
@@ -203,34 +216,36 @@ class Rounds:
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in names:
-            burst = self._burst(name)
+            with contextlib.nullcontext() if name == CANDIDATE else self.bystander.watched():
+                burst, samples[name] = self._burst(name)
             if burst is None:
                 return None
-            if name == NULL:
-                found.null = burst
-                continue
             found.bursts[name] = burst
-            if name in (EAGER, CANDIDATE):
-                ring = self._rings[self._worker(name)]
-                samples[name] = [self.check.sample(slot, ring.outputs(slot)) for slot in range(self._active)]
+        found.null = found.bursts.pop(NULL, None)
         self.wrong_output = self.check.compare(samples[CANDIDATE], samples[EAGER])
         return found
 
-    def _burst(self, name: str) -> Burst | None:
-        """One burst under the judge's clock."""
+    def _burst(self, name: str) -> tuple[Burst | None, list[Any]]:
+        """One burst under the judge's clock, and samples of what it left."""
         worker = self._worker(name)
-        fill = self._rings[worker].prepare_fill(self._active)
+        ring = self._rings[worker]
+        fill, outputs = ring.prepare_fill(self._active), [ring.outputs(slot) for slot in range(self._active)]
+        self.check.draw(outputs)
+        order = self._rng.sample(range(self._active), self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
         params = {"program": name, "flush_bytes": flush_bytes, "specs": specs, "core": self._core}
         begin = time.perf_counter_ns()
         fill()
         reply = self.ask(name, "burst", params)
+        # Before anything else is asked of the worker, which could go on with its work meanwhile.
+        samples = {slot: self.check.sample(slot, outputs[slot]) for slot in order}
+        synchronize(self.options.device)
         wall_us = (time.perf_counter_ns() - begin) / 1e3
         if reply is None:
-            return None
+            return None, []
         self.ask(name, "release", {})
-        return Burst(self._event_times(name, reply), wall_us)
+        return Burst(self._event_times(name, reply), wall_us), [samples[slot] for slot in range(self._active)]
 
     def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
         """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then

@@ -30,6 +30,8 @@ RELATIVE_WIDTH = 0.01
 MIN_ROUNDS = 6
 #: a one-sided 95 % bound of a median needs five samples: 1 - 2**-5 = 96.9 %.
 LEAST_TO_CONVICT = 5
+#: mean over median of a burst's calls, against a trusted program's, that no honest program shows round after round.
+UNEVEN = 1.5
 #: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
 #: Fewer than thirteen say too little about the samples' dependence.
 CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
@@ -70,6 +72,16 @@ class Burst:
     def median_us(self) -> float:
         return median(self.event_us)
 
+    @property
+    def unexplained_us(self) -> float:
+        """Per call, what the events don't say of the judge's clock."""
+        return (self.wall_us - sum(self.event_us)) / len(self.event_us)
+
+    @property
+    def spread(self) -> float:
+        """Mean over median: far above 1 where a few calls hold the time of all."""
+        return sum(self.event_us) / len(self.event_us) / self.median_us
+
 
 @dataclass
 class Round:
@@ -81,11 +93,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Witness:
-    """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n.
-    `unexplained_low_us`: lower 95 % bound of the median over rounds of what the events' own sum leaves over;
-    `unexplained_us`: that median."""
+    """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n;
+    `typical_us`: the median of that. `unexplained_low_us`: lower 95 % bound of the median over rounds of what the
+    events' own sum leaves over; `unexplained_us`: that median."""
 
     low_us: float
+    typical_us: float
     unexplained_low_us: float
     unexplained_us: float
 
@@ -198,7 +211,7 @@ def witness(rounds: Sequence[Round], name: str) -> Witness | None:
     null_us = median(nulls)
     per_call = [(b.wall_us - null_us) / len(b.event_us) for b in mine]
     unexplained = [(b.wall_us - null_us - sum(b.event_us)) / len(b.event_us) for b in mine]
-    return Witness(low_quantile(per_call), lower_bound(unexplained), median(unexplained))
+    return Witness(low_quantile(per_call), median(per_call), lower_bound(unexplained), median(unexplained))
 
 
 def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: Iterable[str] = ()) -> str | None:
@@ -211,7 +224,12 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     seen = witness(rounds, name)
     if seen is None or len(medians(rounds, name)) < LEAST_TO_CONVICT:
         return None
-    unexplained_us = seen.unexplained_low_us - max([0.0, *_unexplained(rounds, trusted)])
+    trusted = tuple(trusted)
+    paired = _excess(rounds, name, trusted)
+    unexplained_us = max(
+        seen.unexplained_low_us - max([0.0, *_unexplained(rounds, trusted)]),
+        lower_bound(paired) if len(paired) >= LEAST_TO_CONVICT else 0.0,
+    )
     event_us = median(medians(rounds, name))
     if not TOLERANCES[device].exceeded(unexplained_us, event_us):
         return None
@@ -219,6 +237,39 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
         f"the judge's clock finds at least {unexplained_us:.1f} µs per call more than the device events, "
         f"whose median is {event_us:.1f} µs"
     )
+
+
+def unevenness(rounds: Sequence[Round], name: str, trusted: Iterable[str] = ()) -> str | None:
+    """Says that the time of a burst lies in a few of its calls, round after round: one call did the work of the others,
+    whose inputs lie beside its own. None where calls are alike, or as unlike as those of a trusted program."""
+    if len(medians(rounds, name)) < LEAST_TO_CONVICT:
+        return None
+    spread = _spread(rounds, name, trusted)
+    if spread <= UNEVEN:
+        return None
+    return f"the mean of a burst's calls is at least {spread:.1f} times their median: some calls did the work of others"
+
+
+def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
+    """Lower 95 % bound of mean over median, relative to the typical one of the most uneven trusted program; ≥ 1."""
+    own = [r.bursts[name].spread for r in rounds if name in r.bursts]
+    usual = [
+        median(r.bursts[other].spread for r in rounds if other in r.bursts)
+        for other in trusted
+        if medians(rounds, other)
+    ]
+    return max(1.0, lower_bound(own) / max([1.0, *usual]))
+
+
+def _excess(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[float]:
+    """µs per call that a program's events leave unexplained beyond what those of the trusted programs leave in the same
+    round, one value a round: what a busy machine does to a round, it does to all of it."""
+    found = []
+    for r in rounds:
+        others = [r.bursts[other].unexplained_us for other in trusted if other != name and other in r.bursts]
+        if name in r.bursts and others:
+            found.append(r.bursts[name].unexplained_us - median(others))
+    return found
 
 
 def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
@@ -231,18 +282,26 @@ def waking_us(rounds: Sequence[Round], trusted: Iterable[str]) -> float:
     return max(0.0, median([0.0] if not (found := _unexplained(rounds, trusted)) else found))
 
 
-def _inflation(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
-    """Paying time / event time, ≥ 1: where the witness' lower bound exceeds the events it pays."""
-    seen = witness(rounds, name)
-    if seen is None:
-        return 1.0
-    return max(1.0, (seen.low_us - waking_us(rounds, trusted)) / median(medians(rounds, name)))
+def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
+    """Paying time / event time, ≥ 1: where the witness' lower bound, the mean of uneven calls or the typical excess
+    over trusted programs is more than noise and exceeds the events, it pays. With too few rounds to convict anybody,
+    the typical witness pays in full: else who makes rounds slow would be believed."""
+    seen, scale = witness(rounds, name), _spread(rounds, name, trusted)
+    event_us, waking = median(medians(rounds, name)), waking_us(rounds, trusted)
+    if seen is not None:
+        few = len(medians(rounds, name)) < LEAST_TO_CONVICT
+        scale = max(scale, ((seen.typical_us if few else seen.low_us) - waking) / event_us)
+    excess = median(_excess(rounds, name, trusted) or [0.0])
+    if name not in trusted and TOLERANCES[device].exceeded(excess, event_us):
+        scale = max(scale, (event_us + excess) / event_us)
+    return scale
 
 
 def timing(
     rounds: Sequence[Round],
     name: str,
     *,
+    device: Device = Device.CUDA,
     trusted: Sequence[str] = (),
     queued_us: float | None = None,
     busy_us: float | None = None,
@@ -255,7 +314,7 @@ def timing(
     values = medians(rounds, name)
     event_us = median(values)
     low, high = interval(values)
-    seen, scale = witness(rounds, name), _inflation(rounds, name, trusted)
+    seen, scale = witness(rounds, name), _inflation(rounds, name, trusted, device)
     floor = event_us * scale
     return Timing(
         latency_us=floor,
@@ -271,7 +330,13 @@ def timing(
     )
 
 
-def ratio(rounds: Sequence[Round], baseline: str, candidate: str, trusted: Sequence[str] = ()) -> Ratio:
+def ratio(
+    rounds: Sequence[Round],
+    baseline: str,
+    candidate: str,
+    trusted: Sequence[str] = (),
+    device: Device = Device.CUDA,
+) -> Ratio:
     """Median of the paired ratios with its interval, scaled where a witness pays. Too few pairs for any interval: what
     they span is doubled, and is at least ±10 %. Raises ValueError without a pair."""
     values = paired_ratios(rounds, baseline, candidate)
@@ -279,7 +344,7 @@ def ratio(rounds: Sequence[Round], baseline: str, candidate: str, trusted: Seque
     if len(values) < LEAST_TO_CONVICT:
         margin = max(high / low, 1.1)
         low, high = low / margin, high * margin
-    scale = _inflation(rounds, baseline, trusted) / _inflation(rounds, candidate, trusted)
+    scale = _inflation(rounds, baseline, trusted, device) / _inflation(rounds, candidate, trusted, device)
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
 
 

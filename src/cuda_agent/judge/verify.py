@@ -27,6 +27,8 @@ from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate
 
 Progress = Callable[[str, str], None]
 MODEL_FILE = "model_new.py"
+#: trials on inputs as the task draws them.
+PLAIN = ("fresh", "in_place", "new_storage")
 
 
 class Secrets:
@@ -312,7 +314,7 @@ class Verification:
         return f"forward changed the weight {changed[0]!r}" if changed else ""
 
     def _rulings(self) -> tuple[TrialReport, ...]:
-        plain = [trial for trial in self._done if trial.kind in ("fresh", "in_place", "new_storage") and trial.measured]
+        plain = [trial for trial in self._done if trial.kind in PLAIN and trial.measured]
         pooled = (
             [pool([trial.measured[i] for trial in plain]) for i in range(len(self.reference.spec.outputs))]
             if plain

@@ -86,9 +86,7 @@ class Specimen:
         layout.create(task(self.task), directory, options=options(self.device))
         extra = self.folder / "workspace"
         placed = {**{name: text.encode() for name, text in self.files.items()}}
-        placed |= {
-            path.relative_to(extra).as_posix(): path.read_bytes() for path in extra.rglob("*") if path.is_file()
-        }
+        placed |= {path.relative_to(extra).as_posix(): path.read_bytes() for path in extra.rglob("*") if path.is_file()}
         for name, content in placed.items():
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
