@@ -53,16 +53,21 @@ def play(
 ) -> tuple[Trajectory, ScriptedServer]:  # fmt: skip
     """A run of the real loop and tools without a judge."""
     with ScriptedServer(scenario, context_tokens=server_context) as server:
-        llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
-        spendable = Limits(turns=turns, **(limits or {}))
-        settings = OptimizeOptions(judge=JudgeOptions(device=Device.CPU), policy="llm", limits=spendable, llm=llm)
-        task = load_task(write_task(tmp_path))
-        directory = RunDirectory.create(tmp_path / "run", "gated")
-        with directory.lock():
-            manifest = directory.write_start(task, settings, ())
-            run = Run(task, settings, "llm", directory, manifest, judge=without_judge).play()
+        run = play_at(server, tmp_path, Limits(turns=turns, **(limits or {})), **options)
     assert server.problems == []
     return run, server
+
+
+def play_at(server: ScriptedServer, tmp_path: Path, limits: Limits, **options: Any) -> Trajectory:
+    """The same at a server that runs; goes on with the run that `tmp_path` holds."""
+    llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
+    settings = OptimizeOptions(judge=JudgeOptions(device=Device.CPU), policy="llm", limits=limits, llm=llm)
+    task = load_task(write_task(tmp_path))
+    path = tmp_path / "run"
+    directory = RunDirectory(path) if path.exists() else RunDirectory.create(path, "gated")
+    with directory.lock():
+        manifest = directory.write_start(task, settings, ())
+        return Run(task, settings, "llm", directory, manifest, judge=without_judge).play()
 
 
 def play_judged(
@@ -206,6 +211,24 @@ def test_a_limit_of_tokens_ends_the_run(tmp_path: Path) -> None:
     assert run.outcome == "budget"
     before = sum(turn.tokens_in + turn.tokens_out for turn in run.turns[:-1])
     assert before < 12_000 <= run.budget.tokens
+
+
+def test_a_run_taken_up_again_asks_nothing_twice(tmp_path: Path) -> None:
+    """In two parts, and the second with a process that knows nothing but the run directory."""
+
+    def look(request: Request) -> Step:
+        return Say(f"Line {request.turn}.", [("Read", {"path": "model.py", "offset": request.turn + 1})])
+
+    with ScriptedServer(look) as server:
+        first = play_at(server, tmp_path, Limits(turns=4))
+        whole = play_at(server, tmp_path, Limits(turns=8))
+    assert (first.outcome, whole.outcome, len(whole.turns)) == ("budget", "budget", 8)
+    assert whole.turns[:4] == first.turns
+    assert len(server.requests) == 8
+    for before, after in zip(server.requests, server.requests[1:], strict=False):
+        known = [message | {"content": ""} for message in after.messages[: len(before.messages)]]
+        assert known == [message | {"content": ""} for message in before.messages]
+    assert server.requests[5].messages[2:8] == server.requests[4].messages[2:8]
 
 
 LONG = 200
