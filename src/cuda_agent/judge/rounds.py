@@ -239,7 +239,7 @@ class Rounds:
         fill()
         reply = self.ask(name, "burst", params)
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
-        samples = {slot: self.check.sample(slot, outputs[slot]) for slot in order}
+        samples = {} if reply is None else {slot: self.check.sample(slot, outputs[slot]) for slot in order}
         synchronize(self.options.device)
         wall_us = (time.perf_counter_ns() - begin) / 1e3
         if reply is None:
@@ -251,8 +251,11 @@ class Rounds:
         """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then
         the judge's clock pays."""
         times = reply.get("event_us") if isinstance(reply, dict) else None
-        good = isinstance(times, list) and len(times) == self._active
-        good = good and all(type(t) in (int, float) and math.isfinite(t) for t in times or ())
+        good = (
+            isinstance(times, list)
+            and len(times) == self._active
+            and all(type(t) in (int, float) and math.isfinite(t) for t in times or ())
+        )
         if not good:
             if name != CANDIDATE:
                 raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
