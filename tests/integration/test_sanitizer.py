@@ -36,7 +36,7 @@ def session() -> Iterator[JudgeSession]:
 
 def test_a_call_from_files(session: JudgeSession, tmp_path: Path) -> None:
     right = "assert x.shape == (64, 256) and self.scale.mean() != 1, 'drawn anew'\nreturn self.right(x, y)"
-    sanitizer._write_call(session, specimen(right), None, tmp_path)
+    sanitizer.write_call(session, specimen(right), None, tmp_path)
     command = [sys.executable, "-P", "-m", "cuda_agent.judge.worker.once", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

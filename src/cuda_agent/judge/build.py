@@ -67,7 +67,7 @@ def build(
     without CUDA), StoreError (disk full) or SandboxError.
     """
     started = time.monotonic()
-    compiler = _compiler(device, options, arch, cache)
+    compiler = make_compiler(device, options, arch, cache)
 
     def failed(log: str, outcomes: dict[str, Outcome] | None = None) -> Built:
         report = BuildReport(
@@ -105,7 +105,7 @@ def build(
     return Built(report, library, own)
 
 
-def _compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
+def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
     """Raises DeviceError, StoreError, SandboxError."""
     if device is Device.CUDA and arch is None:
         arch = default_arch()
@@ -128,7 +128,7 @@ class HeaderAhead:
 
     def _make(self, device: Device, options: JudgeOptions) -> None:
         with contextlib.suppress(CudaAgentError):
-            compiler = self._running = _compiler(device, options, None, None)
+            compiler = self._running = make_compiler(device, options, None, None)
             if not self._closed:
                 compiler.torch_header()
 
@@ -158,7 +158,7 @@ def compile_sources(
         visible = _visible(source, files)
         if source.endswith(".cu"):
             return compiler.compile(compiler.tools.nvcc_command(), visible, source, started=say)
-        binding = _is_binding(source, files[source])
+        binding = is_binding(source, files[source])
         used = header.result() if header is not None and _wants_torch(source, files[source]) else None
         return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
 
@@ -200,7 +200,7 @@ def _refusal(candidate: Candidate, device: Device) -> str:
     return ""
 
 
-def _is_binding(name: str, text: str) -> bool:
+def is_binding(name: str, text: str) -> bool:
     return name == "binding.cpp" or name.endswith("_binding.cpp") or _TORCH_INCLUDE.search(text) is not None
 
 

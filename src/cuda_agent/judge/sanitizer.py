@@ -126,7 +126,7 @@ def run_tool(session: JudgeSession, candidate: Candidate, library: Path | None, 
     files, scratch, log = directory / "files", directory / "scratch", directory / "log"
     for path in (files, scratch):
         path.mkdir(parents=True)
-    _write_call(session, candidate, library, files)
+    write_call(session, candidate, library, files)
     sanitizer = find_tool()
     settings = session.workers.settings
     spec = SandboxSpec(
@@ -223,7 +223,7 @@ def _last_line(text: str, *, own: bool = True) -> str:
     return lines[-1].strip()[:300] if lines else "it printed nothing"
 
 
-def _write_call(session: JudgeSession, candidate: Candidate, library: Path | None, files: Path) -> None:
+def write_call(session: JudgeSession, candidate: Candidate, library: Path | None, files: Path) -> None:
     """The snapshot, its library, fresh inputs and weights, as files that the sandbox may read."""
     reference = session.reference
     for name, source in candidate.files.items():

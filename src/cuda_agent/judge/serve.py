@@ -1,8 +1,9 @@
 """A judge behind a Unix socket, for the commands inside a workspace (`utils/*`).
 
-One request a connection: a line of JSON {"command": "compile" | "verification" | "profiling" | "status" | "stop"}.
-Answered by lines {"progress": [phase, text]} and at the end one {"build": …}, {"evaluation": …}, {"status": …} or
-{"error": …}.
+One request a connection: a line of JSON {"command": "compile" | "verification" | "profiling" | "inspection" |
+"status" | "stop"}.
+Answered by lines {"progress": [phase, text]} and at the end one {"build": …}, {"evaluation": …}, {"inspection": …},
+{"status": …} or {"error": …}.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
-from cuda_agent.core.records import Evaluation
+from cuda_agent.core.records import BuildReport, Evaluation
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace, open_workspace
 from cuda_agent.workspace.sockets import bound_socket
 
+COMMANDS = ("compile", "verification", "profiling", "inspection")
 _REQUEST_BYTES = 4096
 _REQUEST_TIMEOUT_S = 10.0
 #: a judge that a command started for itself waits this long for the next one: its workers are warm.
@@ -117,8 +119,8 @@ class JudgeServer:
         if command == "stop":
             self._stop.set()
             return {"status": {"stopping": True}}
-        if command not in ("compile", "verification", "profiling"):
-            raise UsageError(f"Unknown command {command!r}", "Known: compile, verification, profiling, status, stop")
+        if command not in COMMANDS:
+            raise UsageError(f"Unknown command {command!r}", f"Known: {', '.join(COMMANDS)}, status, stop")
         edited = self._workspace.edited_files()
         if edited:
             raise UsageError(f"Fixed files were edited or are missing: {', '.join(edited)}", "Restore them")
@@ -130,6 +132,10 @@ class JudgeServer:
             return {"build": built.report.model_dump(mode="json")}
         if "model_new.py" not in candidate.files:
             raise UsageError("There is no model_new.py yet", "Write it; SKILL.md shows how")
+        if command == "inspection":
+            found = self._session.inspect(candidate)
+            kind = "build" if isinstance(found, BuildReport) else "inspection"
+            return {kind: found.model_dump(mode="json")}
         judged = self._session.verify(candidate) if command == "verification" else self._session.evaluate(candidate)
         return {"evaluation": without_seeds(judged).model_dump(mode="json")}
 

@@ -16,6 +16,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
+from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
 from cuda_agent.judge.baselines import Baselines, compile_cache
@@ -255,6 +256,13 @@ class JudgeSession:
                 return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
         except WorkerFault as error:
             return failed(error.fault.reason)
+
+    @_one_at_a_time
+    def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
+        """What limits it, for a search's own information; the build's report where it doesn't compile."""
+        from cuda_agent.judge.inspection.inspect import inspect
+
+        return inspect(self, candidate)
 
     @_one_at_a_time
     def built(self, candidate: Candidate) -> Built:

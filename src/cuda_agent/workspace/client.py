@@ -13,7 +13,9 @@ from typing import Any
 
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, CudaAgentError, UsageError, WorkerError
+from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Evaluation, Timing
+from cuda_agent.workspace.inspection import say_inspection
 from cuda_agent.workspace.layout import Workspace, open_workspace
 from cuda_agent.workspace.sockets import connected_socket, end_server
 
@@ -21,7 +23,8 @@ _START_TIMEOUT_S = 60.0
 
 
 def main(command: str, directory: Path, arguments: list[str]) -> int:
-    """Run `compile`, `verification` or `profiling` for the workspace at `directory`. Returns 0 only on success."""
+    """Run `compile`, `verification`, `profiling` or `inspection` for the workspace at `directory`. Returns 0 only on
+    success."""
     try:
         if arguments not in ([], ["--json"]):
             raise UsageError(f"Unknown argument {arguments[0]!r}", "Known: --json")
@@ -113,6 +116,11 @@ def _show(command: str, answer: dict[str, Any], *, as_json: bool) -> int:
     if "build" in answer:
         report = BuildReport.model_validate(answer["build"])
         return (EXIT_NOT_PASSED, 0)[report.succeeded] if as_json else _show_build(report)
+    if "inspection" in answer:
+        inspected = InspectReport.model_validate(answer["inspection"])
+        if not as_json:
+            _print(say_inspection(inspected))
+        return 0 if inspected.limit is not None else EXIT_NOT_PASSED
     evaluation = Evaluation.model_validate(answer["evaluation"])
     good = _verified(evaluation) if command == "verification" else evaluation.verdict is Verdict.PASSED
     if not as_json:

@@ -19,7 +19,7 @@ def test_every_tool_has_a_schema_from_its_model() -> None:
     names = {tool.name for tool in ALL}
     assert names == {
         "Bash", "BashOutput", "KillBash", "Read", "Write", "Edit", "MultiEdit", "Glob", "Grep", "Compile", "Verify",
-        "Profile", "Finish",
+        "Profile", "Inspect", "Finish",
     }  # fmt: skip
     for tool in ALL:
         function = tool.schema()["function"]

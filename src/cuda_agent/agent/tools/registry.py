@@ -19,6 +19,7 @@ from cuda_agent.agent.tools.edit import EDIT
 from cuda_agent.agent.tools.finish import FINISH
 from cuda_agent.agent.tools.glob import GLOB
 from cuda_agent.agent.tools.grep import GREP
+from cuda_agent.agent.tools.inspect import INSPECT
 from cuda_agent.agent.tools.kill_bash import KILL_BASH
 from cuda_agent.agent.tools.multi_edit import MULTI_EDIT
 from cuda_agent.agent.tools.output import shorten
@@ -29,7 +30,8 @@ from cuda_agent.agent.tools.write import WRITE
 from cuda_agent.core.records import ToolCall, ToolResult
 
 ALL: tuple[Tool[Any], ...] = (
-    BASH, BASH_OUTPUT, KILL_BASH, READ, WRITE, EDIT, MULTI_EDIT, GLOB, GREP, COMPILE, VERIFY, PROFILE, FINISH,
+    BASH, BASH_OUTPUT, KILL_BASH, READ, WRITE, EDIT, MULTI_EDIT, GLOB, GREP, COMPILE, VERIFY, PROFILE, INSPECT,
+    FINISH,
 )  # fmt: skip
 
 

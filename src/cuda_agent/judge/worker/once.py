@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> int:
     candidate = Candidate(context)
     candidate.load({"library": call["library"], "model": call["model"], "init": call["init"]})
     device = Device(call["device"])
-    candidate.model.load_state_dict({name: _tensor(folder, wire, device) for name, wire in call["state"].items()})
-    inputs = [_tensor(folder, wire, device) for wire in call["inputs"]]
+    candidate.model.load_state_dict({name: read_tensor(folder, wire, device) for name, wire in call["state"].items()})
+    inputs = [read_tensor(folder, wire, device) for wire in call["inputs"]]
     with torch.no_grad():
         candidate.model(*unflatten(call["inputs_spec"], inputs))
     if device is Device.CUDA:
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _tensor(folder: Path, wire: dict[str, Any], device: Device) -> Any:
+def read_tensor(folder: Path, wire: dict[str, Any], device: Device) -> Any:
     """The tensor in a file, on the device, with its strides."""
     import torch
 

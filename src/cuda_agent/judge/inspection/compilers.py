@@ -1,0 +1,70 @@
+"""The compilers' own reports as records: `ptxas -v` on registers, shared memory and spills; g++ on vectorised loops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_PROPERTIES = re.compile(r"Function properties for (\S+)")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_WHY = re.compile(r"couldn't vectorize loop|not vectorized")
+_NO_REASON = "couldn't vectorize loop"
+_LOOP = re.compile(r"^(\S+?):(\d+):\d+: (optimized|missed): +(.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one kernel. Bytes of stack and spills are per thread, shared memory per block (what is static)."""
+
+    registers: int
+    shared_bytes: int = 0
+    stack_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+
+
+def parse_ptxas(text: str) -> dict[str, Resources]:
+    """Mangled name of each kernel -> what it uses. Device functions that aren't inlined are left out."""
+    found: dict[str, Resources] = {}
+    entry: str | None = None
+    spills: dict[str, tuple[int, int, int]] = {}
+    named: str | None = None
+    for line in text.splitlines():
+        if match := _ENTRY.search(line):
+            entry = match.group(1)
+        elif match := _PROPERTIES.search(line):
+            named = match.group(1)
+        elif (match := _SPILLS.search(line)) and named is not None:
+            stack, stores, loads = map(int, match.groups())
+            spills[named] = (stack, stores, loads)
+        elif (match := _USED.search(line)) and entry is not None:
+            shared = _SHARED.search(line)
+            stack, stores, loads = spills.get(entry, (0, 0, 0))
+            found[entry] = Resources(int(match.group(1)), int(shared.group(1)) if shared else 0, stack, stores, loads)
+            entry = None
+    return found
+
+
+def parse_vectorised(text: str, sources: Iterable[str]) -> list[str]:
+    """What g++ (`-fopt-info-vec-optimized-missed`) says of the sources' loops, in order. One that was vectorised in
+    any form counts as such; of the reasons against, the first that is a reason is kept."""
+    wanted = set(sources)
+    done: dict[tuple[str, int], str] = {}
+    missed: dict[tuple[str, int], str] = {}
+    for file, line, kind, said in _LOOP.findall(text):
+        place = (file, int(line))
+        if file not in wanted:
+            continue
+        if kind == "optimized" and "vectorized" in said:
+            done.setdefault(place, said)
+        elif kind == "missed" and _WHY.search(said) and missed.get(place, _NO_REASON) == _NO_REASON:
+            missed[place] = said
+    found = {place: said for place, said in missed.items() if place not in done} | done
+    return [
+        f"{file}:{line}: {'vectorised' if (file, line) in done else 'NOT vectorised'} ({found[file, line]})"
+        for file, line in sorted(found)
+    ]

@@ -1,0 +1,140 @@
+"""Instructions by class, from the disassemblers' text: SASS (nvdisasm, `cuobjdump -sass`) and x86-64 or AArch64
+(`objdump -d --no-show-raw-insn`)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+CLASSES = ("memory", "shared", "local", "float", "tensor", "special", "integer", "convert", "control", "other")
+
+_SASS_FUNCTION = re.compile(r"^\s*(?:Function : (\S+)|\.text\.([^:\s]+):)\s*$")
+_SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_.]+)?)")
+_CPU_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+_CPU = re.compile(r"^\s+[0-9a-f]+:\s+(?:(?:lock|rep|repz|repnz|notrack|bnd) )*([a-z][a-z0-9.]*)(?:\s+(.*))?$")
+
+#: opcode (before its first dot) -> class. What is missing is decided by the patterns below.
+_SASS_CLASSES = {
+    "memory": "LDG STG LD ST RED ATOM ATOMG LDGSTS LDGDEPBAR DEPBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG TLD TEX "
+    "SUST SULD",
+    "shared": "LDS STS LDSM STSM ATOMS REDS UBLKRED",
+    "local": "LDL STL",
+    "tensor": "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA IGMMA QGMMA BGMMA WGMMA UTCHMMA UTCQMMA UTCIMMA",
+    "float": "FADD FMUL FFMA FFMA2 FSET FSETP FSEL FMNMX FCHK FSWZADD HADD2 HMUL2 HFMA2 HSET2 HSETP2 HMNMX2 DADD DMUL "
+    "DFMA DSETP DMNMX FADD2 FMUL2 FMNMX3 FADD32I FMUL32I FFMA32I HADD2_32I HFMA2_32I",
+    "special": "MUFU",
+    "convert": "F2F F2I I2F I2I F2FP I2FP F2IP FRND I2IP",
+    "control": "BRA BRX BRXU JMP JMX EXIT RET CALL BSSY BSYNC BREAK BMOV WARPSYNC BAR SYNCS NANOSLEEP YIELD KILL BPT "
+    "MEMBAR ERRBAR FENCE WARPGROUP ARRIVES ACQBULK ELECT ENDCOLLECTIVE UCGABAR_ARV UCGABAR_WAIT RPCMOV",
+}  # fmt: skip
+_SASS_CLASS = {opcode: name for name, opcodes in _SASS_CLASSES.items() for opcode in opcodes.split()}
+_INTEGER = re.compile(
+    r"U?(?:IADD|IMAD|IMUL|ISETP|ISET|IMNMX|VIMNMX|VIADD|LEA|LOP|SHF|SHL|SHR|POPC|FLO|BFE|BFI|BMSK|SGXT|PRMT|SEL|IABS|"
+    r"IDP|XMAD|PLOP|P2R|R2P|MOV|VOTE|VHMNMX|BREV|SHFL|MATCH|REDUX|CS2R|S2R|S2UR|R2UR|LDC|ULDC|LEPC|PSETP)"
+)
+#: moves, shuffles, special registers and constants: neither arithmetic nor memory traffic.
+_MOVES = re.compile(r"U?(?:MOV|SHFL|S2R|S2UR|CS2R|R2UR|LDC|ULDC|P2R|R2P|PLOP|VOTE|LEPC|MATCH|REDUX|PRMT|SEL)")
+
+
+@dataclass
+class Function:
+    """`counts` by class. `access_bits`: of its accesses to global memory, how many have each width."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    access_bits: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def instructions(self) -> int:
+        return self.counts.total()
+
+    def mix(self) -> dict[str, float]:
+        """Share of each class that occurs, in the order of CLASSES."""
+        return {name: self.counts[name] / self.instructions for name in CLASSES if self.counts[name]}
+
+
+def parse_sass(text: str) -> dict[str, Function]:
+    """Mangled name -> what the function holds; padding (`NOP`, the loop after the end) left out."""
+    found: dict[str, Function] = {}
+    current: Function | None = None
+    for line in text.splitlines():
+        if match := _SASS_FUNCTION.match(line):
+            current = found.setdefault(match.group(1) or match.group(2), Function())
+        elif current is not None and (match := _SASS.match(line)):
+            opcode = match.group(1)
+            base = opcode.partition(".")[0]
+            if base == "NOP":
+                continue
+            kind = sass_class(base)
+            current.counts[kind] += 1
+            if kind == "memory" and base in ("LDG", "STG", "LD", "ST", "LDGSTS"):
+                current.access_bits[_width(opcode)] += 1
+    return {name: function for name, function in found.items() if function.instructions}
+
+
+def sass_class(base: str) -> str:
+    """Class of an opcode without its modifiers."""
+    known = _SASS_CLASS.get(base)
+    if known is not None:
+        return known
+    if _MOVES.match(base):
+        return "other"
+    return "integer" if _INTEGER.match(base) else "other"
+
+
+def _width(opcode: str) -> int:
+    parts = opcode.split(".")
+    for part in parts:
+        if part in ("64", "128", "256"):
+            return int(part)
+        if part in ("U8", "S8", "U16", "S16"):
+            return int(part[1:])
+    return 32
+
+
+def parse_objdump(text: str) -> dict[str, Function]:
+    """Function -> what it holds, for the CPU: `vector` and `scalar` floating point are told apart."""
+    found: dict[str, Function] = {}
+    current: Function | None = None
+    for line in text.splitlines():
+        if match := _CPU_FUNCTION.match(line.strip()):
+            current = found.setdefault(match.group(1), Function())
+        elif current is not None and (match := _CPU.match(line)):
+            kind = cpu_class(match.group(1), match.group(2) or "")
+            if kind is not None:
+                current.counts[kind] += 1
+    return {name: function for name, function in found.items() if function.instructions}
+
+
+_X86_FLOAT = re.compile(
+    r"v?(?:add|sub|mul|div|sqrt|min|max|cmp\w*|ucomi|comi|f(?:n?m)(?:add|sub)\w*|rcp\w*|rsqrt\w*|and|andn|or|xor|round|"
+    r"rndscale|scalef|getexp|getmant|fixupimm|reduce|dp|hadd|range)(ps|pd|ss|sd|ph|sh)$"
+)
+_X86_FMA = re.compile(r"vf(?:n)?m(?:add|sub)\w*?(ps|pd|ss|sd|ph|sh)$")
+_X86_CONTROL = re.compile(r"j[a-z]+$|call|ret|leave|enter|loop")
+_ARM_CONTROL = re.compile(r"b(?:\.\w+)?$|bl|blr|br|ret|cbn?z|tbn?z")
+CPU_CLASSES = ("vector", "scalar", "memory", "integer", "control")
+
+
+def cpu_class(mnemonic: str, operands: str) -> str | None:
+    """vector or scalar floating point, memory (moves from or to memory), control, integer; None for padding. What both
+    computes and reads memory counts as computing."""
+    if mnemonic.startswith("nop") or mnemonic in ("data16", "xchg", "cs", "int3", "endbr64"):
+        return None
+    match = _X86_FMA.match(mnemonic) or _X86_FLOAT.match(mnemonic)
+    if match:
+        return "vector" if match.group(1) in ("ps", "pd", "ph") else "scalar"
+    if re.match(r"f(?:add|sub|mul|div|madd|msub|nm\w+|mla|mls|sqrt|max\w*|min\w*|neg|abs)$", mnemonic):
+        return "vector" if re.search(r"\bv\d+\.|\bz\d+\.", operands) else "scalar"
+    if _X86_CONTROL.match(mnemonic) or _ARM_CONTROL.fullmatch(mnemonic):
+        return "control"
+    if "(" in operands and mnemonic.startswith(("mov", "vmov", "vbroadcast", "vgather", "vscatter", "vp", "vextract")):
+        return "memory"
+    if re.match(r"(?:ld|st)[rpnu1-4]\w*$", mnemonic):
+        return "memory"
+    return "integer"
+
+
+def cpu_mix(function: Function) -> dict[str, float]:
+    """Share of each class that occurs."""
+    return {name: function.counts[name] / function.instructions for name in CPU_CLASSES if function.counts[name]}

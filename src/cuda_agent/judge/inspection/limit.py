@@ -1,0 +1,111 @@
+"""Which limit a call or a kernel runs into: memory, compute, or neither (latency, too little in flight)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuda_agent.core.graph import Graph, Node
+from cuda_agent.core.inspection import Limit, Roofline, Work
+from cuda_agent.judge.inspection.counters import Counters, named_stalls
+
+#: of what the hardware sustains: from here on a unit counts as the limit (Nsight Compute's own rule of thumb).
+BOUND = 0.6
+#: of a call's time: below it the device is idle for most of the call.
+BUSY = 0.5
+_PRODUCTS = ("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "convolution")
+_FREE = (
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "alias", "detach",
+    "flatten", "slice", "select", "split", "chunk", "unbind", "getitem", "as_strided", "narrow", "diagonal",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Named:
+    """`memory_share`, `compute_share`: parts of the roofline that were reached."""
+
+    limit: Limit
+    why: str
+    memory_share: float
+    compute_share: float
+
+
+def other_flops(graph: Graph) -> int:
+    """Operations besides products, at one for each element that is written or, where that is more, read."""
+    shapes = {given.name: given.meta.numel for given in graph.inputs}
+    total = 0
+    for node in graph.nodes:
+        out = node.outputs[0] if node.outputs else None
+        size = out.numel if out is not None else 0
+        shapes[node.name] = size
+        if _short(node) not in (*_PRODUCTS, *_FREE):
+            total += max([size, *(shapes.get(name, 0) for name in _names(node.args))])
+    return total
+
+
+def _short(node: Node) -> str:
+    return node.op.removeprefix("aten.").split(".")[0]
+
+
+def _names(arguments: object) -> list[str]:
+    if isinstance(arguments, list | tuple):
+        return [name for argument in arguments for name in _names(argument)]
+    name = getattr(arguments, "ref", None)
+    return [name] if isinstance(name, str) else []
+
+
+def of_call(work: Work, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
+    """By counted work over the time in which the device was busy; `busy_us` is `latency_us` where that isn't known."""
+    product = {"fp32": roofline.fp32_tflops, "tf32": roofline.tf32_tflops}.get(precision, roofline.half_tflops)
+    product = product or roofline.fp32_tflops
+    memory_us = work.bytes / roofline.bandwidth_gb_s / 1e3
+    compute_us = work.product_flops / product / 1e6 + work.other_flops / roofline.fp32_tflops / 1e6
+    memory, compute = memory_us / busy_us, compute_us / busy_us
+    said = (
+        f"{work.bytes / 1e6:,.1f} MB in {busy_us:,.1f} us is {work.bytes / busy_us / 1e3:,.0f} GB/s, {memory:.0%} of "
+        f"the measured {roofline.bandwidth_gb_s:,.0f}; "
+        f"{(work.product_flops + work.other_flops) / 1e9:,.2f} Gflop is {compute:.0%} of the measured peak"
+    )
+    if busy_us < BUSY * latency_us:
+        idle = f"the device is busy for only {busy_us:,.1f} of {latency_us:,.1f} us: launches and gaps decide; {said}"
+        return Named("latency", idle, memory, compute)
+    if max(memory, compute) >= BOUND:
+        return Named("memory" if memory >= compute else "compute", said, memory, compute)
+    why = (
+        f"neither memory nor arithmetic is near its limit: {said}. More is moved than must be, or too little in flight"
+    )
+    return Named("latency", why, memory, compute)
+
+
+def of_kernel(counters: Counters) -> tuple[Limit | None, str]:
+    """By Nsight Compute's percentages. None where they are missing."""
+    memory, compute, dram = counters.memory_percent, counters.compute_percent, counters.dram_percent
+    if memory is None or compute is None:
+        return None, ""
+    occupancy = "" if counters.occupancy_percent is None else f", occupancy {counters.occupancy_percent:.0f} %"
+    stalls = ", ".join(named_stalls(counters.stalls))
+    said = f"memory {memory:.0f} %, compute {compute:.0f} %{occupancy}" + (f"; stalls: {stalls}" if stalls else "")
+    if max(memory, compute, dram or 0.0) < 100 * BOUND:
+        return "latency", said
+    # A kernel that streams keeps the units that issue its loads busy too: device memory near its limit decides.
+    if (dram or 0.0) >= 100 * BOUND or memory > compute:
+        where = "" if dram is None or dram >= 100 * BOUND else " (in the caches: device memory is below)"
+        return "memory", said + where
+    return "compute", said
+
+
+def occupancy_bound(threads: int, registers: int, shared_bytes: int, facts: dict[str, int]) -> float | None:
+    """Percent of a multiprocessor's warps that registers, shared memory and block size allow. `facts`: of one
+    multiprocessor: max_threads, registers, shared_bytes, max_blocks. None for an impossible block."""
+    if threads <= 0:
+        return None
+    warps = -(-threads // 32)
+    # Registers are given out to warps in units of 256.
+    per_warp = -(-max(registers, 1) * 32 // 256) * 256
+    blocks = min(
+        facts["max_blocks"],
+        facts["max_threads"] // (warps * 32),
+        facts["registers"] // (per_warp * warps),
+        # The system keeps 1 KiB of shared memory for each block.
+        facts["shared_bytes"] // (shared_bytes + 1024),
+    )
+    return 100.0 * blocks * warps * 32 / facts["max_threads"]
