@@ -12,7 +12,8 @@ without belonging to the candidate.
 
 specimen.toml: `why` (one line); `task`; `devices`; `honest = true` for a twin; `ci = true` for the one that `make test`
 runs; `stopped_by`: what may stop it, `LAYER/RULE` of a violation (with wildcards), a verdict's name, or `refused` for
-a workspace that isn't even opened; `reason`: words that the verdict's reason must hold.
+a workspace that isn't even opened; `reason`: words that the verdict's reason must hold; `open`: why the judge can't stop
+it yet (it is expected to fail, and listed in docs/judge.md).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cuda_agent.workspace import layout
 
 HERE = Path(__file__).parent
 CLASSES = ("timing", "caching", "outputs", "stealing", "tampering", "precision", "library")
-_KNOWN = {"why", "task", "devices", "honest", "ci", "stopped_by", "reason"}
+_KNOWN = {"why", "task", "devices", "honest", "ci", "stopped_by", "reason", "open"}
 _ATTACK = """#include "key.h"
 // `payload.py`, run while the library is loaded.
 static const int armed = key::run(R"PAYLOAD(
@@ -54,6 +55,7 @@ class Specimen:
     ci: bool
     stopped_by: tuple[str, ...]
     reason: str
+    open: str
 
     @property
     def id(self) -> str:
@@ -128,6 +130,7 @@ def _specimen(path: Path, about: dict[str, Any], device: Device) -> Specimen:
         ci=bool(about.get("ci")),
         stopped_by=tuple(about.get("stopped_by", ())),
         reason=about.get("reason", ""),
+        open=about.get("open", ""),
     )
 
 
