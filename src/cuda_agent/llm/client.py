@@ -144,7 +144,9 @@ def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
     )
 
     def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
-        chunks: Iterable[Any] = client.chat.completions.create(**keywords)
+        # As `extra_body` they go as they are; the SDK would walk through all of them, 80 ms for 131,072 tokens.
+        long = {name: keywords.pop(name) for name in ("messages", "tools") if name in keywords}
+        chunks: Iterable[Any] = client.chat.completions.create(messages=[], extra_body=long, **keywords)
         return chunks
 
     return open_stream
