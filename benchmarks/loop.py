@@ -59,10 +59,10 @@ class Scripted:
         if turn == self._turns - 1:
             return _call("Finish", message="done")
         kinds = (
-            _call("Read", path=path),
             _call("Write", path=path, content=f"// {turn}\n" + "x = 1;\n" * (_KERNEL // 7)),
-            _call("Edit", path=path, old=f"// {turn - 1}\n", new=f"// {turn}\n"),
-            _call("Grep", pattern="torch", path="."),
+            _call("Read", path=path),
+            _call("Edit", path=path, old=f"// {turn - 2}\n", new=f"// {turn}\n"),
+            _call("Grep", pattern="torch"),
         )
         return kinds[turn % 4]
 

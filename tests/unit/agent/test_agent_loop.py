@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.journal import Journal
+from cuda_agent.agent.journal import Journal, read_journal
 from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
@@ -46,8 +46,10 @@ def silent(phase: str, text: str) -> None:
     pass
 
 
-def play(moves: Scripted | list[PolicyMove | BaseException], calls: Calls, folder: Path, turns: int = 10) -> Ending:
-    journal = Journal(folder, calls.box, Accounts(Limits(turns=turns)))
+def play(
+    moves: Scripted | list[PolicyMove | BaseException], calls: Calls, folder: Path, turns: int = 10, **limits: float
+) -> Ending:
+    journal = Journal(folder, calls.box, Accounts(Limits.parse({"turns": turns, **limits})))
     return run(moves if isinstance(moves, Scripted) else Scripted(moves), calls.box, journal, silent)
 
 
@@ -109,3 +111,54 @@ def test_half_a_line_is_dropped_and_a_broken_line_is_named(run_directory: Path) 
     (run_directory / FILE_NAME).write_text(json.dumps({"no": "turn"}) + "\n")
     with pytest.raises(StoreError, match="line 1 is not a turn"):
         read_transcript(run_directory)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"tokens": 250}, "all 250 tokens are spent (300)"),
+        ({"cost": 0.5}, "the cost of 0.5 is spent (0.6)"),
+        ({"wall_s": 1e-6}, "minutes are spent"),
+        ({"judge_s": 1.0}, "minutes of the judge are spent"),
+    ],
+)
+def test_a_spent_limit_ends_the_run(calls: Calls, run_directory: Path, limits: dict[str, float], says: str) -> None:
+    moves: list[PolicyMove | BaseException] = [
+        move("Glob").model_copy(update={"tokens_in": 90, "tokens_out": 10, "cost": 0.2})
+    ] * 20
+    calls.context.judge_s = 2.0
+    ending = play(moves, calls, run_directory, turns=20, **limits)
+    assert ending.outcome is Outcome.BUDGET
+    assert says in ending.message
+    turns = read_journal(run_directory)
+    assert len(turns) == {"tokens": 3, "cost": 3}.get(next(iter(limits)), 0)
+    if turns:
+        assert turns[-1].budget is not None
+        assert (turns[-1].budget.tokens, turns[-1].budget.turns_left) == (300, 17)
+
+
+def test_a_move_that_was_not_played_is_played_first(calls: Calls, run_directory: Path) -> None:
+    """The policy isn't asked again for what is on disk, and what the first calls did isn't done twice."""
+    both = PolicyMove(
+        calls=(
+            ToolCall(id="1", tool="Bash", arguments={"command": "echo a >> notes"}),
+            ToolCall(id="2", tool="Bash", arguments={"command": "echo b >> notes"}),
+        )
+    )
+    first = Journal(run_directory, calls.box, Accounts(Limits()))
+    first.begin(both, 0.0)
+    first.add(calls.box.call(both.calls[0]))
+    # The second one was at work, and so was killed.
+    calls.box.call(both.calls[1])
+
+    again = Journal(run_directory, calls.box, Accounts(Limits()))
+    again.resume()
+    finish = move("Finish", message="done")
+    policy = Scripted([finish, finish])
+    assert run(policy, calls.box, again, silent).outcome is Outcome.FINISHED
+    assert (calls.context.workspace.directory / "notes").read_text() == "a\nb\n"
+    assert [len(turn.results) for turn in read_transcript(run_directory)] == [2, 1]
+
+
+def test_what_a_move_holds_is_what_a_turn_holds() -> None:
+    assert set(PolicyMove.model_fields) <= set(Turn.model_fields)
