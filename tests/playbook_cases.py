@@ -148,3 +148,64 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cosine": (lambda x, y: F.cosine_similarity(x, y.flip(0), dim=-1), [_r(20, 60), _r(20, 60)]),
     "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
 }
+
+
+def _last(*shape: int) -> Any:
+    return _r(*shape).to(memory_format=torch.channels_last)
+
+
+def _channels(size: int, kernel: Any, multiple: int = 1, dims: int = 2, **options: Any) -> Any:
+    """A depthwise convolution, `multiple` results a channel."""
+    torch.manual_seed(size)
+    return (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](size, size * multiple, kernel, groups=size, **options)
+
+
+def both_pools(x: Any) -> Any:
+    h = F.gelu(x)
+    return F.max_pool2d(h, 3, 1, 1), F.avg_pool2d(h, 3, 1, 1), F.avg_pool2d(h, 3, 1, 1).exp()
+
+
+def with_nan(x: Any) -> Any:
+    """A maximum keeps NaN, of which some windows have one."""
+    return F.max_pool2d(torch.where(x > 1.9, float("nan"), x), 3, 2, 1).isnan()
+
+
+def local_contrast(x: Any) -> Any:
+    """x less its neighbourhood's mean, and the pooled result of that."""
+    return F.max_pool2d(torch.relu(x - F.avg_pool2d(x, 5, 1, 2, count_include_pad=False)), 2)
+
+
+WINDOWS: dict[str, tuple[Any, list[Any]]] = {
+    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), [_r(2, 3, 17, 19) - 5]),
+    "max_pool_bf16": (lambda x: F.relu(F.max_pool2d(x, 2)) + 1, [_r(2, 6, 24, 40, dtype=BF16)]),
+    "max_pool_ceil": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), [_r(2, 3, 16, 20) - 5]),
+    "max_pool_dilated": (lambda x: F.max_pool1d(x, 3, 2, 1, dilation=2).tanh(), [_r(3, 5, 70)]),
+    "max_pool_3d": (lambda x: F.max_pool3d(x, 3, 2, 1), [_r(2, 3, 7, 9, 12) - 3]),
+    "max_pool_nan": (with_nan, [_r(2, 3, 17, 19)]),
+    "max_pool_many_taps": (lambda x: F.max_pool2d(x, 13, 1, 6), [_r(1, 3, 17, 19)]),
+    "max_pool_twice": (lambda x: F.max_pool2d(F.max_pool2d(x, 5, 1, 2) * 2, 5, 1, 2), [_r(1, 3, 17, 20)]),
+    "avg_pool": (lambda x: F.avg_pool2d(F.gelu(x), 3, 2, 1), [_r(2, 3, 16, 18)]),
+    "avg_pool_ceil": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), [_r(2, 3, 16, 18)]),
+    "avg_pool_inside": (lambda x: F.avg_pool1d(x, 4, 3, 2, True, False).exp(), [_r(2, 3, 41, dtype=BF16)]),
+    "avg_pool_divisor": (lambda x: F.avg_pool3d(x, 2, divisor_override=3), [_r(2, 3, 6, 8, 10)]),
+    "avg_pool_gapped": (lambda x: F.avg_pool2d(x, 2, 3), [_r(2, 3, 17, 20)]),
+    "avg_pool_half": (lambda x: F.avg_pool2d(x, 5, 1, 2), [_r(2, 2, 12, 40, dtype=torch.float16)]),
+    "avg_pool_double": (lambda x: F.avg_pool1d(x, 5, 2), [_r(2, 3, 64, dtype=torch.float64)]),
+    "adaptive": (lambda x: (F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_max_pool2d(x, (2, 3))), [_r(2, 3, 8, 9)]),
+    "adaptive_whole": (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool1d(x[0], 1)), [_r(2, 3, 8, 9)]),
+    "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
+    "local_contrast": (local_contrast, [_r(2, 3, 18, 20)]),
+    "pool_of_softmax": (lambda x: F.max_pool2d(x.softmax(1), 2), [_r(2, 3, 8, 10)]),
+    "pool_channels_last": (lambda x: F.max_pool2d(x, 3, 2, 1) * 2, [_last(2, 40, 9, 12)]),
+    "pool_and_shuffle": (lambda x: F.pixel_shuffle(F.max_pool2d(x, 2), 2), [_r(2, 8, 8, 10)]),
+    "depthwise_glu": (nn.Sequential(nn.GLU(1), _channels(6, 15, dims=1, padding=7), nn.SiLU()), [_r(2, 12, 132)]),
+    "depthwise_odd": (nn.Sequential(_channels(5, 4, dims=1, padding="same"), nn.GELU()), [_r(5, 33)]),
+    "depthwise_3x3": (nn.Sequential(_channels(6, 3, padding=1), nn.ReLU6()), [_r(3, 6, 14, 28)]),
+    "depthwise_7x7_bf16": (_channels(4, 7, padding=3).to(BF16), [_r(2, 4, 14, 24, dtype=BF16)]),
+    "depthwise_strided": (_channels(4, 5, stride=2, padding=2, bias=False), [_r(2, 4, 17, 35)]),
+    "depthwise_dilated": (_channels(4, 3, padding=2, dilation=2), [_r(2, 4, 15, 24)]),
+    "depthwise_multiple": (nn.Sequential(_channels(4, 3, 3, padding=1, stride=2), nn.Tanh()), [_r(2, 4, 17, 12)]),
+    "depthwise_3d": (_channels(3, (3, 1, 3), dims=3, padding=(1, 0, 1)), [_r(2, 3, 6, 5, 12)]),
+    "depthwise_channels_last": (_channels(40, 3, padding=1).to(memory_format=torch.channels_last), [_last(2, 40, 9, 7)]),
+    "depthwise_many_planes": (nn.Sequential(_channels(32, 3, padding=1), nn.Hardswish()), [_r(8, 32, 7, 7)]),
+}

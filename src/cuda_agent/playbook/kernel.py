@@ -65,6 +65,11 @@ class Kernel:
     def reduces(self) -> bool:
         return any(e.op == "reduce" for e in self.nodes)
 
+    @property
+    def slides(self) -> bool:
+        """Whether it reduces windows that slide."""
+        return any(e.op == "reduce" and e.guards for e in self.nodes)
+
     def dtype(self, buffer: str) -> str:
         return next(e.dtype for e in self.nodes if e.op == "load" and e.name == buffer)
 

@@ -252,18 +252,20 @@ class State:
             Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
             for name, dtype in work.writes
         )
-        window = any(e.op == "reduce" and e.guards for e in work.nodes)
-        step = stencil_step(work, buffers, self.device, self._step_name(work, "windows")) if window else None
-        if step is not None:
-            pass
-        elif not work.reduces:
-            step = pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
-        elif _reduces_contiguous(work):
-            step = row_step(work, buffers, self.device, self._step_name(work, "rows"))
-        else:
-            step = column_step(work, buffers, self.device, self._step_name(work, "columns"))
-        self.steps.append(step)
+        self.steps.append(self._step(work, buffers))
         self.resident.update(strides)
+
+    def _step(self, work: kernel.Kernel, buffers: tuple[Buffer, ...]) -> Step:
+        """The kernel printed by the skill that it belongs to."""
+        if not work.reduces:
+            return pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
+        if work.slides:
+            step = stencil_step(work, buffers, self.device, self._step_name(work, "windows"))
+            if step is not None:
+                return step
+        if _reduces_contiguous(work):
+            return row_step(work, buffers, self.device, self._step_name(work, "rows"))
+        return column_step(work, buffers, self.device, self._step_name(work, "columns"))
 
     def _step_name(self, work: kernel.Kernel, stem: str) -> str:
         words = [

@@ -97,7 +97,8 @@ def _configs(stencil: Stencil, shift: int, multiple: int) -> list[tuple[int, ...
         while True:
             sizes = tile_sizes(stencil, target, 8, _WIDE)
             if tile_bytes(stencil, sizes, multiple, shift) <= _SHARED_BYTES:
-                config = (threads, own, *(sizes[k] for k in stencil.tiled))
+                enough = -(-ir.numel(list(sizes.values())) // (own * 32)) * 32
+                config = (min(threads, max(64, enough)), own, *(sizes[k] for k in stencil.tiled))
                 found += [config] if config not in found else []
                 break
             if target < 16:
@@ -122,6 +123,9 @@ class _Cuda:
         lanes = _Stage(st.stage, self.width, st.last)
         roots = list(st.staged.values())
         declarations, loads = lanes.early(range(len(st.stage.nodes)))
+        for at, expr in enumerate(st.stage.nodes):
+            if expr.op == "inside" and _is_uniform(expr, (st.last, 0), self.width, self.shift):
+                lanes.printer.known[at] = f"({lanes.scalar.test(expr.guards)})"
         words = sum(self.width * lanes.words(at) for at in lanes.texts)
         body = lanes.printer.statements(roots)
         body += [f"y{at}.v[j] = {lanes.printer.known[root]};" for at, root in st.staged.items()]
@@ -134,12 +138,15 @@ class _Cuda:
             "stage_stores": indent([f"store_vector(s{at} + at * WIDTH, y{at});" for at in st.staged], 10),
         }
 
-    def tables(self) -> str:
-        """Statements that fill the factors of the taps at position `at`."""
+    def tables(self, by: int) -> dict[str, object]:
+        """Statements that compute the factors of the taps at position `at`, and their values."""
         st = self.stencil
         printer = Printer(self.work, self._axis, self._load)
         lines = printer.statements(st.tables)
-        return indent([*lines, *(f"h{at}[at] = {printer.known[at]};" for at in st.tables)], 8)
+        return {
+            "table_body": indent(lines, by),
+            "tables": [{"id": at, "type": st.type(at), "value": printer.known[at]} for at in st.tables],
+        }
 
     def _axis(self, k: int) -> str:
         return f"i{k}" if k < self.stencil.rows else f"t{k}"
@@ -257,8 +264,7 @@ class _Cuda:
             **self.staging(),
             **self.windows(),
             **self.epilogue(),
-            "table_fill": self.tables() if st.tables else "",
-            "tables": [{"id": at, "type": st.type(at)} for at in st.tables],
+            **self.tables(4),
             "staged": [{"id": at, "type": st.type(at)} for at in st.staged],
             "index_type": index_type(self.work),
             "window": " x ".join(str(s.taps) for s in sorted(st.slides.values(), key=lambda s: s.axis)),
@@ -269,7 +275,7 @@ class _Cuda:
             "plane": st.plane,
             "last": st.last,
             "tap_decode": indent(decode(self.work.cols, [f"t{st.rows + k}" for k in range(len(self.work.cols))],
-                                        "tap", "int"), 6),
+                                        "tap", "int"), 4),
             "outer_decode": indent(decode(tuple(rows[k] for k in st.outer), outer, "rest", "Index"), 2) if outer else "",
             "outer": ir.numel([rows[k] for k in st.outer]),
             "axes_tiled": [self._tiled(k) for k in st.tiled],
