@@ -220,7 +220,7 @@ def test_the_reference_is_loaded_again_after_it_died(session: JudgeSession) -> N
 @pytest.fixture(scope="module")
 def axpby() -> Iterator[JudgeSession]:
     options = JudgeOptions(
-        device=Device.CPU, timing_budget_s=0.3, trials=2, call_timeout_s=6.0, host_memory_mib=2048, seed=5
+        device=Device.CPU, timing_budget_s=0.3, trials=2, call_timeout_s=CALL_TIMEOUT_S, host_memory_mib=2048, seed=5
     )
     with JudgeSession(small_axpby(), options) as opened:
         opened.admit()
@@ -253,7 +253,8 @@ def test_each_fault_of_a_workspace(axpby: JudgeSession, name: str, monkeypatch: 
     fault = faults(Device.CPU)[name]
     begin = time.monotonic()
     evaluation = judged(axpby, fault, monkeypatch)
-    assert time.monotonic() - begin < 60
+    # The compiler's time besides, on a machine that others use too.
+    assert time.monotonic() - begin < CALL_TIMEOUT_S + 140
     assert evaluation.verdict in fault.verdicts, evaluation.reason
     assert evaluation.phase is fault.phase
     assert fault.words in evaluation.reason + evaluation.log_tail
