@@ -1,4 +1,4 @@
-"""What a candidate's object files ask the linker for and define, and which libraries the linked one needs."""
+"""What a candidate's object files ask the linker for, and which libraries the linked one needs."""
 
 from __future__ import annotations
 
