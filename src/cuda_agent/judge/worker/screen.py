@@ -1,12 +1,14 @@
 """Times many settings of one program inside one build, for a search's own information; never a verdict.
 
 Successive halving: every setting gets a call for its result and two for its time, then the faster half gets more, and
-so on. A setting whose result differs from the first working one's by more than 1 % is out, so that a broken tunable
-never wins.
+so on. Settings take turns in a random order, and only what was measured side by side is compared: a GPU that warms up
+slows by a tenth (H200, matrix products at its power limit), which else favours whoever came first. A setting whose
+result differs from the first working one's by more than 1 % is out, so that a broken tunable never wins.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +75,7 @@ def screen(
                     found.failures[rest] = "not tried: an earlier setting broke the device"
                 break
     if not found.device_lost:
-        _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
+        samples = _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
     for index, values in samples.items():
         found.latency_us[index] = median(values)
     return found
@@ -85,24 +87,34 @@ def _halve(
     set_config: Callable[[Mapping[str, int]], None],
     configs: Sequence[Mapping[str, int]],
     slots: Sequence[Slot],
-    samples: dict[int, list[float]],
+    first: Mapping[int, list[float]],
     end: float,
     flush_bytes: int,
-) -> None:
-    """More samples for the faster settings. Settings take turns, so that drift touches all alike."""
-    alive = sorted(samples, key=lambda i: median(samples[i]))
-    while alive:
+) -> dict[int, list[float]]:
+    """Samples of the last stage that each setting took part in. One that fell out counts as no faster than those that
+    stayed."""
+    order, result = random.Random(0), dict(first)
+    alive = sorted(first, key=lambda i: median(first[i]))
+    while alive and time.monotonic() < end:
         last = len(alive) <= FINALISTS
+        stage: dict[int, list[float]] = {index: [] for index in alive}
         for turn in range(FINAL_SAMPLES if last else 3):
+            order.shuffle(alive)
             for index in alive:
                 if time.monotonic() > end:
-                    return
+                    break
                 set_config(configs[index])
                 slot = slots[turn % len(slots)]
-                samples[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
+                stage[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
+        measured = {index: values for index, values in stage.items() if values}
+        result |= measured
+        alive = sorted(measured, key=lambda i: median(measured[i]))
+        bar = max((median(measured[i]) for i in alive), default=0.0)
+        result |= {i: [max(median(v), bar)] for i, v in result.items() if i not in measured}
         if last:
-            return
-        alive = sorted(alive, key=lambda i: median(samples[i]))[: max(FINALISTS, len(alive) // 2)]
+            break
+        alive = alive[: max(FINALISTS, len(alive) // 2)]
+    return result
 
 
 def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
