@@ -1,4 +1,4 @@
-"""Complete runs of a language model: a scripted server on loopback; the real SDK, loop, tools and, in two, judge."""
+"""Complete runs of a language model: a scripted server on loopback; real SDK, loop, tools, and once the real judge."""
 
 from __future__ import annotations
 
@@ -14,44 +14,56 @@ import pytest
 
 from cuda_agent import optimize
 from cuda_agent.agent.context import Session
+from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policies.stall import MAX_REPEATS, MAX_WITHOUT_EFFECT
+from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.run import Run
 from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.store import Store
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.agent.transcript import read_transcript
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.records import Trajectory
+from cuda_agent.core.records import Candidate, Evaluation, Trajectory
 from cuda_agent.llm.tagged import write_call
 from integration.scripted_runs import FILES, MODEL_NEW, write_task
 from integration.scripted_server import MODEL, Refuse, Request, Say, Scenario, ScriptedServer, Step
+from unit.cli.test_report import evaluation
 
+pytest.importorskip("openai")
 pytestmark = pytest.mark.integration
 SECRET = "sk-test-0123456789abcdefghij"
 WRITES = [("Write", {"path": path, "content": text}) for path, text in FILES.items()]
 FINISH = Say(calls=[("Finish", {"message": "done"})])
 
 
-class NoJudge:
-    """In place of a session, for runs that only use files and the shell."""
+class Recorded:
+    """In place of a session, for long runs: its answers are known beforehand. FILES pass, all else is incorrect."""
 
     def graph(self) -> Graph:
         raise AssertionError("not asked for")
 
+    def evaluate(self, candidate: Candidate) -> Evaluation:
+        good = candidate.files["model_new.py"] == MODEL_NEW
+        judged = evaluation(Verdict.PASSED if good else Verdict.INCORRECT)
+        return judged.model_copy(update={"candidate_digest": candidate.digest})
+
+    verify = evaluate
+
 
 @contextmanager
-def without_judge(*arguments: object, **more: object) -> Iterator[tuple[Session, Path]]:
+def recorded_judge(*arguments: object, **more: object) -> Iterator[tuple[Session, Path]]:
     with tempfile.TemporaryDirectory() as folder:
-        yield cast(Session, NoJudge()), Path(folder) / "judge.sock"
+        yield cast(Session, Recorded()), Path(folder) / "judge.sock"
 
 
 def play(
     tmp_path: Path, scenario: Scenario, *, turns: int = 20, server_context: int | None = None,
     limits: dict[str, Any] | None = None, **options: Any,
 ) -> tuple[Trajectory, ScriptedServer]:  # fmt: skip
-    """A run of the real loop and tools without a judge."""
+    """A run of the real loop and tools; the judge's answers are recorded."""
     with ScriptedServer(scenario, context_tokens=server_context) as server:
         run = play_at(server, tmp_path, Limits(turns=turns, **(limits or {})), **options)
     assert server.problems == []
@@ -67,15 +79,15 @@ def play_at(server: ScriptedServer, tmp_path: Path, limits: Limits, **options: A
     directory = RunDirectory(path) if path.exists() else RunDirectory.create(path, "gated")
     with directory.lock():
         manifest = directory.write_start(task, settings, ())
-        return Run(task, settings, "llm", directory, manifest, judge=without_judge).play()
+        return Run(task, settings, "llm", directory, manifest, judge=recorded_judge).play()
 
 
 def play_judged(
     tmp_path: Path, scenario: Scenario, *, turns: int, key: str | None = None, file: Path | None = None,
-    server_context: int | None = None, **options: Any,
+    **options: Any,
 ) -> tuple[Trajectory, ScriptedServer]:  # fmt: skip
     """A whole run, with the real judge."""
-    with ScriptedServer(scenario, key=key, context_tokens=server_context) as server:
+    with ScriptedServer(scenario, key=key) as server:
         llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
         run = optimize(
             write_task(tmp_path), out=tmp_path / "run", policy="llm", llm=llm, api_key_file=file, turns=turns,
@@ -243,9 +255,7 @@ def long_run(request: Request) -> Step:
         lambda: Say("One fused kernel.", WRITES),
         lambda: Say(calls=[("Profile", {})]),
         lambda: Say(IDEA, [("Write", {"path": "model_new.py", "content": WRONG}), ("Verify", {})]),
-        lambda: Say(
-            "A table to look at.", [("Write", {"path": "kernels/table.h", "content": "// 0123456789\n" * 40_000})]
-        ),
+        lambda: Say("A table.", [("Bash", {"command": "yes '// 0123456789' | head -21000 > kernels/table.h"})]),
     ]
     if turn < len(start):
         return start[turn]()
@@ -255,7 +265,7 @@ def long_run(request: Request) -> Step:
 
 
 def test_two_hundred_turns_are_condensed_twice_and_lose_nothing(tmp_path: Path) -> None:
-    run, server = play_judged(tmp_path, long_run, turns=LONG, server_context=131_072)
+    run, server = play(tmp_path, long_run, turns=LONG, server_context=131_072)
     assert (run.outcome, len(run.turns)) == ("finished", LONG)
     assert len(server.requests) == LONG, "no request was refused as too long"
     sizes = [request.tokens for request in server.requests]
@@ -275,8 +285,19 @@ def test_two_hundred_turns_are_condensed_twice_and_lose_nothing(tmp_path: Path) 
         failures = task.split("## Ideas that failed")[1]
         assert IDEA in failures and wrong in failures
         assert "another version than the best candidate" in task
-    assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
-    assert run.best is not None and run.best.files == FILES
+    assert run.best is not None and run.best.files["model_new.py"] == MODEL_NEW
+    again = Conversation(brief_of(tmp_path, server), LanguageModelOptions(model=MODEL))
+    turns = read_transcript(tmp_path / "run")
+    for index in (0, 3, 50, *drops, LONG - 1):
+        assert again.request(turns[:index]).messages == server.requests[index].messages, "the transcript says it all"
+
+
+def brief_of(tmp_path: Path, server: ScriptedServer) -> Brief:
+    """As another process would make it, from the run directory."""
+    return Brief(
+        load_task(tmp_path / "gated.py"), Device.CPU, Precision.TF32, Limits(turns=LONG),
+        server.requests[0].body["tools"], Recorded().graph, candidate=Store(tmp_path / "run").candidate,
+    )  # fmt: skip
 
 
 def test_a_model_is_asked_for_before_anything_is_made(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cuda_agent.llm.keys import Key, find_key
 from cuda_agent.llm.prices import cost_of, load_price
 from integration.scripted_server import ErrorEvent, Refuse, Say, ScriptedServer, Step
 
+pytest.importorskip("openai")
 SECRET = "sk-test-0123456789abcdefghij"
 TOOLS = [{"type": "function", "function": {"name": "Read", "parameters": {"type": "object"}}}]
 HELLO = Request([{"role": "user", "content": "hello"}], TOOLS)
