@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import doctor, init, judge, optimize, replay, resume, show
+from cuda_agent.cli import doctor, init, judge, mcp, optimize, replay, resume, show
 from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
 from cuda_agent.core import bytecode
@@ -36,6 +36,7 @@ app.command("show")(show.command)
 app.command("replay")(replay.command)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
+app.command("mcp")(mcp.command)
 app.command("doctor")(doctor.command)
 
 
