@@ -14,7 +14,7 @@ class Accounts:
 
     def __init__(self, limits: Limits, before: Budget | None = None) -> None:
         self.limits = limits
-        self._before_s = before.wall_s if before is not None else 0.0
+        self.before = before or Budget(turns_limit=limits.turns)
         self._started = time.monotonic()
 
     def budget(self, turns: Sequence[Turn], judge_s: float) -> Budget:
@@ -23,7 +23,7 @@ class Accounts:
         return Budget(
             turns_limit=limits.turns,
             turns_spent=len(turns),
-            wall_s=self._before_s + time.monotonic() - self._started,
+            wall_s=self.before.wall_s + time.monotonic() - self._started,
             judge_s=judge_s,
             tokens=sum(turn.tokens_in + turn.tokens_out for turn in turns),
             cost=sum(turn.cost or 0.0 for turn in turns),

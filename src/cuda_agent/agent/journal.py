@@ -105,10 +105,11 @@ class Journal:
     # ------------------------------------------------------------ after a kill
 
     def resume(self) -> None:
-        """Workspace, tools, best candidate and clock as they were. Without a checkpoint nothing had happened yet.
+        """Workspace, tools and best candidate as they were. Without a checkpoint nothing had happened yet.
 
         Raises StoreError.
         """
+        self.context.judge_s = self.accounts.before.judge_s
         if not (self._directory / Checkpoint.file_name).exists():
             return
         last = Checkpoint.read(self._directory)
@@ -119,7 +120,7 @@ class Journal:
         context.files.remember(last.known)
         context.best.recall(last.best, last.passes)
         context.finished = last.finished
-        context.judge_s, context.shell.started, self._tools.calls = last.budget.judge_s, last.commands, last.calls
+        context.shell.started, self._tools.calls = last.commands, last.calls
         self._last = last
         self._turn_began = time.monotonic() - last.turn_s
         if last.move is not None and last.index == len(self.turns):

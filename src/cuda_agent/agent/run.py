@@ -56,7 +56,7 @@ class JudgeMaker(Protocol):
 
 
 class Unsaved(StoreError):
-    """The run is over, but its end could not be written; `trajectory` holds it."""
+    """The run is over because, or although, something could not be written; `trajectory` holds it as far as it came."""
 
     def __init__(self, error: CudaAgentError, trajectory: Trajectory) -> None:
         super().__init__(error.cause, error.remedy, detail=error.detail)
@@ -99,30 +99,48 @@ class Run:
     def play(self) -> Trajectory:
         """Run to an ending; whatever happens, the run directory says so.
 
-        Raises what `optimize` says. Raises Unsaved where all went well until the end could not be written.
+        Raises what `optimize` says; a StoreError is an Unsaved.
         """
         self._turns = list(read_journal(self.directory.path))
-        checkpoint = self._checkpoint()
-        self._accounts = Accounts(self.options.limits, checkpoint.budget if checkpoint is not None else None)
-        ending, failed = Ending(Outcome.ERROR, "stopped by an unexpected error"), False
+        self._accounts = Accounts(self.options.limits, self._spent_before())
+        failure: StoreError | None = None
         try:
             ending = self._play()
         except KeyboardInterrupt:
             ending = self._interrupted()
+        except StoreError as error:
+            ending, failure = Ending(Outcome.ERROR, str(error)), error
         except CudaAgentError as error:
             if not self._stopped.is_set():
-                ending, failed = Ending(Outcome.ERROR, str(error)), True
+                self._write_end(self._trajectory(Ending(Outcome.ERROR, str(error))))
                 raise
             ending = self._interrupted()
-        finally:
-            trajectory = self._trajectory(ending)
-            try:
-                self.directory.write_end(self.manifest, trajectory)
-            except StoreError as error:
-                # A failure that is under way says more than that it can't be written down.
-                if not failed:
-                    raise Unsaved(error, trajectory) from None
+        except BaseException:
+            self._write_end(self._trajectory(Ending(Outcome.ERROR, "stopped by an unexpected error")))
+            raise
+        trajectory = self._trajectory(ending)
+        unwritten = self._write_end(trajectory)
+        # What failed first says most.
+        failure = failure or unwritten
+        if failure is not None:
+            raise Unsaved(failure, trajectory)
         return trajectory
+
+    def _write_end(self, trajectory: Trajectory) -> StoreError | None:
+        """What kept it from being written."""
+        try:
+            self.directory.write_end(self.manifest, trajectory)
+        except StoreError as error:
+            return error
+        return None
+
+    def _spent_before(self) -> Budget | None:
+        """As it was when the run was left: at its last checkpoint, or at its end, where it came to one since."""
+        checkpoint = self._checkpoint()
+        known = [] if checkpoint is None else [checkpoint.budget]
+        if (self.directory.path / Trajectory.file_name).exists():
+            known.append(Trajectory.read(self.directory.path).budget)
+        return max(known, key=lambda budget: budget.wall_s, default=None)
 
     def _checkpoint(self) -> Checkpoint | None:
         known = (self.directory.path / Checkpoint.file_name).exists()

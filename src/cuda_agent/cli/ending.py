@@ -13,11 +13,13 @@ from cuda_agent.report.trajectory import trajectory_view
 
 
 def played(play: Callable[[], Trajectory]) -> tuple[Trajectory, int]:
-    """The run and its exit code. Where its end could not be written, that is said, and the code is that of a file that
-    can't be written; the run is there all the same."""
+    """The run and its exit code. Where something of it could not be written, that is said, and the code is that of a
+    file that can't be written; what was judged is there all the same."""
     try:
         run = play()
     except Unsaved as error:
+        if error.trajectory.evaluation is None:
+            raise
         say(f"error: {error}")
         return error.trajectory, error.exit_code
     return run, exit_code(run)
