@@ -98,7 +98,7 @@ def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _mad
             found.notes.append(f"{source}: no report of the compiler: {outcome.fault}")
             return
         resources = parse_ptxas(outcome.log)
-        sass = parse_sass(_disassembled(compiler, cubin, scratch, found))
+        sass = parse_sass(_disassembled(compiler, cubin, found))
     names = _demangled(list(resources))
     for symbol, used in resources.items():
         found.code.append(_kernel_code(symbol, names[symbol], source, used, sass.get(symbol)))
@@ -120,7 +120,7 @@ def _kernel_code(symbol: str, name: str, source: str, used: Resources, function:
     )
 
 
-def _disassembled(compiler: Compiler, cubin: Path, scratch: Path, found: _Found) -> str:
+def _disassembled(compiler: Compiler, cubin: Path, found: _Found) -> str:
     """SASS as text; "" with a note where there is no disassembler."""
     tool, options = find_tool("nvdisasm"), ["-c"]
     if tool is None:
@@ -130,7 +130,7 @@ def _disassembled(compiler: Compiler, cubin: Path, scratch: Path, found: _Found)
             found, "neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix"
         )
         return ""
-    return _printed(compiler, [tool, *options, str(cubin)], scratch, found)
+    return _printed(compiler, [tool, *options], cubin, found)
 
 
 def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made: Path, found: _Found) -> None:
@@ -146,9 +146,7 @@ def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made:
     if tool is None:
         _note_once(found, "objdump was not found (binutils): no instruction mix")
         return
-    with compiler.cache.scratch() as scratch:
-        shutil.copyfile(made, scratch / "made.o")
-        text = _printed(compiler, [tool, "-d", "--no-show-raw-insn", "-C", str(scratch / "made.o")], scratch, found)
+    text = _printed(compiler, [tool, "-d", "--no-show-raw-insn", "-C"], made, found)
     for name, function in list(parse_objdump(text).items())[:_MOST_FUNCTIONS]:
         found.code.append(
             KernelCode(
@@ -166,15 +164,18 @@ def _lay_out(files: Mapping[str, str], scratch: Path) -> Path:
     return root
 
 
-def _printed(compiler: Compiler, command: Sequence[str], scratch: Path, found: _Found) -> str:
+def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: _Found) -> str:
     """Standard output of a tool that reads what a hostile source was compiled to, so in the compiler's sandbox."""
-    target = scratch / "printed"
-    outcome = compiler.run(["/bin/sh", "-c", 'exec "$@" > printed', "sh", *command], scratch, scratch, target)
-    if outcome.output is None:
-        _note_once(found, f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
-        return ""
-    with target.open("rb") as stream:
-        return stream.read(_OUTPUT_BYTES).decode(errors="replace")
+    with compiler.cache.scratch() as scratch:
+        shutil.copyfile(made, scratch / "made")
+        target = scratch / "printed"
+        shell = ["/bin/sh", "-c", 'exec "$@" > printed', "sh", *command, "made"]
+        outcome = compiler.run(shell, scratch, scratch, target)
+        if outcome.output is None:
+            _note_once(found, f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
+            return ""
+        with target.open("rb") as stream:
+            return stream.read(_OUTPUT_BYTES).decode(errors="replace")
 
 
 def _demangled(symbols: list[str]) -> dict[str, str]:
