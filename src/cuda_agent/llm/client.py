@@ -16,7 +16,7 @@ from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.llm.chat import ContextExceeded, Notice, Reply, Request
 from cuda_agent.llm.failures import Failure, Kind, classify
-from cuda_agent.llm.keys import Key, find_key
+from cuda_agent.llm.keys import Key, find_key, redacted
 from cuda_agent.llm.stream import assemble
 
 #: open(keywords): starts one streamed request; gives its chunks.
@@ -114,7 +114,7 @@ class Client:
 
     def _wait(self, failure: Failure, attempt: int) -> None:
         """Sleep before the next attempt, or raise when there is none."""
-        cause, remedy = self._redacted(failure.cause), self._redacted(failure.remedy)
+        cause, remedy = redacted(failure.cause, self._key), redacted(failure.remedy, self._key)
         if failure.kind is Kind.TOO_LONG:
             raise ContextExceeded(cause)
         if failure.kind is not Kind.TRANSIENT:
@@ -128,9 +128,6 @@ class Client:
             raise PolicyError(f"{cause}; the server asks to wait {wait_s:,.0f} s", "Resume the run then")
         self._notice(f"{cause}; attempt {attempt + 1} of {self._options.attempts} in {wait_s:.1f} s")
         self._sleep(wait_s)
-
-    def _redacted(self, text: str) -> str:
-        return self._key.redact(text) if self._key is not None else text
 
 
 def _openai(options: LanguageModelOptions, key: Key | None) -> Open:

@@ -129,7 +129,9 @@ def _message(error: Any) -> str:
 
 def _retry_after(error: Any) -> float | None:
     """Seconds, from `retry-after-ms` or `retry-after` (seconds or a date); None where absent or unreadable."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    # litellm makes a response of its own and keeps the real headers beside it.
+    real = getattr(error, "litellm_response_headers", None)
+    headers = real or getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         if (milliseconds := headers.get("retry-after-ms")) is not None:
             return max(0.0, float(milliseconds) / 1000)

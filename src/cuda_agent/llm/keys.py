@@ -16,6 +16,8 @@ OPENAI_VARIABLE = "OPENAI_API_KEY"
 HOW_TO_GIVE = f"Give a key with --api-key-file FILE or in {OWN_VARIABLE}"
 _MAX_BYTES = 16_384
 _SHOWN = "[key]"
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET")
+_SECRET_LENGTH = 16
 
 
 class Key:
@@ -60,6 +62,16 @@ def find_key(base_url: str, key_file: Path | None) -> Key | None:
         if value := os.environ.get(name, "").strip():
             return Key(_checked(value, name))
     return None
+
+
+def redacted(text: str, key: Key | None) -> str:
+    """`text` without the key and without anything that the environment holds under the name of a secret: other
+    protocols have their own variables."""
+    named = (value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES))
+    known = [Key(value) for value in named if len(value) >= _SECRET_LENGTH]
+    for secret in [*([key] if key is not None else []), *known]:
+        text = secret.redact(text)
+    return text
 
 
 def default_base_url() -> str:

@@ -170,6 +170,13 @@ def test_the_key_is_sent_and_nowhere_else(tmp_path: Path, capsys: pytest.Capture
         __import__("pickle").dumps(key)
 
 
+def test_secrets_of_the_environment_are_shown_by_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMEBODYS_API_KEY", SECRET)
+    with ScriptedServer([Refuse(403, f"not for {SECRET}")]) as server, pytest.raises(PolicyError) as caught:
+        ask(server)
+    assert SECRET not in str(caught.value)
+
+
 def test_where_a_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_AGENT_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
