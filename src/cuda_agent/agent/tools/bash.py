@@ -9,8 +9,8 @@ from cuda_agent.agent.tools.base import Answer, Arguments, Tool
 
 
 class BashArguments(Arguments):
-    """Run a command in the workspace's sandbox: no network, no GPU, fixed files read-only. With background=true it
-    keeps running: see BashOutput and KillBash."""
+    """Run a command in the workspace's sandbox: no network, fixed files read-only, no GPU but through `gpu COMMAND`
+    (one command at a time, for a bounded time). With background=true it keeps running: see BashOutput and KillBash."""
 
     command: str = Field(min_length=1)
     timeout_s: float = Field(default=120, gt=0, le=600)
