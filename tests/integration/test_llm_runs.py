@@ -22,6 +22,7 @@ from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.store import Store
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.cli.main import run as command
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import UsageError
@@ -298,6 +299,22 @@ def brief_of(tmp_path: Path, server: ScriptedServer) -> Brief:
         load_task(tmp_path / "gated.py"), Device.CPU, Precision.TF32, Limits(turns=LONG),
         server.requests[0].body["tools"], Recorded().graph, candidate=Store(tmp_path / "run").candidate,
     )  # fmt: skip
+
+
+def test_the_command_ends_clearly_where_the_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "key").write_text(SECRET)
+    (tmp_path / "prices.yaml").write_text("scripted: {input: 1, output: 2}\n")
+    with ScriptedServer([FINISH], key="another") as server:
+        code = command([
+            "optimize", str(write_task(tmp_path)), "--out", str(tmp_path / "run"), "--device", "cpu", "--policy", "llm",
+            "--model", MODEL, "--base-url", server.base_url, "--api-key-file", str(tmp_path / "key"),
+            "--prices", str(tmp_path / "prices.yaml"), "--max-cost", "1", "--reasoning", "drop",
+        ])  # fmt: skip
+    shown = capsys.readouterr()
+    assert code == 7
+    assert "refuses the key (401" in shown.out and "--api-key-file FILE" in shown.out
+    assert server.requests[0].authorization == f"Bearer {SECRET}"
+    assert SECRET not in shown.out + shown.err + all_text(tmp_path / "run")
 
 
 def test_a_model_is_asked_for_before_anything_is_made(tmp_path: Path) -> None:
