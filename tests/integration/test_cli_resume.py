@@ -83,3 +83,14 @@ def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert run([verb, str(tmp_path)]) == 2
         assert "run directory" in capsys.readouterr().err
     assert run(["replay", str(tmp_path), "--timing-budget", "-1"]) == 2
+
+
+def test_the_playbooks_candidate_can_be_the_start(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    policy = Scripted([move(call("Read", path="model_new.py")), move(call("Finish", message="nothing better"))])
+    result = optimize(write_task(tmp_path), out=out, policy=policy, seed_with="playbook", **QUICK)
+    seed = Trajectory.read(out / "seed")
+    assert (seed.policy, seed.outcome, result.outcome) == ("playbook", "finished", "finished")
+    assert result.turns[0].results[0].ok and "cuda_extension" in result.turns[0].results[0].text
+    assert result.best == seed.best and result.evaluation == seed.evaluation
+    assert result.turns[0].candidate_digest is not None

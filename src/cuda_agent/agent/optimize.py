@@ -28,6 +28,7 @@ def optimize(
     turns: int | None = None,
     limits: Mapping[str, int | float | None] | None = None,
     parallel: int = 1,
+    seed_with: str | None = None,
     llm: LanguageModelOptions | None = None,
     api_key_file: str | Path | None = None,
     progress: Progress | None = None,
@@ -39,9 +40,9 @@ def optimize(
 
     `task` is a record or the path of a task file; `policy` a name, or a function that makes one from its `Brief`.
     `limits`: those of `Limits`; `turns` is one of them. `parallel`: so many independent agents; the best candidate of
-    all counts. `llm`: what the policy "llm" talks to; its key comes from `api_key_file` or the environment. Further
-    keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run and is
-    an outcome, not an exception.
+    all counts. `seed_with="playbook"`: its best candidate is in the workspace at the start. `llm`: what the policy
+    "llm" talks to; its key comes from `api_key_file` or the environment. Further keywords are settings of the judge
+    (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run and is an outcome, not an exception.
 
     Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. A run directory that was begun is
     whole all the same, and `resume` goes on with it.
@@ -51,7 +52,14 @@ def optimize(
     judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
     spendable = Limits.parse({**({} if turns is None else {"turns": turns}), **(limits or {})})
     options = OptimizeOptions.parse(
-        {"judge": judged, "policy": name, "limits": spendable, "parallel": parallel, "llm": llm}
+        {
+            "judge": judged,
+            "policy": name,
+            "limits": spendable,
+            "parallel": parallel,
+            "seed_with": seed_with,
+            "llm": llm,
+        }
     )
     key = _key(options, api_key_file)
     directory = RunDirectory.create(out, record.name)

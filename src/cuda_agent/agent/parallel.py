@@ -73,7 +73,10 @@ def play(whole: Run) -> Trajectory:
     from cuda_agent.judge.pool import Pool
 
     judge = whole.options.judge
-    with Pool(judge, hidden=(whole.directory.path,)) as pool:
+    whole = replace(whole, seed=whole.seeded())
+    key_file = whole.key.file if whole.key is not None else None
+    hidden = (whole.directory.path, *((key_file,) if key_file is not None else ()))
+    with Pool(judge, hidden=hidden) as pool:
         agents = [_Agent(whole, number, PooledJudges(pool)) for number in range(1, whole.options.parallel + 1)]
         interrupted = False
         try:

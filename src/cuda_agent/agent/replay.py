@@ -10,29 +10,10 @@ from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.journal import read_journal
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.store import Store
-from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.record import Record
-from cuda_agent.core.records import Evaluation, Turn
+from cuda_agent.core.records import Replayed, Turn
 
 _JUDGED = ("Compile", "Verify", "Profile")
-
-
-class Replayed(Record):
-    """One candidate: what the run recorded of it (the verdict of its last judged call, the time of its last profile),
-    and how it was judged now. `turn` is counted from 1."""
-
-    turn: int
-    digest: str
-    recorded_verdict: str | None
-    recorded_us: float | None
-    evaluation: Evaluation
-
-    @property
-    def us(self) -> float | None:
-        profile = self.evaluation.profile
-        passed = profile is not None and self.evaluation.verdict is Verdict.PASSED
-        return profile.candidate.latency_us if passed and profile is not None else None
 
 
 def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | None]]:

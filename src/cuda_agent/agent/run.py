@@ -23,7 +23,7 @@ from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.store import Store
 from cuda_agent.agent.tools.judged import snapshot
 from cuda_agent.agent.tools.registry import Toolbox
-from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
 from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
@@ -81,6 +81,8 @@ class Run:
     key: Key | None = None
     #: what the agent may not see besides its own run directory.
     hidden: tuple[Path, ...] = ()
+    #: the run whose best candidate is in the workspace at the start.
+    seed: Trajectory | None = None
 
     def __post_init__(self) -> None:
         self.best = Best(self.directory.path)
@@ -150,6 +152,7 @@ class Run:
         return Ending(Outcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
 
     def _play(self) -> Ending:
+        seed = self.seeded()
         with ExitStack() as stack:
             workspace = self._workspace()
             key_file = self.key.file if self.key is not None else None
@@ -165,6 +168,9 @@ class Run:
             journal = Journal(self.directory.path, tools, self._accounts, self._turns)
             journal.resume()
             self._turns = journal.turns
+            if seed is not None and seed.best is not None and seed.evaluation is not None:
+                workspace.restore(seed.best)
+                self.best.offer(seed.best, seed.evaluation)
             brief = self._brief(tools, session)
             try:
                 policy = make_policy(self.policy, brief)
@@ -178,6 +184,32 @@ class Run:
                 if self.best.passed and self.best.candidate is not None:
                     workspace.restore(self.best.candidate)
             return ending
+
+    def seeded(self) -> Trajectory | None:
+        """The run that makes a first candidate, in a directory of its own inside this one's; None where none was asked
+        for, or where this run is beyond its start. Raises what `play` raises, and KeyboardInterrupt."""
+        begun = (self.directory.path / Checkpoint.file_name).exists()
+        if self.seed is not None or self.options.seed_with is None or begun:
+            return None if begun else self.seed
+        directory = RunDirectory(self.directory.path / "seed")
+        done = directory.ended()
+        if done is not None:
+            return done
+        changes = {"policy": self.options.seed_with, "limits": Limits(), "parallel": 1, "seed_with": None, "llm": None}
+        options = self.options.model_copy(update=changes)
+        if directory.was_begun:
+            manifest = directory.read_start()[2]
+        else:
+            directory = RunDirectory.create(directory.path, self.task.name)
+            manifest = directory.write_start(self.task, options, self.manifest.command)
+        hidden = (*self.hidden, self.directory.path)
+        seed = Run(
+            self.task, options, options.policy, directory, manifest, self.progress, judge=self.judge, hidden=hidden
+        ).play()
+        if seed.outcome == Outcome.INTERRUPTED.value:
+            raise KeyboardInterrupt
+        self.progress("agent", f"seed: {seed.outcome.replace('_', ' ')}: {seed.message}")
+        return seed
 
     def _brief(self, tools: Toolbox, session: Session) -> Brief:
         judge = self.options.judge

@@ -37,6 +37,7 @@ from cuda_agent.cli.options import (
     PrecisionArg,
     SandboxArg,
     SandboxOption,
+    SeedOption,
     TimingArg,
     TokensArg,
     limits,
@@ -65,6 +66,9 @@ def command(
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, max=64, help="Independent agents on the task; the best of all counts.")
     ] = 1,
+    seed_with: Annotated[
+        SeedOption | None, typer.Option("--seed-with", help="Whose best candidate is in the workspace at the start.")
+    ] = None,
     model: ModelArg = None,
     base_url: BaseUrlArg = None,
     api_key_file: KeyFileArg = None,
@@ -83,6 +87,7 @@ def command(
     settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value}
     settings |= {"limits": limits(turns, max_tokens, max_cost, max_minutes, max_gpu_minutes), "parallel": parallel}
     settings |= {"sandbox": sandbox.value, "command": ("cuda-agent", *sys.argv[1:])}
+    settings["seed_with"] = None if seed_with is None else seed_with.value
     settings["api_key_file"] = api_key_file
     settings["llm"] = language_model(
         policy, model, base_url, prices, max_cost, temperature=temperature, context_tokens=context_tokens,

@@ -27,6 +27,12 @@ class SandboxOption(StrEnum):
     REDUCED = "reduced"
 
 
+class SeedOption(StrEnum):
+    """What can make a first candidate."""
+
+    PLAYBOOK = "playbook"
+
+
 DeviceArg = Annotated[DeviceOption, typer.Option("--device", help="Where to run; auto is the GPU if there is one.")]
 PrecisionArg = Annotated[
     Precision, typer.Option("--precision", help="Arithmetic that is allowed inside float32 operators.")

@@ -64,7 +64,7 @@ class Limits(Configuration):
     cost: float | None = Field(default=None, gt=0)
     #: of the run itself, without the time between a kill and its resumption.
     wall_s: float | None = Field(default=None, gt=0)
-    #: time of the judge, which holds the device: building, verifying, timing.
+    #: time of the judge, which holds the device: building, verifying, timing, and waiting for it where it is shared.
     judge_s: float | None = Field(default=None, gt=0)
 
 
@@ -115,5 +115,7 @@ class OptimizeOptions(Configuration):
     limits: Limits = Limits()
     #: independent agents on the task, which share the device.
     parallel: int = Field(default=1, ge=1, le=64)
+    #: whose best candidate is in the workspace at the start.
+    seed_with: Literal["playbook"] | None = None
     #: what the policy `llm` talks to.
     llm: LanguageModelOptions | None = None

@@ -354,6 +354,23 @@ class Trajectory(StoredRecord):
         return self
 
 
+class Replayed(Record):
+    """One candidate: what the run recorded of it (the verdict of its last judged call, the time of its last profile),
+    and how it was judged now. `turn` is counted from 1."""
+
+    turn: int
+    digest: str
+    recorded_verdict: str | None
+    recorded_us: float | None
+    evaluation: Evaluation
+
+    @property
+    def us(self) -> float | None:
+        profile = self.evaluation.profile
+        passed = profile is not None and self.evaluation.verdict is Verdict.PASSED
+        return profile.candidate.latency_us if passed and profile is not None else None
+
+
 class Resumption(Record):
     """A run taken up again after `turns` turns; `changes` says what differed from when it was begun."""
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.agent.replay import Replayed
+from cuda_agent.core.records import Replayed
 from cuda_agent.report.evaluation import stack_line
 from cuda_agent.report.units import microseconds, times
 
