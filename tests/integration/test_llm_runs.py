@@ -244,6 +244,20 @@ def test_a_run_taken_up_again_asks_nothing_twice(tmp_path: Path) -> None:
     assert server.requests[5].messages[2:8] == server.requests[4].messages[2:8]
 
 
+def test_a_server_that_takes_less_than_was_said(tmp_path: Path) -> None:
+    """A local server with a small context, and nobody gave --context-tokens."""
+
+    def talk(request: Request) -> Step:
+        return Say(f"{request.turn} " + "words " * 1000, [("Read", {"path": "model.py", "offset": request.turn + 1})])
+
+    run, server = play(tmp_path, talk, turns=24, server_context=16_000)
+    assert (run.outcome, len(run.turns)) == ("budget", 24)
+    refused = [request for request in server.requests if request.tokens > 16_000]
+    limited = [turn for turn in run.turns if turn.context_limit is not None]
+    assert limited and len(limited) <= len(refused) <= 5, "it is believed, not asked each time"
+    assert len(server.requests) == 24 + len(refused)
+
+
 LONG = 200
 IDEA = "Sums in bfloat16 should halve the bytes."
 WRONG = MODEL_NEW.replace("self.scale = scale", "self.scale = scale + 1")
