@@ -206,6 +206,9 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
     "depthwise_dilated": (_channels(4, 3, padding=2, dilation=2), [_r(2, 4, 15, 24)]),
     "depthwise_multiple": (nn.Sequential(_channels(4, 3, 3, padding=1, stride=2), nn.Tanh()), [_r(2, 4, 17, 12)]),
     "depthwise_3d": (_channels(3, (3, 1, 3), dims=3, padding=(1, 0, 1)), [_r(2, 3, 6, 5, 12)]),
-    "depthwise_channels_last": (_channels(40, 3, padding=1).to(memory_format=torch.channels_last), [_last(2, 40, 9, 7)]),
+    "depthwise_channels_last": (
+        _channels(40, 3, padding=1).to(memory_format=torch.channels_last),
+        [_last(2, 40, 9, 7)],
+    ),
     "depthwise_many_planes": (nn.Sequential(_channels(32, 3, padding=1), nn.Hardswish()), [_r(8, 32, 7, 7)]),
 }

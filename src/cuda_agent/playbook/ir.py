@@ -102,8 +102,8 @@ class Pointwise(Value):
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a strided view's operand: index = offset + step · (index of the view's dimension `of`). A view of
-    sliding windows adds spacing · (index of its dimension `tap`)."""
+    """One dimension of a strided view's operand: index = offset + step · (index of the view's dimension `of`). A view
+    of sliding windows adds spacing · (index of its dimension `tap`)."""
 
     of: int | None
     step: int = 1
@@ -167,8 +167,8 @@ class Iota(Value):
 
 @dataclass(frozen=True)
 class Slide:
-    """One dimension along which a window slides over what is reduced: the dimensions `dim` (kept) and `tap` (reduced) of the
-    operand meet at the position stride · index[dim] + dilation · index[tap]."""
+    """One direction in which a window slides over what is reduced: the operand's dimensions `dim` (kept) and `tap`
+    (reduced) meet at the position stride · index[dim] + dilation · index[tap]."""
 
     dim: int
     tap: int

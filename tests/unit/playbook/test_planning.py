@@ -14,7 +14,7 @@ from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, Valu
 from cuda_agent.playbook import kernel, propose
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
-from playbook_cases import POINTWISE, REDUCTIONS, gate, residual_norm
+from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm
 from playbook_harness import graph_of
 
 
@@ -61,6 +61,45 @@ def test_element_wise_chains_are_one_kernel_for_each_shape(name: str, device: De
 @pytest.mark.parametrize("device", list(Device))
 def test_number_of_kernels(name: str, count: int, device: Device) -> None:
     assert len(steps_of(*REDUCTIONS[name], device)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("max_pool", 1),
+        ("max_pool_many_taps", 2),
+        ("max_pool_twice", 2),
+        ("both_pools", 1),
+        ("local_contrast", 2),
+        ("avg_pool_ceil", 1),
+        ("depthwise_glu", 1),
+        ("depthwise_multiple", 1),
+        ("depthwise_channels_last", 1),
+    ],
+)
+@pytest.mark.parametrize("device", list(Device))
+def test_windows_take_what_is_before_and_after_along(name: str, count: int, device: Device) -> None:
+    steps = steps_of(*WINDOWS[name], device)
+    assert [step.skill for step in steps] == ["stencil"] * count
+
+
+def test_a_sigmoid_before_a_window_is_computed_once_a_position() -> None:
+    (step,) = steps_of(*WINDOWS["depthwise_glu"])
+    text = step.files[f"kernels/{step.name}.cu"]
+    assert text.index("f_sigmoid") < text.index("__syncthreads") and text.count("f_sigmoid") == 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "skill"),
+    [
+        (torch.nn.Conv1d(8, 8, 15, groups=8), "stencil"),
+        (torch.nn.Conv1d(8, 8, 65, groups=8), "convolution"),
+        (torch.nn.Conv1d(8, 8, 15, groups=4), "convolution"),
+    ],
+)
+def test_few_taps_of_each_channel_alone_are_no_library_call(layer: Any, skill: str) -> None:
+    proposal = propose(graph_of(layer, [torch.randn(2, 8, 80)]), Device.CUDA, Precision.FP32)
+    assert proposal.skills == (skill,)
 
 
 TILED = [name for name in POINTWISE if name.startswith(("tiled", "to_n", "gated"))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
@@ -82,7 +83,7 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
 # ---- pooling
 
 
-def _numbers(value: object, count: int) -> list[int]:
+def _numbers(value: Any, count: int) -> list[int]:
     items = list(value) if isinstance(value, list | tuple) else [value]
     return [int(item) for item in (items * count if len(items) == 1 else items)]
 
@@ -95,9 +96,7 @@ def _pool_directions(b: Builder, node: Node, dilated: bool) -> list[Direction]:
     padding = _numbers(b.arg(node, 3, "padding", 0), count)
     dilation = _numbers(b.arg(node, 4, "dilation", 1), count) if dilated else [1] * count
     results = b.out(node).shape[-count:]
-    return [
-        Direction(*numbers) for numbers in zip(results, kernel, stride, dilation, padding, strict=True)
-    ]
+    return [Direction(*numbers) for numbers in zip(results, kernel, stride, dilation, padding, strict=True)]
 
 
 def _dimensions(node: Node) -> int:
@@ -228,7 +227,7 @@ def depthwise(b: Builder, node: Node) -> str:
 
 
 TABLE: dict[str, Lowering] = {
-    **{name: depthwise for name in ("conv1d", "conv2d", "conv3d", "convolution")},
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), depthwise),
     **{f"max_pool{n}d{tail}": max_pool for n in (1, 2, 3) for tail in ("", "_with_indices")},
     **{f"avg_pool{n}d": avg_pool for n in (1, 2, 3)},
     **{f"{lead}adaptive_avg_pool{n}d": adaptive_avg_pool for n in (1, 2, 3) for lead in ("", "_")},

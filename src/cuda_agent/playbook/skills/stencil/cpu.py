@@ -1,13 +1,17 @@
-"""Windows in C++: a thread computes what its tile's windows share once into its cache, then takes row after row of outputs,
-one vector lane an output."""
+"""Windows in C++: a thread computes what its tile's windows share once into its cache, then takes row after row of
+outputs, one vector lane an output."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, render
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common
 from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
@@ -25,25 +29,26 @@ class _Cpu:
     def __init__(self, stencil: Stencil) -> None:
         self.stencil, self.work = stencil, stencil.work
 
-    def _printer(self, work: object, lane: str, tap: int | None = None, skip: frozenset[Bound] = frozenset()) -> Printer:
-        """A printer for `work` whose index on the last axis is `lane`; the last axis' tap is a number where given."""
+    def _printer(
+        self, work: Kernel, lane: str, tap: int | None = None, skip: frozenset[Bound] = frozenset()
+    ) -> Printer:
+        """A printer for `work` whose index on the last axis is `lane`, `tap` the tap of that axis where it is a number;
+        the bounds `skip` hold anyway."""
         st = self.stencil
         slide = st.slides.get(st.last)
 
         def axis(k: int) -> str:
             if k == st.last:
                 return lane
-            if k < st.rows:
-                return f"i{k}"
-            return str(tap) if tap is not None and slide is not None and k == slide.tap else f"t{k}"
+            if slide is not None and k == slide.tap and tap is not None:
+                return str(tap)
+            return f"i{k}" if k < st.rows else f"t{k}"
 
         def load(at: int, expr: Expr) -> str:
-            read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-            guards = [bound for bound in expr.guards if bound not in skip]
-            return f"(({printer.test(guards)}) ? {read} : {C_TYPES[expr.type]}())" if guards else read
+            read, test = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])", printer.test(expr.guards)
+            return read if test == "true" else f"(({test}) ? {read} : {C_TYPES[expr.type]}())"
 
-        printer = _Skipping(work, axis, load)  # type: ignore[arg-type]
-        printer.skip = skip
+        printer = _Skipping(work, axis, load, skip=skip)
         return printer
 
     def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
@@ -54,14 +59,15 @@ class _Cpu:
             bound
             for expr in self.stencil.stage.nodes
             for bound in expr.guards
-            if [dim for dim, _ in bound.coord.terms] == [along] and bound.coord.coef(along) == 1
+            if [dim for dim, _ in bound.coord.terms] == [along]
+            and bound.coord.coef(along) == 1
             and not bound.coord.dynamic
         }
         lows = [b.low - b.coord.const for b in bounds if b.low is not None]
         highs = [b.high - b.coord.const for b in bounds if b.high is not None]
         return frozenset(bounds), max(lows, default=None), min(highs, default=None)
 
-    def stage_parts(self) -> list[dict[str, object]]:
+    def stage_parts(self) -> list[dict[str, str]]:
         """Loops over the positions of a staged row."""
         st = self.stencil
         bounds, low, high = self._inner()
@@ -125,9 +131,7 @@ class _Cpu:
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
         lines = printer.statements([s.node for s in self.work.stores])
-        lines += [
-            assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in self.work.stores
-        ]
+        lines += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in self.work.stores]
         return indent(lines, 10)
 
     def _row(self, at: int) -> str:
@@ -196,14 +200,15 @@ class _Cpu:
         }
 
 
+@dataclass
 class _Skipping(Printer):
     """A printer that takes some bounds as held."""
 
     skip: frozenset[Bound] = frozenset()
 
-    def test(self, guards: object) -> str:
+    def test(self, guards: Iterable[Bound]) -> str:
         """The guards that aren't known to hold."""
-        return super().test(bound for bound in guards if bound not in self.skip)  # type: ignore[attr-defined]
+        return super().test(bound for bound in guards if bound not in self.skip)
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:

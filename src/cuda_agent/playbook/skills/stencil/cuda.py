@@ -1,5 +1,5 @@
-"""Windows on CUDA: a block computes what its tile's windows share once into shared memory, then each thread takes several
-neighbouring outputs and holds the part of a row that their windows cover in registers."""
+"""Windows on CUDA: a block computes what its tile's windows share once into shared memory, then each thread takes
+several neighbouring outputs and holds the part of a row that their windows cover in registers."""
 
 from __future__ import annotations
 
@@ -208,6 +208,14 @@ class _Cuda:
                 printer.known[at] = f"f{at}"
         return steady, printer.statements(self.stencil.bodies)
 
+    def reads_beyond(self) -> bool:
+        """Whether a tap reads memory for lanes behind the last output."""
+        st, work = self.stencil, self.work
+        printer = Printer(work, self._lane, self._load, known=dict.fromkeys((*st.staged, *st.tables), ""))
+        loads = [work.nodes[at] for at in printer.needed(st.bodies) if work.nodes[at].op == "load"]
+        moving = [e for e in loads if e.coord.coef((st.last, 0)) or e.coord.dynamic]
+        return bool(moving) and work.rows[st.last] % 8 > 0
+
     def _tap(self) -> str:
         rows, cols = self.stencil.rows, self.work.cols
         return " + ".join(f"t{rows + k} * {step}" for k, step in enumerate(ir.contiguous(cols)))
@@ -274,9 +282,12 @@ class _Cuda:
             "taps": st.taps,
             "plane": st.plane,
             "last": st.last,
-            "tap_decode": indent(decode(self.work.cols, [f"t{st.rows + k}" for k in range(len(self.work.cols))],
-                                        "tap", "int"), 4),
-            "outer_decode": indent(decode(tuple(rows[k] for k in st.outer), outer, "rest", "Index"), 2) if outer else "",
+            "tap_decode": indent(
+                decode(self.work.cols, [f"t{st.rows + k}" for k in range(len(self.work.cols))], "tap", "int"), 4
+            ),
+            "outer_decode": indent(decode(tuple(rows[k] for k in st.outer), outer, "rest", "Index"), 2)
+            if outer
+            else "",
             "outer": ir.numel([rows[k] for k in st.outer]),
             "axes_tiled": [self._tiled(k) for k in st.tiled],
             "held": st.held,
@@ -309,6 +320,6 @@ def _read(printer: Printer, expr: Expr) -> str:
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
     """(file, number of settings); None where no tile fits shared memory."""
     printer = _Cuda(stencil)
-    if not printer.configs:
+    if not printer.configs or printer.reads_beyond():
         return None
     return render("skills/stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)

@@ -1,4 +1,4 @@
-"""Skill (e), windows: reductions over small sliding windows, with element-wise operators before and after, in one kernel."""
+"""Skill (e), windows: reductions over small sliding windows, with element-wise operators around them, in one kernel."""
 
 from __future__ import annotations
 

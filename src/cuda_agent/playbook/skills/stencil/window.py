@@ -1,5 +1,5 @@
-"""What a kernel over sliding windows consists of: values at positions, which neighbouring windows share and a tile keeps;
-factors of the taps alone; and what is left to compute for every output and tap."""
+"""What a kernel over sliding windows consists of: values at positions, which neighbouring windows share and a tile
+keeps; factors of the taps alone; and what is left to compute for every output and tap."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class Slide:
 
 @dataclass
 class Stencil:
-    """`staged`: nodes of `work` that depend on positions only -> the same in `stage`, a kernel whose axes are the rows of
-    `work`, those that slide counted in positions. `tables`: nodes that depend on taps and on rows that don't slide."""
+    """`staged`: nodes of `work` that depend on positions only -> the same in `stage`, a kernel whose axes are the rows
+    of `work`, those that slide counted in positions. `tables`: nodes that depend on taps and on rows that don't slide.
+    """
 
     work: Kernel
     slides: dict[int, Slide]
@@ -106,7 +107,7 @@ def _axes_of(expr: Expr) -> set[int]:
 
 
 def find(work: Kernel) -> Stencil | None:
-    """The stencil that a kernel is, or None: other reductions, many taps, rows cut so that a window isn't one step along
+    """The stencil that a kernel is, or None: other reductions, many taps, rows cut so that a window doesn't step along
     one of them."""
     reduces = tuple(at for at, expr in enumerate(work.nodes) if expr.op == "reduce")
     if not work.rows or not reduces or any(store.full for store in work.stores) or ir.numel(work.cols) > MOST_TAPS:
@@ -134,7 +135,7 @@ def _slide(work: Kernel, position: Coord) -> Slide | None:
 
 def _divide(stencil: Stencil) -> None:
     """Find what is staged, what is a table, and build the kernel of what is staged."""
-    work, rows = stencil.work, stencil.rows
+    work = stencil.work
     full = work.full()
     slid: dict[int, bool] = {}
     still: dict[int, bool] = {}
