@@ -28,6 +28,7 @@ from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Candidate, Evaluation, Trajectory
+from cuda_agent.llm.keys import Key, find_key
 from cuda_agent.llm.tagged import write_call
 from integration.scripted_runs import FILES, MODEL_NEW, write_task
 from integration.scripted_server import MODEL, Refuse, Request, Say, Scenario, ScriptedServer, Step
@@ -71,7 +72,9 @@ def play(
     return run, server
 
 
-def play_at(server: ScriptedServer, tmp_path: Path, limits: Limits, **options: Any) -> Trajectory:
+def play_at(
+    server: ScriptedServer, tmp_path: Path, limits: Limits, *, key: Key | None = None, **options: Any
+) -> Trajectory:
     """The same at a server that runs; goes on with the run that `tmp_path` holds."""
     llm = LanguageModelOptions(model=MODEL, base_url=server.base_url, **options)
     settings = OptimizeOptions(judge=JudgeOptions(device=Device.CPU), policy="llm", limits=limits, llm=llm)
@@ -80,7 +83,7 @@ def play_at(server: ScriptedServer, tmp_path: Path, limits: Limits, **options: A
     directory = RunDirectory(path) if path.exists() else RunDirectory.create(path, "gated")
     with directory.lock():
         manifest = directory.write_start(task, settings, ())
-        return Run(task, settings, "llm", directory, manifest, judge=recorded_judge).play()
+        return Run(task, settings, "llm", directory, manifest, key=key, judge=recorded_judge).play()
 
 
 def play_judged(
@@ -242,6 +245,21 @@ def test_a_run_taken_up_again_asks_nothing_twice(tmp_path: Path) -> None:
         known = [message | {"content": ""} for message in after.messages[: len(before.messages)]]
         assert known == [message | {"content": ""} for message in before.messages]
     assert server.requests[5].messages[2:8] == server.requests[4].messages[2:8]
+
+
+def test_no_tool_sees_the_key_file(tmp_path: Path) -> None:
+    """Where it lies in a folder that the sandbox shows otherwise."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        file = Path(folder) / "key"
+        file.write_text(SECRET)
+        (Path(folder) / "beside").write_text("beside it")
+        looks = [("Bash", {"command": f"cat {folder}/*"}), ("Read", {"path": str(file)}), ("Grep", {"pattern": "sk-t"})]
+        with ScriptedServer([Say(calls=looks), FINISH], key=SECRET) as server:
+            run = play_at(server, tmp_path, Limits(turns=4), key=find_key(server.base_url, file))
+    assert run.outcome == "finished"
+    assert SECRET not in all_text(tmp_path / "run")
+    if run.turns[0].results[0].text.startswith("beside it"):
+        assert "Permission denied" in run.turns[0].results[0].text
 
 
 def test_a_server_that_takes_less_than_was_said(tmp_path: Path) -> None:

@@ -140,12 +140,12 @@ def _fit(entries: Sequence[tuple[str, str]], room: int) -> tuple[str, ...]:
     return (*([f"- [{first} older ones left out]"] if first else []), *chosen)
 
 
-def cut_middle(text: str, limit: int) -> str:
-    """Both ends of a text that is longer than `limit` characters."""
+def cut_middle(text: str, limit: int, remedy: str = "") -> str:
+    """Both ends of a text that is longer than `limit` characters; `remedy`: how to get at the rest."""
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out{remedy} …]\n{text[-half:]}"
 
 
 def _first_line(text: str) -> str:

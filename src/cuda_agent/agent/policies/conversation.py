@@ -157,7 +157,7 @@ class Conversation:
             said["content"] = turn.message or "(no answer)"
             return [said, {"role": "user", "content": f"{turn.observation or 'Go on.'}\n\n{status}"}]
         each = int(window.characters * _ONE_TURN) // len(turn.calls)
-        texts = [cut_middle(result.text, each) for result in turn.results]
+        texts = [cut_middle(result.text, each, "; ask for less at a time to see them") for result in turn.results]
         texts += ["Not run."] * (len(turn.calls) - len(texts))
         if self._tagged:
             calls = [tagged.write_call(_name(call), call.arguments) for call in turn.calls]
