@@ -12,8 +12,8 @@ without belonging to the candidate.
 
 specimen.toml: `why` (one line); `task`; `devices`; `honest = true` for a twin; `ci = true` for the one that `make test`
 runs; `stopped_by`: what may stop it, `LAYER/RULE` of a violation (with wildcards), a verdict's name, or `refused` for
-a workspace that isn't even opened; `reason`: words that the verdict's reason must hold; `open`: why the judge can't stop
-it yet (it is expected to fail, and listed in docs/judge.md).
+a workspace that isn't even opened; `reason`: words that the verdict's reason must hold; `open`: why the judge
+can't stop it yet (it is expected to fail, and listed in docs/judge.md).
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ MIN_ROUNDS = 6
 LEAST_TO_CONVICT = 5
 #: mean over median of a burst's calls, against a trusted program's, that no honest program shows round after round.
 UNEVEN = 1.5
+#: share of the judge's clock that events account for, above which few rounds are enough.
+EXPLAINED = 0.7
 #: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
 #: Fewer than thirteen say too little about the samples' dependence.
 CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
@@ -262,14 +264,28 @@ def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float
 
 
 def _excess(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[float]:
-    """µs per call that a program's events leave unexplained beyond what those of the trusted programs leave in the same
+    """µs per call that a program's events leave unexplained beyond what those of any trusted program leave in the same
     round, one value a round: what a busy machine does to a round, it does to all of it."""
     found = []
     for r in rounds:
         others = [r.bursts[other].unexplained_us for other in trusted if other != name and other in r.bursts]
         if name in r.bursts and others:
-            found.append(r.bursts[name].unexplained_us - median(others))
+            found.append(r.bursts[name].unexplained_us - max(others))
     return found
+
+
+def is_explained(rounds: Sequence[Round], name: str) -> bool:
+    """Whether a program's events account for most of the judge's clock, so that little could be hidden from it."""
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    return bool(mine) and median(sum(b.event_us) / b.wall_us for b in mine) > EXPLAINED
+
+
+def _undecided_us(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
+    """µs per call that the judge's clock can't rule out beyond the events: the upper end of the interval of the excess,
+    0 where that is within the tolerance."""
+    paired = _excess(rounds, name, trusted)
+    high = interval(paired)[1] if paired and name not in trusted else 0.0
+    return high if TOLERANCES[device].exceeded(high, median(medians(rounds, name))) else 0.0
 
 
 def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
@@ -344,7 +360,11 @@ def ratio(
     if len(values) < LEAST_TO_CONVICT:
         margin = max(high / low, 1.1)
         low, high = low / margin, high * margin
-    scale = _inflation(rounds, baseline, trusted, device) / _inflation(rounds, candidate, trusted, device)
+    mine = _inflation(rounds, candidate, trusted, device)
+    scale = _inflation(rounds, baseline, trusted, device) / mine
+    # The reward takes the lower end: what the judge's own clock can't rule out must not pay.
+    event_us = median(medians(rounds, candidate))
+    low *= min(1.0, event_us * mine / (event_us + _undecided_us(rounds, candidate, trusted, device)))
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
 
 
