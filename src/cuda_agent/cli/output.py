@@ -87,7 +87,8 @@ class ProgressView:
         """How a run stands after a turn."""
         self._standings[standing.agent] = standing
         if self._live is None:
-            self._print("turn", "; ".join(_standing_lines(standing)))
+            name = f"[{standing.agent}] " if len(self._standings) > 1 else ""
+            self._print("turn", name + "; ".join(_standing_lines(standing)))
 
     def _print(self, phase: str, text: str) -> None:
         line = plain(f"{time.monotonic() - self._started:6.1f} s  {phase:<9} {text}")
