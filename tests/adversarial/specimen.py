@@ -32,6 +32,8 @@ from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "judge.md"
+LEDGER = ("<!-- ledger: begin -->", "<!-- ledger: end -->")
 CLASSES = ("timing", "caching", "outputs", "stealing", "tampering", "precision", "library")
 _KNOWN = {"why", "task", "devices", "honest", "ci", "stopped_by", "reason", "open"}
 _ATTACK = """#include "key.h"
@@ -163,3 +165,27 @@ def failure(specimen: Specimen, evaluation: Evaluation | UsageError) -> str:
     if specimen.reason and specimen.reason not in said:
         return f"stopped, but the reason doesn't hold {specimen.reason!r}: {said}"
     return ""
+
+
+def ledger() -> str:
+    """The table of docs/judge.md, a row a specimen."""
+    rows: dict[tuple[int, str], list[Specimen]] = {}
+    for item in specimens():
+        rows.setdefault((CLASSES.index(item.family), item.name), []).append(item)
+    lines = ["| class | specimen | device | what it does | stopped by |", "|---|---|---|---|---|"]
+    for (_, name), items in sorted(rows.items()):
+        first, devices = items[0], " ".join(item.device.value for item in items)
+        stopped = "*must pass*" if first.honest else f"**open**: {first.open}" if first.open else ""
+        stopped = stopped or ", ".join(f"`{how}`" for how in first.stopped_by)
+        lines.append(f"| {first.family} | `{name}` | {devices} | {first.why} | {stopped} |")
+    return "\n".join(lines)
+
+
+def renewed(page: str) -> str:
+    """The page with the present ledger between its markers."""
+    before, _, rest = page.partition(LEDGER[0])
+    return f"{before}{LEDGER[0]}\n{ledger()}\n{LEDGER[1]}{rest.partition(LEDGER[1])[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text()))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from specimen import CLASSES, Specimen, failure, options, specimens, task
+from specimen import CLASSES, PAGE, Specimen, failure, options, renewed, specimens, task
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
@@ -115,3 +115,8 @@ def test_every_class_has_specimens_and_twins() -> None:
     assert {item.family for item in found} == set(CLASSES)
     assert len({(item.family, item.name) for item in found if not item.honest}) >= 60
     assert len([item for item in found if item.honest]) >= 25
+
+
+def test_the_ledger_is_the_suite() -> None:
+    page = PAGE.read_text()
+    assert page == renewed(page), "renew it: python tests/adversarial/specimen.py"
