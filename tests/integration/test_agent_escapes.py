@@ -295,6 +295,22 @@ def test_the_judges_socket_is_the_only_one(run: Run, tmp_path: Path) -> None:
     assert "open" not in run.bash(f"{sys.executable} -I try.py; exec 3<>/dev/tcp/127.0.0.1/22 && echo open")
 
 
+@pytest.mark.skipif(available_level() is not SandboxLevel.FULL, reason="Landlock doesn't stand between sockets")
+def test_sockets_of_services_are_out_of_reach(tmp_path: Path) -> None:
+    """Also where the file system is merely read-only."""
+    options = JudgeOptions(device=Device.CPU, sandbox="full")
+    workspace = layout.create(Task(name="t", source=SOURCE), tmp_path / "ws", options=options)
+    (workspace.directory / "try.py").write_text(_CONNECT)
+    path = Path("/var/tmp") / f"cuda-agent-test-{os.getpid()}.sock"
+    with bound_socket(path):
+        try:
+            with open_shell(workspace, hidden=()) as shell:
+                command = f"{sys.executable} -I try.py {path}"
+                assert "connected" not in shell.wait(shell.start(command, timeout_s=30)).text
+        finally:
+            path.unlink()
+
+
 def test_the_judges_socket_stays_where_it_is(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "judge" / "judge.sock"
     run.bash(f"rm -f {path}; mv {path} {path}.old; echo > {path}; touch {path.parent}/mine; chmod 0 {path}")

@@ -79,6 +79,11 @@ def test_compile_verify_and_profile(workspace: layout.Workspace) -> None:
     # Two shared cores may be too noisy for a verdict; what is printed must say so then.
     assert (done.returncode == 0 and "yours" in done.stdout) or "timing void" in done.stdout, done.stdout + done.stderr
 
+    done = command(workspace, sys.executable, "-m", "utils.inspection")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "-bound (counted): " in done.stdout
+    assert "kernels/axpby.cpp" in done.stdout
+
 
 def test_a_wrong_candidate_is_no_success(workspace: layout.Workspace) -> None:
     good = workspace.snapshot()

@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
     path = os.environ.get(VARIABLE, "")
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        client.connect(path)
+        # Not by its path, which may be longer than the kernel takes.
+        os.chdir(Path(path).parent)
+        client.connect(Path(path).name)
     except OSError as error:
         sys.stderr.write(f"gpu: nobody answers at {path!r} ({error.strerror}); the run may have ended\n")
         return 2

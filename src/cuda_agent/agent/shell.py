@@ -18,6 +18,7 @@ from cuda_agent.core.files import cache_dir
 from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, resolve_level, spawn
+from cuda_agent.workspace.sockets import listening_sockets
 
 MAX_BACKGROUND = 8
 #: what one look at a command's output may bring; the rest stays in the sandbox's log.
@@ -127,6 +128,12 @@ class Shell:
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
 
+def _strange_sockets(ours: tuple[Path, ...]) -> list[Path]:
+    """Of the machine's services, where no hidden folder holds them already."""
+    known = (*ours, Path("/tmp"), Path("/run"), Path("/var/run"))
+    return sorted(path for path in listening_sockets() if not any(path.is_relative_to(folder) for folder in known))
+
+
 @contextmanager
 def open_shell(
     workspace: Workspace,
@@ -150,7 +157,7 @@ def open_shell(
             writable=(root,),
             # Connecting to a socket needs no right to write to its folder, and nobody shall put another there.
             readable=(*workspace.fixed_paths, root / PRIVATE, *((socket.parent,) if socket is not None else ()), gpu),
-            hidden=(*hidden, cache_dir()),
+            hidden=(*hidden, cache_dir(), *_strange_sockets((gpu, *((socket.parent,) if socket is not None else ())))),
             environment={**environment(gpu, os.environ.get("PATH", os.defpath)), **judge},
             limits=LIMITS,
         )
