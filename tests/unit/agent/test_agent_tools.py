@@ -25,6 +25,7 @@ def test_every_tool_has_a_schema_from_its_model() -> None:
         function = tool.schema()["function"]
         assert function["description"]
         assert function["parameters"]["additionalProperties"] is False
+        assert "$ref" not in str(function["parameters"]), "not every server follows references"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,8 @@ def test_every_tool_has_a_schema_from_its_model() -> None:
         ("Read", {}, "Call it as Read(path: string"),
         ("Read", {"path": "model.py", "lines": 3}, "lines: Extra inputs are not permitted"),
         ("Edit", {"path": "model.py", "old": "", "new": ""}, "Call it as Edit("),
-        ("Profile", {"configs": []}, "Call it as Profile(configs: array (optional)"),
+        ("Profile", {"configs": []}, "Call it as Profile(configs: array of object of integer (optional)"),
+        ("MultiEdit", {"path": "x"}, "edits: array of {old: string, new: string, replace_all: boolean (optional)}"),
         ("Finish", {"message": "x", "outcome": "won"}, '"not_covered"'),
         ("KillBash", {"shell_id": "shell-9"}, "Start one with Bash(background=true)"),
         ("Compile", {}, "There is no model_new.py yet"),

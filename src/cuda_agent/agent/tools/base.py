@@ -41,12 +41,32 @@ class Tool(Generic[A]):
     def description(self) -> str:
         return " ".join((self.arguments.__doc__ or "").split())
 
+    def parameters(self) -> dict[str, Any]:
+        """JSON schema of the arguments, whole in itself: not every server follows references."""
+        schema = self.arguments.model_json_schema()
+        definitions = schema.pop("$defs", {})
+        schema.pop("description", None)
+        plain: dict[str, Any] = _plain(schema, definitions)
+        return plain
+
     def schema(self) -> dict[str, Any]:
         """The tool as a function of the OpenAI protocol; the JSON schema comes from the arguments' model."""
-        parameters = self.arguments.model_json_schema()
-        parameters.pop("description", None)
-        parameters.pop("title", None)
-        for prop in parameters.get("properties", {}).values():
-            prop.pop("title", None)
+        parameters = self.parameters()
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
+
+
+def _plain(schema: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with its references filled in and without the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_plain(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _plain(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    kept = {key: value for key, value in schema.items() if key != "title"}
+    properties = kept.pop("properties", None)
+    plain = {key: _plain(value, definitions) for key, value in kept.items()}
+    if properties is not None:
+        plain["properties"] = {name: _plain(value, definitions) for name, value in properties.items()}
+    return plain

@@ -89,11 +89,14 @@ def _problems(error: ValidationError) -> str:
 
 
 def _usage(tool: Tool[Any]) -> str:
-    schema = tool.arguments.model_json_schema()
+    return f"Call it as {tool.name}({_fields(tool.parameters())}). {tool.description}"
+
+
+def _fields(schema: dict[str, Any]) -> str:
     required = schema.get("required", [])
     properties = schema.get("properties", {})
     parts = (f"{name}: {_kind(spec)}{'' if name in required else ' (optional)'}" for name, spec in properties.items())
-    return f"Call it as {tool.name}({', '.join(parts)}). {tool.description}"
+    return ", ".join(parts)
 
 
 def _kind(spec: dict[str, Any]) -> str:
@@ -101,4 +104,10 @@ def _kind(spec: dict[str, Any]) -> str:
         return " or ".join(_kind(part) for part in spec["anyOf"] if part.get("type") != "null")
     if "enum" in spec:
         return "|".join(map(json.dumps, spec["enum"]))
+    if spec.get("type") == "array" and "items" in spec:
+        return f"array of {_kind(spec['items'])}"
+    if spec.get("properties"):
+        return f"{{{_fields(spec)}}}"
+    if isinstance(spec.get("additionalProperties"), dict):
+        return f"object of {_kind(spec['additionalProperties'])}"
     return str(spec.get("type", "object"))
