@@ -98,7 +98,7 @@ class _Cpu:
             for at in st.staged:
                 printer.known[at] = f"w{at}[j * {stride} + {tap * dilation}]"
             for at in st.tables:
-                printer.known[at] = f"h{at}[{self._plane()}{self._tap(tap)}]"
+                printer.known[at] = f"h{at}[{self._factor(self._tap(tap))}]"
             inner = printer.statements(st.bodies)
             for at in st.reduces:
                 expr = work.nodes[at]
@@ -106,11 +106,12 @@ class _Cpu:
             lines += inner if len(inner) == len(st.reduces) else ["{", *(f"  {line}" for line in inner), "}"]
         return indent([*lines, *(f"r{at}[j] = a{at};" for at in st.reduces)], 12)
 
-    def _plane(self) -> str:
+    def _factor(self, tap: str) -> str:
+        """Where a tap's factor lies; neighbours are outputs where these are channels, otherwise taps."""
         plane = self.stencil.plane
-        if plane is None:
-            return ""
-        return f"{'j' if plane == self.stencil.last else f'o{plane}'} * TAPS + "
+        if plane == self.stencil.last:
+            return f"({tap}) * T{plane} + j"
+        return tap if plane is None else f"o{plane} * TAPS + {tap}"
 
     def _tap(self, last: int) -> str:
         st = self.stencil

@@ -167,10 +167,9 @@ class _Cuda:
         printer = Printer(work, self._lane, lambda at, expr: _read(printer, expr))
         for at in st.staged:
             printer.known[at] = f"w{at}[SHIFT + j * {stride} + {t_last} * {dilation}]" if slide else f"w{at}[SHIFT + j]"
-        lane = "+ j" if st.plane == st.last else ""
-        plane = f"(o{st.plane} {lane}) * TAPS + " if st.plane is not None else ""
+        factors = [line for at in st.tables for line in self._factors(at)]
         for at in st.tables:
-            printer.known[at] = f"h{at}[{plane}{self._tap()}]"
+            printer.known[at] = f"f{at}[j]" if st.plane == st.last else f"f{at}"
         steady, body = self._split(printer)
         for at in st.reduces:
             value = printer.known[work.nodes[at].args[0]]
@@ -188,7 +187,7 @@ class _Cuda:
             "tap_loops": [{"tap": s.tap, "taps": s.taps} for s in sorted(others, key=lambda s: s.axis)],
             "last_tap": {"tap": slide.tap, "taps": slide.taps} if slide else None,
             "row_loads": indent([line for lines in rows for line in lines], 8),
-            "tap_steady": indent(steady, 8),
+            "tap_steady": indent([*factors, *steady], 8),
             "tap_body": indent(body, 10),
             "row_length": f"(SHIFT + (OUT - 1) * {stride} + {(slide.taps - 1) * dilation if slide else 0} + 4) / 4 * 4",
         }
@@ -202,10 +201,6 @@ class _Cuda:
                 continue
             wanted.update(c for c in children(self.work.nodes[at]) if c not in moving and c not in printer.known)
         steady = printer.variables(sorted(at for at in wanted if self.work.nodes[at].op != "const"))
-        if self.stencil.plane != self.stencil.last:
-            for at in self.stencil.tables:
-                steady.append(f"const {self.stencil.type(at)} f{at} = {printer.known[at]};")
-                printer.known[at] = f"f{at}"
         return steady, printer.statements(self.stencil.bodies)
 
     def reads_beyond(self) -> bool:
@@ -230,16 +225,30 @@ class _Cuda:
             if slide and k != st.last:
                 position += f" + t{slide.tap} * {slide.dilation}"
             start = position if start == "0" else f"({start}) * E{k} + {position}"
-        type_, width = st.type(at), 16 // BYTES[self.work.nodes[at].type]
-        if not in_registers or width > 4:
-            return [f"const {type_}* w{at} = s{at} + {start};"]
+        if in_registers:
+            return self._held(f"w{at}", "ROW", f"s{at} + {start}", at)
+        return [f"const {st.type(at)}* w{at} = s{at} + {start};"]
+
+    def _factors(self, at: int) -> list[str]:
+        """Statements that give `f<at>`, a tap's factor: for each of a thread's outputs where these are channels."""
+        st = self.stencil
+        if st.plane == st.last:
+            return self._held(f"f{at}", "OUT", f"h{at} + ({self._tap()}) * T{st.last} + o{st.last}", at)
+        plane = f"o{st.plane} * TAPS + " if st.plane is not None else ""
+        return [f"const {st.type(at)} f{at} = h{at}[{plane}{self._tap()}];"]
+
+    def _held(self, name: str, length: str, start: str, at: int) -> list[str]:
+        """Statements that read from shared memory into registers, 16 bytes at once."""
+        type_, width = self.stencil.type(at), 16 // BYTES[self.work.nodes[at].type]
+        if width > 4:
+            return [f"const {type_}* {name} = {start};"]
         return [
-            f"{type_} w{at}[ROW];",
+            f"{type_} {name}[{length}];",
             "#pragma unroll",
-            f"for (int q = 0; q < ROW; q += {width}) {{",
-            f"  const auto piece = load_vector<{width}>(s{at} + {start} + q);",
+            f"for (int q = 0; q < {length}; q += {width}) {{",
+            f"  const auto piece = load_vector<{width}>({start} + q);",
             "#pragma unroll",
-            f"  for (int k = 0; k < {width}; ++k) w{at}[q + k] = piece.v[k];",
+            f"  for (int k = 0; k < {width}; ++k) {name}[q + k] = piece.v[k];",
             "}",
         ]
 
