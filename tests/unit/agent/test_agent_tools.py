@@ -174,3 +174,33 @@ def test_the_shell_where_namespaces_are_forbidden(run_directory: Path) -> None:
         assert said("echo 'int a;' > kernels/b.cu && cat kernels/b.cu") == "int a;\n"
         assert "hidden words" not in said(f"cat {run_directory}/secret.txt")
         assert "refused" not in said("exec 3<>/dev/tcp/127.0.0.1/9 && echo open"), "not even an answer"
+
+
+@pytest.mark.parametrize(
+    "nasty",
+    ["\0", "a\0b", "\ud800", "x" * 5000, "kernels/" + "y" * 300 + ".cu", "", ".", "/", "~", "\n", "-e", "[", "*" * 40],
+)
+@pytest.mark.parametrize(
+    "tool", ["Bash", "Read", "Write", "Edit", "MultiEdit", "Glob", "Grep", "BashOutput", "KillBash", "Finish"]
+)
+def test_nothing_that_a_model_writes_is_a_crash(calls: Calls, tool: str, nasty: str) -> None:
+    """Control characters, lone surrogates, names that are too long: an answer each."""
+    arguments: dict[str, dict[str, object]] = {
+        "Bash": {"command": nasty, "timeout_s": 5},
+        "Read": {"path": nasty},
+        "Write": {"path": nasty, "content": nasty},
+        "Edit": {"path": nasty, "old": nasty, "new": "b"},
+        "MultiEdit": {"path": nasty, "edits": [{"old": nasty, "new": "b"}]},
+        "Glob": {"pattern": nasty},
+        "Grep": {"pattern": nasty, "glob": nasty},
+        "BashOutput": {"shell_id": nasty},
+        "KillBash": {"shell_id": nasty},
+        "Finish": {"message": nasty},
+    }
+    result = calls(tool, **arguments[tool])
+    assert isinstance(result.text, str)
+    result.model_dump_json()
+    assert calls("Write", path="kernels/a.cu", content=nasty).model_dump_json()
+    if tool == "Grep":
+        calls("Grep", pattern=nasty).model_dump_json()
+        calls("Grep", pattern=".", glob=nasty).model_dump_json()

@@ -73,6 +73,9 @@ class Toolbox:
             return Answer(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
         if call.malformed:
             return Answer(f"Wrong call: {call.malformed}\n{_usage(tool)}", ok=False)
+        unusable = _unusable(call.arguments)
+        if unusable:
+            return Answer(f"Wrong call: an argument holds {unusable}. Leave it out.", ok=False)
         try:
             arguments = tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
@@ -86,6 +89,16 @@ class Toolbox:
 def _problems(error: ValidationError) -> str:
     lines = (f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors()[:5])
     return "Wrong call: " + "; ".join(lines)
+
+
+def _unusable(value: object) -> str:
+    """What no file, path or command can hold, where a text in the arguments holds it."""
+    if isinstance(value, str):
+        if "\0" in value:
+            return "a null character"
+        return "half of a surrogate pair" if any("\ud800" <= letter <= "\udfff" for letter in value) else ""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((found for part in parts if (found := _unusable(part))), "")
 
 
 def _usage(tool: Tool[Any]) -> str:
