@@ -60,7 +60,7 @@ def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> list[RenderableType]:
         parts.append(trajectory_view(Trajectory.read(run.path)))
     else:
         parts.append(Text(f"The run hasn't ended; it may be at work, or: cuda-agent resume {run.path}"))
-    others = sorted(path.name for path in run.path.glob("agent-*"))
-    if others:
-        parts.append(Text(f"One of several agents; the others: {', '.join(str(run.path / name) for name in others)}"))
+    inner = sorted(str(path) for path in (*run.path.glob("agent-*"), *run.path.glob("seed")))
+    if inner:
+        parts.append(Text(f"Runs inside, to be shown each: {', '.join(inner)}"))
     return parts
