@@ -90,12 +90,20 @@ def _take_call(answer: _Answer, part: Any) -> int:
 
 
 def _reply(answer: _Answer, request: Request) -> Reply:
-    text, reasoning = "".join(answer.text), "".join(answer.reasoning)
+    text, reasoning = well_formed("".join(answer.text)), well_formed("".join(answer.reasoning))
     if not reasoning:
         text, reasoning = _split_thoughts(text)
-    calls = tuple(CallText(call.id, call.name, "".join(call.arguments)) for call in answer.calls)
+    calls = tuple(
+        CallText(well_formed(call.id), well_formed(call.name), well_formed("".join(call.arguments)))
+        for call in answer.calls
+    )
     written = len(text) + len(reasoning) + sum(len(call.name) + len(call.arguments) for call in calls)
     return Reply(text.strip(), reasoning, calls, _usage(answer.usage, request, written), answer.finish)
+
+
+def well_formed(text: str) -> str:
+    """Text that can be written down: a surrogate pair in two pieces becomes one character, a lone half U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _split_thoughts(text: str) -> tuple[str, str]:

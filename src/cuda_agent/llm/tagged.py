@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cuda_agent.llm.chat import CallText
+from cuda_agent.llm.stream import well_formed
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _BLOCK = re.compile(re.escape(_OPEN) + r"(.*?)" + re.escape(_CLOSE), re.DOTALL)
@@ -63,14 +64,14 @@ def write_result(name: str, text: str) -> str:
 def _call(body: str) -> CallText:
     try:
         value = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return CallText("", _name_in(body), "", problem=f"the block isn't JSON: {error} ({_cut(body)})")
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
         return CallText("", _name_in(body), "", problem=f"the block needs exactly name and arguments ({_cut(body)})")
     name, arguments = value["name"], value["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return CallText("", _name_in(body), "", problem=f"name is a string, arguments an object ({_cut(body)})")
-    return CallText("", name, json.dumps(arguments, ensure_ascii=False))
+    return CallText("", well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
 
 
 def _name_in(body: str) -> str:

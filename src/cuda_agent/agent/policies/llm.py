@@ -16,6 +16,7 @@ from cuda_agent.llm import tagged
 from cuda_agent.llm.chat import CallText, ChatClient, ContextExceeded, Reply
 from cuda_agent.llm.client import make_client
 from cuda_agent.llm.prices import cost_of
+from cuda_agent.llm.stream import well_formed
 
 #: where the server refuses a request as too long, it is composed anew for these parts of that length.
 _SMALLER = (0.75, 0.5, 0.25)
@@ -79,7 +80,9 @@ def _call(written: CallText, finish: str) -> ToolCall:
     if not problem:
         try:
             arguments = json.loads(written.arguments or "{}")
-        except ValueError as error:
+            # Escapes in it may stand for halves of surrogate pairs, which no file can hold.
+            arguments = json.loads(well_formed(json.dumps(arguments, ensure_ascii=False)))
+        except (ValueError, RecursionError) as error:
             problem = f"the arguments aren't JSON: {error}"
         else:
             if not isinstance(arguments, dict):
