@@ -86,6 +86,7 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "more": (lambda x: (F.elu(x), F.selu(x), F.softsign(x), F.logsigmoid(x), F.relu6(x)), [_r(999) * 5]),
     "trigonometry": (lambda x: (x.sin() + x.cos(), torch.atan(x), torch.erf(x), torch.log1p(x.abs())), [_r(777) * 9]),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)) + 1, [_r(5, 17)]),
+    "pad_integers": (lambda x: F.pad(x, (1, 2)) * 2, [_i(100, 5, 17)]),
     "index": (lambda x, i: x[:, i] * 2, [_r(5, 17), _i(17, 9)]),
     "flip": (lambda x: x.flip(1) + 1, [_r(5, 17)]),
     "powers": (
@@ -196,6 +197,10 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
     "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
     "local_contrast": (local_contrast, [_r(2, 3, 18, 20)]),
     "pool_of_softmax": (lambda x: F.max_pool2d(x.softmax(1), 2), [_r(2, 3, 8, 10)]),
+    "pool_of_embedding": (
+        lambda w, i: F.max_pool1d(F.embedding(i, w).transpose(1, 2), 3, 2, 1),
+        [_r(40, 24), _i(40, 3, 17)],
+    ),
     "pool_channels_last": (lambda x: F.max_pool2d(x, 3, 2, 1) * 2, [_last(2, 40, 9, 12)]),
     "pool_and_shuffle": (lambda x: F.pixel_shuffle(F.max_pool2d(x, 2), 2), [_r(2, 8, 8, 10)]),
     "depthwise_glu": (nn.Sequential(nn.GLU(1), _channels(6, 15, dims=1, padding=7), nn.SiLU()), [_r(2, 12, 132)]),

@@ -200,7 +200,7 @@ def depthwise(b: Builder, node: Node) -> str:
     x, weight, bias = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "bias")
     call = read(b, node)
     if call is None or not call.is_stencil:
-        raise CantLower("has groups of several channels, or many taps")
+        raise CantLower("takes several channels together, or many taps, or another type than 16- and 32-bit floats")
     inner = b.internal(call.result.dtype)
     directions = [Direction(a.result, a.filter, a.stride, a.dilation, a.before) for a in call.axes]
     count, multiple = len(directions), call.out_channels // call.groups

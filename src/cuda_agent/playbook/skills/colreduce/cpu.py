@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, render
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, literal, render
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.passes import Pass, exact, passes
@@ -40,7 +40,7 @@ class _Columns:
     def load(self, at: int, expr: Expr) -> str:
         read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
         if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
         return read
 
     def decode_cols(self) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
-    C_TYPES,
     Printer,
     decode,
     header,
     indent,
     launcher,
+    literal,
     parameters,
     render,
     storage_type,
@@ -145,7 +145,7 @@ def _cpu(work: Kernel, name: str) -> str:
 
     def load(at: int, expr: Expr) -> str:
         read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
+        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
 
     printer = Printer(work, axis, load)
     body = printer.statements([s.node for s in work.stores])

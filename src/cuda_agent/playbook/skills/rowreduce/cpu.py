@@ -62,7 +62,7 @@ class _Rows:
     def load(self, at: int, expr: Expr) -> str:
         read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
         if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
         return read
 
     def decode_rows(self) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, storage_type
+from cuda_agent.playbook.codegen import Printer, assignment, literal, storage_type
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
@@ -34,7 +34,7 @@ class Lanes:
             return self.texts[at]
         read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
         if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())"
+            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
         return read
 
     def is_late(self, expr: Expr) -> bool:
@@ -62,7 +62,7 @@ class Lanes:
         value = f"load_vector<WIDTH>({buffer} + {address})" if self.is_vector(expr.coord) else f"{buffer}[{address}]"
         if not expr.guards:
             return [f"{target} = {value};"]
-        empty = f"{target} = {self.variable_type(expr)}();"
+        empty = f"{target} = {{}};"
         return [empty, f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
 
     def name_load(self, at: int, variable: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, assignment, decode, indent, literal, render
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
@@ -46,7 +46,7 @@ class _Cpu:
 
         def load(at: int, expr: Expr) -> str:
             read, test = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])", printer.test(expr.guards)
-            return read if test == "true" else f"(({test}) ? {read} : {C_TYPES[expr.type]}())"
+            return read if test == "true" else f"(({test}) ? {read} : {literal(0, expr.type)})"
 
         printer = _Skipping(work, axis, load, skip=skip)
         return printer

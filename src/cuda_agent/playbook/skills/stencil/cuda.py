@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, common_width, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, literal, render
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import children
@@ -63,8 +63,8 @@ def _is_uniform(expr: Expr, along: tuple[int, int], width: int, shift: int) -> b
 
     def holds(bound: Bound) -> bool:
         coef = bound.coord.coef(along)
-        if coef == 0:
-            return True
+        if coef == 0 or bound.coord.dynamic:
+            return not bound.coord.dynamic
         others = all(c % width == 0 for dim, c in bound.coord.terms if dim != along)
         ends = (bound.low or 0) % width == 0 and (bound.high or 0) % width == 0
         return coef == 1 and others and ends and (bound.coord.const - shift) % width == 0
@@ -323,7 +323,7 @@ class _Cuda:
 
 def _read(printer: Printer, expr: Expr) -> str:
     read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-    return f"(({printer.test(expr.guards)}) ? {read} : {C_TYPES[expr.type]}())" if expr.guards else read
+    return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
 
 
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
