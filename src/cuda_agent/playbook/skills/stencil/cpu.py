@@ -18,7 +18,7 @@ from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
 from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes
 
 #: outputs of a tile
-_TARGETS = (8192, 2048, 32768)
+_TARGETS = (2048, 8192, 32768)
 _WIDE = 2048
 _CACHE_BYTES = 256 << 10
 
