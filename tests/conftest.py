@@ -16,7 +16,9 @@ from cuda_agent.core.stack import query_gpus
 _HERE = Path(__file__).parent
 # Those that are data are no modules: among the specimens are files that shadow others on purpose.
 _DATA = {"data", "specimens", "honest", "common", "__pycache__"}
-_FOLDERS = [path for path in sorted(_HERE.rglob("*")) if path.is_dir() and not _DATA & set(path.relative_to(_HERE).parts)]
+_FOLDERS = [
+    path for path in sorted(_HERE.rglob("*")) if path.is_dir() and not _DATA & set(path.relative_to(_HERE).parts)
+]
 sys.path[:0] = [str(path) for path in (_HERE, *_FOLDERS)]
 
 _own_cache = pytest.StashKey[str]()

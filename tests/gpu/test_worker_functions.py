@@ -47,7 +47,7 @@ def test_oracle_and_graph_agree_with_the_cpu(name):
     assert oracle.complete and expected.complete, (oracle.reason, expected.reason)
     for one, other in zip(tree_leaves(oracle.value), tree_leaves(expected.value), strict=True):
         if isinstance(one, torch.Tensor):
-            # CUDA's own float64 kernels aren't wholly that: hardswish's 1/6 is a float, weight_norm takes its root by sqrtf.
+            # CUDA's float64 kernels aren't wholly that: hardswish's 1/6 is a float, weight_norm's root is sqrtf.
             torch.testing.assert_close(one.cpu(), other, rtol=2e-7, atol=2e-7)
     graph, same = capture(model, moved(inputs, "cuda"), task), capture(on_cpu, inputs, task)
     assert computing(graph) == computing(same)

@@ -143,9 +143,7 @@ class Compiler:
 
     def object_key(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> str:
         made_with = header.parent.name if header else ""
-        return digest_text(
-            _OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files)
-        )
+        return digest_text(_OBJECT_FORMAT, self.tools.fingerprint, *command, made_with, source, digest_files(files))
 
     def compile(
         self,
