@@ -3,9 +3,7 @@
 
 #include "../binding_registry.h"
 #include "add_bias.h"
-#ifdef CUDA_AGENT_DEVICE_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#else
+#ifndef CUDA_AGENT_DEVICE_CUDA
 #include <ATen/ops/mm.h>
 #endif
 
@@ -13,10 +11,8 @@ static torch::Tensor project(torch::Tensor x, torch::Tensor weight, torch::Tenso
   TORCH_CHECK(x.is_contiguous() && weight.is_contiguous(), "contiguous tensors are needed");
   auto out = torch::empty({x.size(0), weight.size(1)}, x.options());
 #ifdef CUDA_AGENT_DEVICE_CUDA
-  const float one = 1, zero = 0;
-  const int rows = x.size(0), depth = x.size(1), width = weight.size(1);
-  cublasSgemm(at::cuda::getCurrentCUDABlasHandle(), CUBLAS_OP_N, CUBLAS_OP_N, width, rows, depth, &one,
-              weight.data_ptr<float>(), width, x.data_ptr<float>(), depth, &zero, out.data_ptr<float>(), width);
+  vendor_product(out.data_ptr<float>(), x.data_ptr<float>(), weight.data_ptr<float>(), x.size(0), x.size(1),
+                 weight.size(1), CURRENT_STREAM);
 #else
   at::mm_out(out, x, weight);
 #endif
