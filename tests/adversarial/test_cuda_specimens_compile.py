@@ -17,4 +17,6 @@ CUDA = [item for item in specimens() if item.device is Device.CUDA]
 def test_sources_compile(specimen: Specimen) -> None:
     outcomes = compile_only(specimen.candidate, device=Device.CUDA, options=options(Device.CUDA), arch="9.0")
     faults = {name: f"{outcome.fault}\n{outcome.log[-1500:]}" for name, outcome in outcomes.items() if outcome.fault}
+    if any("cublas_v2.h: No such file" in fault for fault in faults.values()):
+        pytest.skip("cuBLAS's headers are missing here")
     assert not faults
