@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +26,9 @@ _own_cache = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that runs the tests in the background has Ctrl-C ignored, which the commands under test would inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # xdist's workers inherit the variable, so they share the first process's folder; set it yourself to keep one.
     if "CUDA_AGENT_CACHE" not in os.environ:
         config.stash[_own_cache] = os.environ["CUDA_AGENT_CACHE"] = tempfile.mkdtemp(prefix="cuda-agent-tests-")
