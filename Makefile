@@ -39,7 +39,8 @@ unit: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto --maxprocesses 4 -m "not integration and not gpu and not adversarial"
 
 integration: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "(integration or gpu) and not adversarial"
+	$(BIN)/pytest -n auto --maxprocesses 4 -m "integration and not (alone or gpu or adversarial)"
+	$(BIN)/pytest -m "(alone or gpu) and not adversarial"
 
 adversarial: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/adversarial

@@ -28,7 +28,13 @@ ATTEMPTS = 3
 
 def _marked(specimen: Specimen) -> pytest.ParameterSet:
     marks = [pytest.mark.adversarial] if not specimen.ci or specimen.device is Device.CUDA else []
-    marks += [pytest.mark.gpu] if specimen.device is Device.CUDA else [pytest.mark.integration] if specimen.ci else []
+    marks += (
+        [pytest.mark.gpu]
+        if specimen.device is Device.CUDA
+        else [pytest.mark.integration, pytest.mark.alone]
+        if specimen.ci
+        else []
+    )
     if specimen.open:
         marks.append(pytest.mark.xfail(reason=specimen.open, strict=False))
     return pytest.param(specimen, id=specimen.id, marks=marks)

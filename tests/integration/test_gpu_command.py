@@ -19,7 +19,7 @@ from cuda_agent.agent.shell import Shell
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, available_level
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
 @pytest.fixture

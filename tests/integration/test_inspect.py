@@ -14,7 +14,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.inspection import say_inspection
 from integration.scripted_runs import FILES, SOURCE
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.verify import Verification
 from judge_specimens import TASK
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 BINDING = """
 #include <torch/types.h>

@@ -21,7 +21,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.reward import reward
 from cuda_agent.workspace.process import descendants
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 TASK = Task(
     name="add_relu",

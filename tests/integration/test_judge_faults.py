@@ -24,7 +24,7 @@ from fault_specimens import HONEST as HONEST_WORKSPACE
 from fault_specimens import Fault, faults, faulty, small_axpby
 from judge_specimens import HONEST, TASK, specimen, verified
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 CALL_TIMEOUT_S = 12.0
 

@@ -23,7 +23,7 @@ from cuda_agent.judge.pool import Pool, building, timing
 from cuda_agent.workspace.process import descendants
 from published_workspace import axpby_candidate, axpby_task
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2, call_timeout_s=30.0)
 

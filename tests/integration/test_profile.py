@@ -17,7 +17,7 @@ from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.workspace.sandbox import available_level
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 SOURCE = """
 import torch

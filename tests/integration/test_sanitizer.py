@@ -16,7 +16,7 @@ from cuda_agent.judge import sanitizer
 from cuda_agent.judge.session import JudgeSession
 from judge_specimens import HONEST, TASK, specimen
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 STAND_IN = """#!/bin/sh
 while [ "$1" != "-P" ]; do last="$1"; shift; done

@@ -11,7 +11,7 @@ from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device
 from cuda_agent.judge import stability
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
 def test_the_same_program_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
