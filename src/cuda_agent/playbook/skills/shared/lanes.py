@@ -62,8 +62,9 @@ class Lanes:
         value = f"load_vector<WIDTH>({buffer} + {address})" if self.is_vector(expr.coord) else f"{buffer}[{address}]"
         if not expr.guards:
             return [f"{target} = {value};"]
-        empty = f"{target} = {{}};"
-        return [empty, f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
+        # `{}` alone fits several assignments of a 16-bit float.
+        nothing = "{}" if self.is_vector(expr.coord) else f"static_cast<{self.variable_type(expr)}>(0.0f)"
+        return [f"{target} = {nothing};", f"if ({self.scalar.test(expr.guards)}) {target} = {value};"]
 
     def name_load(self, at: int, variable: str) -> None:
         """From now on this load's value is in a variable."""
