@@ -89,6 +89,8 @@ def play(whole: Run) -> Trajectory:
             pool.close()
             _wait(agents, _END_TIMEOUT_S)
         results = [agent.result for agent in agents if agent.result is not None]
+        # One that was interrupted alone can go on, so the whole can.
+        interrupted = interrupted or any(run.outcome == Outcome.INTERRUPTED.value for run in results)
         if not results:
             raise next((agent.error for agent in agents if agent.error is not None), None) or KeyboardInterrupt
         best = _best(results)
