@@ -208,6 +208,7 @@ def test_cuda_sources_compile_without_a_gpu() -> None:
 
 
 def test_builds_at_the_reduced_level_too(axpby: Candidate) -> None:
+    build_cpu(axpby)
     report = build_cpu(changed(axpby, "kernels/axpby.cpp", "alpha", "first"), sandbox="reduced").report
     assert report.succeeded, report.log
     assert report.compiled_objects == 1
