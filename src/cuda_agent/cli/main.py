@@ -13,6 +13,7 @@ import typer
 from cuda_agent.cli import doctor, init, judge, mcp, optimize, replay, resume, show
 from cuda_agent.cli.errors import report
 from cuda_agent.cli.output import emit
+from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
 
@@ -38,6 +39,7 @@ app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("mcp")(mcp.command)
 app.command("doctor")(doctor.command)
+app.add_typer(tasks)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,21 @@
+"""cuda-agent tasks: from libraries to clean, timed, decontaminated problems. One file a command."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    name="tasks",
+    help="Makes data sets of tasks: crawl, compose, filter, decontaminate, export.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Makes data sets of tasks: crawl, compose, filter, decontaminate, export."""
+
+
+# Each command is a file of its own with `command`: app.command("crawl")(crawl.command).
