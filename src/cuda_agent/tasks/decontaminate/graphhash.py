@@ -1,0 +1,185 @@
+"""A task's operator graph as one hash, equal for tasks that compute the same at other sizes.
+
+Left out of it: shapes, numbers, names, the order of nodes and inputs, float types and casts between them, views that
+move nothing, whether a tensor is an input, a weight or a constant, dead nodes, and whether a common value is computed
+once or again. What stays: the operators, what flows where, flags that are true, words, integer types, and of lists of
+numbers their length, which tells a 2-D window from a 3-D one.
+
+Nodes are coloured by what they compute and by who uses it (Weisfeiler-Leman over the acyclic graph), and the colours
+are hashed as a multiset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref
+from cuda_agent.core.hashing import digest_text
+
+#: changes when hashes of an older version can't be compared any more.
+VERSION = 1
+_ROUNDS = 2
+
+_VIEWS = frozenset((
+    "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand", "clone", "contiguous", "alias", "detach",
+    "lift_fresh_copy",
+))  # fmt: skip
+_COMMUTE = frozenset((
+    "add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "hypot", "logaddexp",
+))  # fmt: skip
+_SAME = {
+    "mm": "matmul",
+    "bmm": "matmul",
+    "mv": "matmul",
+    "dot": "matmul",
+    "transpose": "permute",
+    "t": "permute",
+    "square": "pow",
+    "rsub": "sub",
+    "true_divide": "div",
+    "clamp_min": "clamp",
+    "clamp_max": "clamp",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "split_with_sizes": "split",
+    "chunk": "split",
+}
+
+
+@dataclass
+class _Value:
+    """A value of the graph. `arguments`: (place, value's key), the place None where order means nothing."""
+
+    label: str
+    arguments: list[tuple[str, str]] = field(default_factory=list)
+
+
+def graph_hash(graph: Graph) -> str:
+    """SHA-256 (hex) of `graph` with shapes abstracted."""
+    values, outputs = _values(graph)
+    live = _reachable(values, outputs)
+    order = [key for key in values if key in live]
+    colours = {key: digest_text(values[key].label) for key in order}
+    users: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for key in order:
+        for place, argument in values[key].arguments:
+            users[argument].append((place, key))
+    for _ in range(_ROUNDS):
+        for key in order:
+            colours[key] = _mixed(colours[key], values[key].arguments, colours)
+        for key in reversed(order):
+            colours[key] = _mixed(colours[key], users[key], colours)
+    ends = sorted(colours[key] for key in outputs)
+    return digest_text(f"graph {VERSION}", *sorted(colours.values()), "outputs", *ends)
+
+
+def graph_operators(graph: Graph) -> tuple[str, ...]:
+    """Base names of the operators, sorted, each once: `conv2d`, `relu`."""
+    return tuple(sorted({_base(node.op) for node in graph.nodes if node.op != "getitem"}))
+
+
+def _mixed(colour: str, around: Iterable[tuple[str, str]], colours: Mapping[str, str]) -> str:
+    return digest_text(colour, *sorted(f"{place}:{colours[key]}" for place, key in around))
+
+
+def _reachable(values: Mapping[str, _Value], outputs: Iterable[str]) -> set[str]:
+    live: set[str] = set()
+    waiting = list(outputs)
+    while waiting:
+        key = waiting.pop()
+        if key not in live:
+            live.add(key)
+            waiting += [argument for _, argument in values[key].arguments]
+    return live
+
+
+def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
+    """Values by key in topological order, and the keys that are returned. A value computed twice has one key."""
+    keys = {item.name: f"input {item.name}" for item in graph.inputs}
+    values = {keys[item.name]: _Value(f"given {_kind(item.meta.dtype)}") for item in graph.inputs}
+    for node in graph.nodes:
+        passed = _passed_through(node)
+        if passed is not None:
+            keys[node.name] = keys[passed]
+            continue
+        name = _base(node.op)
+        value, exact = _value(node, name, keys)
+        key = digest_text(value.label, exact)
+        keys[node.name] = key
+        values.setdefault(key, value)
+    return values, [keys[name] for name in graph.outputs if name in keys]
+
+
+def _passed_through(node: Node) -> str | None:
+    """The name of the argument that `node` only shows otherwise, or holds in another float type."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Ref):
+        return None
+    name = node.op.split(".")[1] if "." in node.op else node.op
+    if name in _VIEWS:
+        return first.ref
+    to = node.kwargs.get("dtype")
+    if name == "_to_copy" and isinstance(to, DtypeArg) and _kind(to.dtype) == "float":
+        return first.ref
+    return None
+
+
+def _value(node: Node, name: str, keys: Mapping[str, str]) -> tuple[_Value, str]:
+    """The value with what is said of it, and all of its arguments exactly."""
+    given: dict[str, Any] = {str(place): argument for place, argument in enumerate(node.args)} | dict(node.kwargs)
+    arguments: list[tuple[str, str]] = []
+    words: list[str] = []
+    longest = 0
+    for place, argument in given.items():
+        for inner, leaf in _leaves(argument, place):
+            if isinstance(leaf, Ref):
+                arguments.append((inner, keys[leaf.ref]))
+            elif leaf is True or isinstance(leaf, str | DtypeArg | NonFinite):
+                words.append(_word(inner, leaf))
+            elif node.op == "getitem":
+                words.append(str(leaf))
+        if isinstance(argument, list) and argument and not any(isinstance(item, Ref) for item in argument):
+            longest = max(longest, len(argument))
+    exact = json.dumps([_exact(given[place], keys) for place in given] + sorted(node.kwargs))
+    if name in _COMMUTE:
+        arguments = [("", key) for _, key in arguments]
+    return _Value(" ".join([name, str(longest), *sorted(words)]), arguments), exact
+
+
+def _leaves(argument: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(argument, list):
+        for index, item in enumerate(argument):
+            yield from _leaves(item, f"{place}.{index}")
+    else:
+        yield place, argument
+
+
+def _word(place: str, leaf: Any) -> str:
+    if isinstance(leaf, DtypeArg):
+        return f"to {_kind(leaf.dtype)}"
+    return f"{place}={leaf}" if leaf is True else str(leaf.nonfinite if isinstance(leaf, NonFinite) else leaf)
+
+
+def _exact(argument: Any, keys: Mapping[str, str]) -> Any:
+    if isinstance(argument, Ref):
+        return {"value": keys[argument.ref]}
+    if isinstance(argument, list):
+        return [_exact(item, keys) for item in argument]
+    return repr(argument)
+
+
+def _base(op: str) -> str:
+    """`aten.mm.default` -> `matmul`."""
+    parts = op.split(".")
+    name = (parts[1] if len(parts) > 1 else op).rstrip("_")
+    return _SAME.get(name, name)
+
+
+def _kind(dtype: str) -> str:
+    if "float" in dtype or "complex" in dtype:
+        return "float" if "float" in dtype else "complex"
+    return "bool" if dtype == "bool" else "int"
