@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from cuda_agent.cli.tasks import crawl
+
 app = typer.Typer(
     name="tasks",
     help="Makes data sets of tasks: crawl, compose, filter, decontaminate, export.",
@@ -19,3 +21,4 @@ def _root() -> None:
 
 
 # Each command is a file of its own with `command`: app.command("crawl")(crawl.command).
+app.command("crawl")(crawl.command)

@@ -1,0 +1,94 @@
+"""A seed with every size and every argument chosen: its source and its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.tasks.expressions import evaluate, fill, shape
+from cuda_agent.tasks.records import Port, Seed
+
+_DTYPES = {
+    "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64,
+    "int64": torch.int64, "int32": torch.int32, "bool": torch.bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """`names`: dimensions and parameters; `leading`: what the `*` of its layouts stands for."""
+
+    seed: Seed
+    names: Mapping[str, Any]
+    leading: tuple[int, ...]
+
+    def holds(self) -> bool:
+        """Whether all of the seed's conditions do."""
+        return all(evaluate(condition, self.names) for condition in self.seed.where)
+
+    def constructor(self) -> str | None:
+        """Source of the layer. Raises UsageError."""
+        written = {name: repr(value) for name, value in self.names.items()}
+        return None if self.seed.constructor is None else fill(self.seed.constructor, written)
+
+    def call(self) -> str:
+        """Source of the call, with `layer` and the names of the ports as variables. Raises UsageError."""
+        written = {name: repr(value) for name, value in self.names.items()} | {"layer": "layer"}
+        return fill(self.seed.call, written | {port.name: port.name for port in self.seed.ports})
+
+    def inputs(self, device: str = "cpu") -> dict[str, torch.Tensor]:
+        """Fresh tensors for all ports, drawn with torch's generator."""
+        return {port.name: self._tensor(port, device) for port in self.seed.ports}
+
+    def cost(self, inputs: int, weights: int, outputs: int) -> tuple[float, float]:
+        """(FLOPs, bytes moved). Raises UsageError."""
+        names = {**self.names, "inputs": inputs, "weights": weights, "outputs": outputs}
+        return float(evaluate(self.seed.flops, names)), float(evaluate(self.seed.moved, names))
+
+    def _tensor(self, port: Port, device: str) -> torch.Tensor:
+        sizes, dtype = shape(port.layout, self.names, self.leading), _DTYPES[port.dtype]
+        if port.values == "indices":
+            high = int(evaluate(port.high or "2", self.names))
+            return torch.randint(0, high, sizes, dtype=dtype, device=device)
+        if port.values == "mask":
+            return (torch.rand(sizes, device=device) > 0.5).to(dtype)
+        if port.values == "positions":
+            return torch.arange(sizes[-1], dtype=dtype, device=device).expand(sizes)
+        return _DRAWS[port.values](sizes, device).to(dtype)
+
+
+def _signs(sizes: tuple[int, ...], device: str) -> torch.Tensor:
+    return torch.randint(0, 2, sizes, device=device) * 2.0 - 1.0
+
+
+_DRAWS = {
+    "normal": lambda sizes, device: torch.randn(sizes, device=device),
+    "uniform": lambda sizes, device: torch.rand(sizes, device=device),
+    "positive": lambda sizes, device: torch.rand(sizes, device=device) + 0.1,
+    "probabilities": lambda sizes, device: torch.randn(sizes, device=device).softmax(-1),
+    "log_probabilities": lambda sizes, device: torch.randn(sizes, device=device).log_softmax(-1),
+    "signs": _signs,
+}
+
+
+def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> Iterator[Binding]:
+    """One with the first choice of every parameter, then each other choice of each once; those whose conditions hold.
+
+    Raises UsageError when an expression can't be evaluated, or no choice at all meets the conditions."""
+    wanted: list[dict[str, int]] = [{}]
+    wanted += [{item.name: at} for item in seed.parameters for at in range(1, len(item.choices))]
+    found = False
+    for picks in wanted:
+        names: dict[str, Any] = dict(small)
+        for parameter in seed.parameters:
+            names[parameter.name] = evaluate(parameter.choices[picks.get(parameter.name, 0)], names)
+        binding = Binding(seed, names, leading)
+        if binding.holds():
+            found = True
+            yield binding
+    if not found:
+        raise UsageError(f"{seed.name}: no choice meets its conditions at small sizes", "Mend its page")

@@ -1,0 +1,127 @@
+"""The catalogue: one YAML file for each family of operators, how a person would call each of them.
+
+An operator may have a module, a functional and a method spelling; each is a seed of its own where the installed library
+has it. What a file says at its top holds for all of its operators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.tasks.records import Parameter, Port, Seed
+
+FOLDER = Path(__file__).parent / "operators"
+Spelling = Literal["module", "functional", "method"]
+_SPELLINGS: tuple[Spelling, ...] = ("module", "functional", "method")
+_IMPORTS = (
+    ("nn.", "from torch import nn"),
+    ("F.", "import torch.nn.functional as F"),
+    ("torch.", "import torch"),
+)
+_DEFAULTS = {"flops": "outputs", "moved": "4 * (inputs + weights + outputs)"}
+_SHARED = ("ports", "parameters", "where", "flops", "moved")
+#: small sizes at which a seed is tried on the CPU.
+SMALL = {"N": 2, "B": 2, "C": 8, "D": 16, "E": 16, "L": 16, "H": 16, "W": 16, "T": 8, "M": 8, "K": 16, "P": 12, "V": 32}
+SMALL_LEADING = (2, 6)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A seed of the catalogue and the small sizes at which it is tried."""
+
+    seed: Seed
+    small: dict[str, int]
+
+
+def _port(name: str, told: Any) -> Port:
+    return Port(name=name, layout=told) if isinstance(told, str) else Port(name=name, **told)
+
+
+def _choices(told: Any) -> tuple[str, ...]:
+    return tuple(str(item) for item in told) if isinstance(told, list) else (str(told),)
+
+
+def _imports(*texts: str | None) -> tuple[str, ...]:
+    joined = " ".join(text for text in texts if text)
+    return tuple(line for prefix, line in _IMPORTS if re.search(rf"(?<![\w.]){re.escape(prefix)}", joined))
+
+
+def _callee(text: str) -> str:
+    """`nn.Conv2d` of `nn.Conv2d({C}, 3)`; `Tensor.cumsum` of `{x}.cumsum(-1)`."""
+    match = re.search(r"^\{x\}\.(\w+)", text)
+    if match:
+        return f"Tensor.{match[1]}"
+    match = re.search(r"(?<![\w.])((?:nn|F|torch)\.[\w.]*\w)", text)
+    return match[1] if match else text
+
+
+def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """The parameters that a spelling uses, and those that their choices use."""
+    kept: list[Parameter] = []
+    wanted = " ".join(texts)
+    for name, told in reversed(parameters.items()):
+        if re.search(rf"\b{name}\b", wanted):
+            kept.append(Parameter(name=name, choices=_choices(told)))
+            wanted += " " + " ".join(kept[-1].choices)
+    return tuple(reversed(kept))
+
+
+def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], page: dict[str, Any]) -> Seed:
+    own: dict[str, Any] = {"call": told} if isinstance(told, str) else dict(told)
+    found: dict[str, Any] = {name: own.get(name, about.get(name, page.get(name))) for name in (*_SHARED, "says")}
+    ports = tuple(_port(name, item) for name, item in found["ports"].items())
+    constructor, call = None, own["call"]
+    if spelling == "module":
+        constructor, call = call, own.get("forward", "{layer}(" + ", ".join(f"{{{port.name}}}" for port in ports) + ")")
+    templates = (constructor or "", call, *(port.layout for port in ports), *(port.high or "" for port in ports))
+    parameters = _needed(found["parameters"] or {}, templates)
+    used = " ".join((*templates, *(choice for parameter in parameters for choice in parameter.choices)))
+    sizes = page.get("sizes", {}) | about.get("sizes", {}) | own.get("sizes", {})
+    names = set(re.findall(r"\w+", used))
+    return Seed(
+        name=own.get("name", _callee(constructor or call)),
+        library="torch",
+        operator=operator,
+        family=page["family"],
+        spelling=spelling,
+        ports=ports,
+        parameters=parameters,
+        imports=_imports(constructor, call),
+        constructor=constructor,
+        call=call,
+        where=tuple(found["where"] or ()),
+        flops=str(found["flops"] or _DEFAULTS["flops"]),
+        moved=str(found["moved"] or _DEFAULTS["moved"]),
+        sizes={name: tuple(choices) for name, choices in sizes.items() if name in names},
+        says=found["says"],
+    )
+
+
+def _entries(page: dict[str, Any]) -> Iterator[Entry]:
+    small = SMALL | page.get("small", {})
+    for operator, about in page["operators"].items():
+        for spelling in _SPELLINGS:
+            told = about.get(spelling)
+            for variant in told if isinstance(told, list) else [] if told is None else [told]:
+                yield Entry(_seed(operator, spelling, variant, about, page), small | about.get("small", {}))
+
+
+@cache
+def read() -> tuple[Entry, ...]:
+    """All entries, in order of their files' names. Raises UsageError when a file doesn't hold them."""
+    entries: list[Entry] = []
+    for path in sorted(FOLDER.glob("*.yaml")):
+        page = yaml.safe_load(path.read_text())
+        try:
+            entries += _entries(page)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{path.name} is no page of the catalogue: {error}") from None
+    return tuple(entries)

@@ -1,0 +1,181 @@
+"""Tries seeds: `python -m cuda_agent.tasks.crawl.trial JOBS RESULTS FIRST`, inside a sandbox.
+
+A seed is run at small sizes with every choice of its arguments, twice from different states of the random generator,
+on other inputs and on meta tensors. Every job leaves a line when it begins and one when it ends, so that whoever
+watches knows which one never came back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from cuda_agent.tasks.crawl.binding import Binding, bindings
+from cuda_agent.tasks.records import Seed
+
+
+class Unfit(Exception):
+    """Why a callable gives no seed."""
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[misc]
+    """The operators that reach the dispatcher, in order, and those among them that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.random: list[str] = []
+        self.dynamic: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.random.append(str(func))
+        if torch.Tag.dynamic_output_shape in func.tags:
+            self.dynamic.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    first, second = tensors(one), tensors(other)
+    return len(first) == len(second) and all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _layer(binding: Binding, scope: dict[str, Any], device: str) -> Any:
+    source = binding.constructor()
+    if source is None:
+        return None
+    torch.manual_seed(0)
+    with torch.device(device):
+        layer = eval(source, scope)
+    if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
+        raise Unfit("lazy: its weights take their shape from the first input")
+    return layer.eval()
+
+
+def _run(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor], state: int) -> Any:
+    torch.manual_seed(state)
+    with torch.no_grad():
+        return eval(binding.call(), scope | inputs | {"layer": layer})
+
+
+def _inputs(binding: Binding, state: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    torch.manual_seed(state)
+    return binding.inputs(device)
+
+
+def _judge_outputs(outputs: Any) -> None:
+    found = tensors(outputs)
+    if not found:
+        raise Unfit(f"its answer is no tensor but {type(outputs).__name__}")
+    for item in found:
+        if item.is_complex():
+            raise Unfit("its answer is complex")
+        if item.layout is not torch.strided or item.is_quantized:
+            raise Unfit("its answer is sparse or quantized")
+        if item.is_floating_point() and not bool(torch.isfinite(item).all()):
+            raise Unfit("its answer isn't finite on ordinary inputs")
+    if all(item.numel() == 0 for item in found):
+        raise Unfit("its answer is empty")
+
+
+def _judge_chance(
+    binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]
+) -> tuple[Any, list[str]]:
+    """(the answer, its operators). Raises Unfit when it depends on the generator, by its operators' tags or by two runs that differ."""
+    with _Seen() as seen:
+        outputs = _run(binding, scope, layer, inputs, 1)
+    if seen.random:
+        raise Unfit(f"stochastic: {seen.random[0]} draws random numbers")
+    if seen.dynamic:
+        raise Unfit(f"its shape depends on values: {seen.dynamic[0]}")
+    if not _same(outputs, _run(binding, scope, layer, inputs, 2)):
+        raise Unfit("stochastic: two runs from different states of the generator differ")
+    return outputs, seen.names
+
+
+def _judge_training(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> None:
+    """Raises Unfit for layers that are random in training and do nothing otherwise."""
+    if layer is None or not isinstance(layer, torch.nn.Module):
+        return
+    quiet = _run(binding, scope, layer, inputs, 1)
+    if not _same(quiet, next(iter(inputs.values()))):
+        return
+    layer.train()
+    noisy = [_run(binding, scope, layer, inputs, state) for state in (1, 2)]
+    layer.eval()
+    if not _same(*noisy):
+        raise Unfit("stochastic in training, and does nothing in eval mode")
+
+
+def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
+    layer = _layer(binding, scope, "cpu")
+    inputs = _inputs(binding, 3)
+    kept = {name: item.clone() for name, item in inputs.items()}
+    outputs, operators = _judge_chance(binding, scope, layer, inputs)
+    _judge_training(binding, scope, layer, inputs)
+    if not _same(inputs, kept):
+        raise Unfit("it writes into its inputs")
+    _judge_outputs(outputs)
+    if _same(outputs, _run(binding, scope, layer, _inputs(binding, 4), 1)):
+        raise Unfit("its answer doesn't depend on its inputs")
+    meta = _run(binding, scope, _layer(binding, scope, "meta"), _inputs(binding, 3, "meta"), 1)
+    if [item.shape for item in tensors(meta)] != [item.shape for item in tensors(outputs)]:
+        raise Unfit("meta tensors give another shape")
+    count = [sum(item.numel() for item in tensors(group)) for group in (inputs, outputs)]
+    weights = 0 if layer is None else sum(item.numel() for item in layer.parameters())
+    flops, moved = binding.cost(count[0], weights, count[1])
+    if flops < 0 or moved <= 0:
+        raise Unfit("its cost isn't positive")
+    return operators
+
+
+def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
+    """Hash of its operators, in order. Raises Unfit, or whatever the library raises."""
+    scope: dict[str, Any] = {}
+    for line in seed.imports:
+        exec(line, scope)
+    graphs = [_try_binding(binding, scope) for binding in bindings(seed, small, leading)]
+    return hashlib.sha256("\n".join(graphs[0]).encode()).hexdigest()[:16]
+
+
+def outcome(job: dict[str, Any]) -> dict[str, Any]:
+    """{"graph": …} or {"reason": …}."""
+    try:
+        seed = Seed.model_validate(job["seed"])
+        return {"graph": attempt(seed, job["small"], tuple(job["leading"]))}
+    except Unfit as unfit:
+        return {"reason": str(unfit)}
+    except Exception as error:  # noqa: BLE001 - the boundary to the library under trial
+        first = str(error).strip().splitlines()
+        return {"reason": f"fails: {type(error).__name__}: {first[0] if first else ''}"[:300]}
+
+
+def main(jobs: Path, results: Path, first: int) -> None:
+    """Tries the jobs from number `first` on."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    with jobs.open() as wanted, results.open("a", buffering=1) as stream:
+        for number, line in enumerate(wanted):
+            if number >= first:
+                stream.write(json.dumps({"number": number}) + "\n")
+                stream.write(json.dumps({"number": number, **outcome(json.loads(line))}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,113 @@
+"""Seeds tried in one sandboxed process; one that crashes or hangs is named, and the rest goes on in a new process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core import bytecode
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.judge.process import memory_limit_mib
+from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
+from cuda_agent.workspace.process import SandboxedProcess
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+
+_PACKAGES = Path(__file__).resolve().parents[3]
+_MEMORY_MIB = 8192
+#: for one seed; the first also waits for the imports.
+_SEED_LIMIT_S = 60.0
+_START_LIMIT_S = 240.0
+_POLL_S = 0.1
+
+Say = Callable[[str], None]
+
+
+class _Progress:
+    """What a sandboxed process has written so far: outcomes by number, and the job in flight."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.outcomes: dict[int, dict[str, Any]] = {}
+        self.begun = -1
+        self.changed = time.monotonic()
+        self._size = 0
+
+    def look(self) -> None:
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size == self._size:
+            return
+        self._size, self.changed = size, time.monotonic()
+        for line in self._path.read_text().splitlines():
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue
+            number = told.pop("number")
+            self.begun = max(self.begun, number)
+            if told:
+                self.outcomes[number] = told
+
+
+def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> SandboxedProcess:
+    scratch, compiled = folder / "scratch", bytecode.environment()
+    spec = SandboxSpec(
+        scratch=scratch,
+        level=level,
+        readable=(folder, _PACKAGES, *map(Path, compiled.values())),
+        environment=compiled,
+        limits=Limits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=512),
+    )
+    arguments = [str(folder / "jobs.jsonl"), str(scratch / "results.jsonl"), str(first)]
+    return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
+
+
+def _until_end(process: SandboxedProcess, progress: _Progress) -> str:
+    """Waits; how it ended, for the job in flight."""
+    while process.poll() is None:
+        progress.look()
+        limit = _START_LIMIT_S if progress.begun < 0 else _SEED_LIMIT_S
+        if time.monotonic() - progress.changed > limit:
+            process.kill()
+            return f"ran for more than {limit:.0f} s"
+        time.sleep(_POLL_S)
+    progress.look()
+    if process.limit_hit is not None:
+        return f"exceeded the limit of {process.limit_hit}"
+    return f"ended its process with code {process.poll()}"
+
+
+def run_jobs(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
+    """What `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError."""
+    with tempfile.TemporaryDirectory(prefix="cuda-agent-crawl-") as name:
+        folder = Path(name)
+        (folder / "scratch").mkdir()
+        (folder / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
+        progress = _Progress(folder / "scratch" / "results.jsonl")
+        first = 0
+        while first < len(jobs):
+            with _start(folder, module, first, level) as process:
+                ending = _until_end(process, progress)
+                tail = process.tail(300)
+            if progress.begun < first:
+                ending = f"{ending} before it began: {tail.strip()[-200:]}"
+            while first in progress.outcomes:
+                first += 1
+            if first < len(jobs):
+                progress.outcomes[first] = {"reason": ending}
+                first += 1
+            say(f"{first} of {len(jobs)} tried")
+        return [progress.outcomes[number] for number in range(len(jobs))]
+
+
+def try_entries(entries: Sequence[Entry], level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
+    """The outcome of each entry: {"graph": …} or {"reason": …}."""
+    jobs = [
+        {"seed": entry.seed.model_dump(mode="json"), "small": entry.small, "leading": SMALL_LEADING}
+        for entry in entries
+    ]
+    return run_jobs(jobs, "cuda_agent.tasks.crawl.trial", level, say)

@@ -1,0 +1,67 @@
+"""The small language of seeds: arithmetic over named sizes, and layouts such as `N C H W` or `* 2*D`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from cuda_agent.core.errors import UsageError
+
+_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Name, ast.Load,
+    ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+_AROUND_OPERATOR = re.compile(r"\s*(//|\*\*|[-+*/%()])\s*")
+_IN_BRACES = re.compile(r"\{(\w+)\}")
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str) -> CodeType:
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        raise UsageError(f"{text!r} is no expression", "Seeds hold Python arithmetic over sizes") from None
+    for node in ast.walk(tree):
+        if not isinstance(node, _NODES):
+            kind = type(node).__name__
+            raise UsageError(f"{text!r} holds a {kind}", "Only arithmetic, comparisons and tuples can be used")
+    return compile(tree, "<seed>", "eval")
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of a seed. Raises UsageError when it isn't arithmetic over `names`."""
+    try:
+        return eval(_compiled(text), {"__builtins__": {}}, dict(names))
+    except (NameError, TypeError, ArithmeticError) as error:
+        raise UsageError(f"{text!r} has no value: {error}", "Check the names of the layout") from None
+
+
+def dimensions(layout: str) -> tuple[bool, tuple[str, ...]]:
+    """(begins with any number of dimensions, the named ones): `* 2 * D` gives (True, ("2*D",))."""
+    words = layout.strip()
+    starred = words == "*" or words.startswith("* ")
+    named = _AROUND_OPERATOR.sub(r"\1", words[1:].strip() if starred else words)
+    return starred, tuple(named.split())
+
+
+def shape(layout: str, names: Mapping[str, Any], leading: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Sizes of a layout; `leading` stands for its `*`. Raises UsageError."""
+    starred, named = dimensions(layout)
+    return (leading if starred else ()) + tuple(int(evaluate(item, names)) for item in named)
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """The names in braces, in order, each once."""
+    return tuple(dict.fromkeys(_IN_BRACES.findall(template)))
+
+
+def fill(template: str, names: Mapping[str, str]) -> str:
+    """The template with every name in braces replaced. Raises UsageError when one is missing."""
+    missing = [name for name in placeholders(template) if name not in names]
+    if missing:
+        raise UsageError(f"{template!r} asks for {missing[0]}", "Name it as a port, a parameter or a dimension")
+    return _IN_BRACES.sub(lambda match: names[match[1]], template)
