@@ -10,7 +10,40 @@ def words(text: str) -> frozenset[str]:
 
 MODULES = {"torch", "torch.nn", "math", "typing", "cuda_extension", "__future__", "collections.abc", "dataclasses"}
 FROM_TORCH = {"nn", "Tensor", "device", "dtype", "Size"}
-FROM_DATACLASSES = {"dataclass", "field"}
+#: `nn.init.` initialises; the module of that name also holds `torch`, `math`, `warnings`.
+INIT_NAMES = words(
+    """
+    uniform_ normal_ trunc_normal_ constant_ ones_ zeros_ eye_ dirac_ xavier_uniform_ xavier_normal_ kaiming_uniform_
+    kaiming_normal_ orthogonal_ sparse_ calculate_gain
+    """
+)
+#: what may be taken from a module, by `from MODULE import NAME` or `MODULE.NAME`. Named one by one: a module of the
+#: standard library also holds the modules that it imports itself, `sys` among them, and functions that run text.
+NAMES_OF = {
+    "typing": words(
+        """
+        Annotated Any Callable ClassVar Dict Final FrozenSet Generator Generic Hashable Iterable Iterator List Literal
+        Mapping MutableMapping MutableSequence NoReturn Optional Sequence Set Sized Tuple Type TypeAlias Union
+        TYPE_CHECKING Self
+        """
+    ),
+    "collections.abc": words(
+        """
+        Callable Collection Container Generator Hashable Iterable Iterator Mapping MutableMapping MutableSequence
+        MutableSet Reversible Sequence Set Sized
+        """
+    ),
+    "collections": {"abc"},
+    "dataclasses": {"dataclass", "field"},
+    "torch.nn.init": INIT_NAMES,
+}
+#: attributes through which an object leads to the frame or the module that made it, without two underscores.
+FRAME_NAMES = words(
+    """
+    gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await tb_frame tb_next f_back
+    f_builtins f_code f_globals f_locals f_trace func_globals co_consts
+    """
+)
 #: what `torch.` may stand before, wherever it is.
 TORCH_NAMES = words(
     """

@@ -33,6 +33,9 @@ class _Checker(ast.NodeVisitor):
         self._torch, self._nn, self._math = {"torch"}, {"nn"}, {"math"}
         self._extension = {"cuda_extension"}
         self._imported: set[str] = set()
+        #: names that stand for a module here, and which.
+        self._modules: dict[str, str] = {}
+        self._before_a_dot: set[ast.expr] = set()
         self._defined: set[str] = set()
         self._methods: set[str] = set()
         self._local_modules: set[str] = set()
@@ -46,7 +49,9 @@ class _Checker(ast.NodeVisitor):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self._name_module(alias.name, alias.asname or alias.name.split(".")[0])
+                    top = alias.name.split(".")[0]
+                    self._name_module(alias.name, alias.asname or top)
+                    self._modules[alias.asname or top] = alias.name if alias.asname else top
             elif isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     self._name_module(f"{node.module}.{alias.name}", alias.asname or alias.name)
@@ -60,6 +65,8 @@ class _Checker(ast.NodeVisitor):
 
     def _name_module(self, name: str, alias: str) -> None:
         self._imported.add(alias)
+        if name in ("torch.nn", "torch.nn.init"):
+            self._modules[alias] = name
         for module, names in (
             ("torch", self._torch),
             ("torch.nn", self._nn),
@@ -97,8 +104,8 @@ class _Checker(ast.NodeVisitor):
             allowed = (
                 (node.module == "torch" and alias.name in lists.FROM_TORCH)
                 or (node.module == "torch.nn" and (alias.name in lists.NN_NAMES or alias.name == "init"))
-                or (node.module == "dataclasses" and alias.name in lists.FROM_DATACLASSES)
-                or node.module in ("math", "typing", "__future__", "collections.abc", "cuda_extension")
+                or alias.name in lists.NAMES_OF.get(node.module or "", ())
+                or node.module in ("math", "__future__", "cuda_extension")
             )
             if not allowed or node.level:
                 self._add("forbidden_import", node, f"from {node.module} import {alias.name}")
@@ -196,7 +203,6 @@ class _Checker(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._check_operator(node, [node.target, node.value], isinstance(node.op, ast.MatMult))
-        self._check_target(node.target)
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
@@ -216,42 +222,55 @@ class _Checker(ast.NodeVisitor):
             hint = "" if matmul else " (a parameter that is a number needs its annotation: int or float)"
             self._add("torch_compute", node, f"tensor arithmetic: {ast.unparse(node)[:80]}{hint}")
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._check_target(target)
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            self._check_target(node)
         self.generic_visit(node)
 
-    def visit_Delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            self._check_target(target)
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        """`case Callable(__globals__=names)` would be an attribute that no other check sees."""
+        for name in node.kwd_attrs:
+            self._add("forbidden_name", node, f"case {ast.unparse(node.cls)}({name}=…)")
         self.generic_visit(node)
 
-    def _check_target(self, target: ast.expr) -> None:
-        for part in ast.walk(target):
-            if isinstance(part, ast.Attribute | ast.Subscript):
-                root = _root(part)
-                if root in self._imported:
-                    self._add("patched_module", part, f"changes {ast.unparse(part)}")
-                elif isinstance(part, ast.Subscript) and self._phase != _CONSTRUCTION and self._is_tensor(part.value):
-                    self._add("torch_compute", part, f"writes into a tensor: {ast.unparse(part)}")
+    def _check_target(self, node: ast.Attribute | ast.Subscript) -> None:
+        """Something that is assigned to, deleted, or bound by a loop."""
+        if _root(node) in self._imported:
+            self._add("patched_module", node, f"changes {ast.unparse(node)}")
+        elif isinstance(node, ast.Subscript) and self._phase != _CONSTRUCTION and self._is_tensor(node.value):
+            self._add("torch_compute", node, f"writes into a tensor: {ast.unparse(node)}")
 
     def visit_Name(self, node: ast.Name) -> None:
         forbidden = node.id.startswith("__") and node.id != "__name__"
         if forbidden or node.id in lists.NAMES_FORBIDDEN:
             self._add("forbidden_name", node, node.id)
+        elif node.id in self._modules and node not in self._before_a_dot:
+            self._add("forbidden_name", node, f"{node.id}: a module may only stand before a dot")
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         root = _root(node)
-        if node.attr.startswith("__") and node.attr != "__init__":
+        if not isinstance(node.ctx, ast.Load):
+            self._check_target(node)
+        if isinstance(node.value, ast.Name):
+            self._before_a_dot.add(node.value)
+        if (node.attr.startswith("__") and node.attr != "__init__") or node.attr in lists.FRAME_NAMES:
             self._add("forbidden_name", node, ast.unparse(node))
         elif root in self._torch or root in self._nn:
             self._check_torch(node)
             return
+        elif root in self._modules:
+            self._check_module(node, root)
         elif self._phase == _RUNNING and node.attr in lists.TENSOR_COMPUTE and not self._only_holds(node, root):
             self._add("torch_compute", node, ast.unparse(node))
         if isinstance(node.value, ast.Attribute | ast.Subscript):
             self._passed_through.add(_owner(node.value))
         self.generic_visit(node)
+
+    def _check_module(self, node: ast.Attribute, alias: str) -> None:
+        """One name taken from a module."""
+        module = self._modules[alias] + ast.unparse(node.value).removeprefix(alias)
+        if node.attr not in lists.NAMES_OF.get(module, {node.attr}):
+            self._add("forbidden_name", node, ast.unparse(node))
 
     def _only_holds(self, node: ast.Attribute, root: str) -> bool:
         """`norm` in `self.norm` and in `self.block.norm.weight` is a module's name, not a tensor's method."""
@@ -267,7 +286,10 @@ class _Checker(ast.NodeVisitor):
         if first == "nn":
             second = names[1] if len(names) > 1 else ""
             container = second[:1].isupper() and self._phase == _CONSTRUCTION
-            allowed = second in lists.NN_NAMES or container or (second == "init" and self._phase == _CONSTRUCTION)
+            allowed = second in lists.NN_NAMES or container
+            allowed = allowed and (len(names) < 3 or (len(names) == 3 and names[2] in lists.METHODS))
+            if second == "init" and self._phase == _CONSTRUCTION:
+                allowed = len(names) == 3 and names[2] in lists.INIT_NAMES
         else:
             allowed = first in lists.TORCH_NAMES or (
                 self._phase == _CONSTRUCTION and first in lists.TORCH_AT_CONSTRUCTION
@@ -296,6 +318,8 @@ class _Checker(ast.NodeVisitor):
     def _check_method_call(self, node: ast.Call, function: ast.Attribute) -> None:
         root = _root(function)
         if root in self._extension | self._math | self._torch | self._nn:
+            return
+        if self._modules.get(root) == "torch.nn.init" and self._phase == _CONSTRUCTION:
             return
         own = isinstance(function.value, ast.Name) and function.value.id == "self"
         if own and function.attr in self._methods | self._local_modules:

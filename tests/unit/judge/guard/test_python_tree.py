@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import types
+
 import pytest
 
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.guard import check_texts
+from cuda_agent.judge.guard import check_texts, python_names
 
 HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport cuda_extension\n"
 
@@ -67,8 +70,70 @@ HONEST_MODULES = {
     ),
     "number with annotation": HEAD
     + "\nclass ModelNew(nn.Module):\n    def forward(self, x, k: int):\n        return cuda_extension.op(x, k + 1)\n",
+    "names for annotations": module(
+        "return cuda_extension.op(x, typing.Optional)",
+        head=HEAD + "import typing\nimport collections.abc as abc\nfrom typing import Any, Optional, Sequence\n"
+        "from collections.abc import Callable\nfrom dataclasses import dataclass, field\n",
+        init="self.of: Optional[int] = n\nself.more: abc.Sequence[int] = [n]",
+    ),
+    "initialised in three ways": module(
+        "return cuda_extension.op(x, self.w)",
+        head=HEAD + "from torch.nn import init\n",
+        init="self.w = nn.Parameter(torch.empty(n, n))\nnn.init.kaiming_uniform_(self.w, a=math.sqrt(5))\n"
+        "init.xavier_uniform_(self.w)\ntorch.nn.init.zeros_(self.w)",
+    ),
+    "attributes of its own": module(
+        "return cuda_extension.op(x)",
+        init="self.k: int = n\nself.table = {}\nself.table['a'] = 1\nself.block = Block()\nself.block.k = n",
+        extra="\n\nclass Block(nn.Module):\n    pass\n",
+    ),
     "several results": module("results = cuda_extension.op(x)\nreturn {'a': results[0], 'b': (results[1],)}"),
 }
+
+#: a statement at the module's top that leads to another module, or changes one.
+ESCAPES = {
+    "a module of a module": "from typing import sys",
+    "the same by a dot": "import typing\nclock = typing.sys.modules",
+    "of dataclasses": "import dataclasses\nrun = dataclasses.builtins",
+    "of collections": "import collections.abc\nfound = collections._sys",
+    "of its part": "import collections.abc\nfound = collections.abc.sys",
+    "under another name": "import collections.abc as abc\nfound = abc.sys",
+    "a function that runs text": "from typing import get_type_hints",
+    "a class that does": "from typing import ForwardRef",
+    "of nn.init": "found = nn.init.warnings.sys",
+    "of init": "from torch.nn import init\nfound = init.warnings.sys",
+    "nn.init itself": "found = nn.init",
+    "torch itself": "alias = torch\nalias.cuda.Event.elapsed_time = abs",
+    "in a list": "alias = [torch][0].cuda",
+    "as a default": "def f(t=torch):\n    return t.cuda",
+    "through a class": "found = nn.Linear.forward",
+    "a frame": "frame = (0 for _ in ()).gi_frame",
+    "a frame's names": "def f(frame):\n    return frame.f_back.f_globals",
+    "a pattern": "match abs:\n    case Callable(__self__=found):\n        pass",
+    "patched with a type": "torch.empty: int = 3",
+    "patched by a loop": "for torch.empty in (1, 2):\n    pass",
+    "patched by with": "with torch.no_grad() as cuda_extension.op:\n    pass",
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_modules_lead_nowhere(name: str) -> None:
+    assert rules(HEAD) == set()
+    found = rules(f"{HEAD}{ESCAPES[name]}\n")
+    assert found and found <= {"forbidden_import", "forbidden_name", "torch_compute", "patched_module", "hidden_call"}
+
+
+def test_no_allowed_name_is_a_module() -> None:
+    """Nor leads to one by a plain attribute, as modules of the standard library do."""
+    for name, allowed in python_names.NAMES_OF.items():
+        module = importlib.import_module(name)
+        for item in allowed - {"abc"}:
+            value = getattr(module, item)
+            assert not isinstance(value, types.ModuleType), f"{name}.{item}"
+            if not isinstance(value, types.FunctionType):
+                inside = (getattr(value, part, None) for part in dir(value) if not part.startswith("__"))
+                assert not any(isinstance(part, types.ModuleType) for part in inside), f"{name}.{item}"
+
 
 CHEATING_MODULES = {
     "functional": (module("return F.relu(x)", head=HEAD + "import torch.nn.functional as F\n"), "forbidden_import"),
