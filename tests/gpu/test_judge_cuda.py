@@ -36,6 +36,17 @@ def test_an_arena_is_an_allocation_of_its_own() -> None:
     two.close()
 
 
+def test_an_arena_holds_nothing_of_an_earlier_one() -> None:
+    size = 64 << 20
+    used = Arena("used", size, Device.CUDA)
+    used.fill(7)
+    torch.cuda.synchronize()
+    used.close()
+    fresh = Arena("fresh", size, Device.CUDA)
+    assert not bool(fresh.raw().any())
+    fresh.close()
+
+
 def test_an_honest_candidate_is_verified(session: JudgeSession) -> None:
     verdict, reason, report = verified(session, HONEST, trials=5)
     assert verdict == "verified", reason

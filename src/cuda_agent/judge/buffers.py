@@ -164,7 +164,7 @@ class _CudaBytes:
 
 
 class Arena(Memory):
-    """The judge's side: allocates, exports, frees. Free it only after the workers that map it detached or ended."""
+    """The judge's side: allocates (zeros), exports, frees. Free it only after the workers that map it detached or ended."""
 
     def __init__(self, name: str, nbytes: int, device: Device) -> None:
         """Raises OutOfDeviceMemory."""
@@ -176,6 +176,16 @@ class Arena(Memory):
             self._allocate_shared()
         else:
             self._pointer = cuda_runtime().allocate(self.nbytes)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Memory of an earlier evaluation comes back from `cudaMalloc` as it was left: answers, inputs, weights. A memfd
+        is zero when it is made."""
+        try:
+            cuda_runtime().clear(self._pointer, self.nbytes)
+        except DeviceError:
+            self.close()
+            raise
 
     def _allocate_shared(self) -> None:
         self._descriptor = os.memfd_create(f"cuda-agent-{self.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -269,6 +279,7 @@ class CudaRuntime:
         pointer = ctypes.c_void_p
         self._library.cudaMalloc.argtypes = [ctypes.POINTER(pointer), ctypes.c_size_t]
         self._library.cudaFree.argtypes = [pointer]
+        self._library.cudaMemset.argtypes = [pointer, ctypes.c_int, ctypes.c_size_t]
         self._library.cudaIpcGetMemHandle.argtypes = [ctypes.POINTER(_IpcHandle), pointer]
         self._library.cudaIpcOpenMemHandle.argtypes = [ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint]
         self._library.cudaIpcCloseMemHandle.argtypes = [pointer]
@@ -298,6 +309,11 @@ class CudaRuntime:
 
     def free(self, pointer: int) -> None:
         self._check("cudaFree", self._library.cudaFree(pointer))
+
+    def clear(self, pointer: int, nbytes: int) -> None:
+        """Zeros; returns when they are there, so that another process may map the memory."""
+        self._check("cudaMemset", self._library.cudaMemset(pointer, 0, nbytes))
+        self._check("cudaDeviceSynchronize", self._library.cudaDeviceSynchronize())
 
     def export(self, pointer: int) -> bytes:
         handle = _IpcHandle()
