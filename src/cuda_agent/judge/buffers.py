@@ -164,7 +164,8 @@ class _CudaBytes:
 
 
 class Arena(Memory):
-    """The judge's side: allocates (zeros), exports, frees. Free it only after the workers that map it detached or ended."""
+    """The judge's side: allocates (zeros), exports, frees. Free it only after the workers that map it detached or
+    ended."""
 
     def __init__(self, name: str, nbytes: int, device: Device) -> None:
         """Raises OutOfDeviceMemory."""
@@ -179,8 +180,8 @@ class Arena(Memory):
             self._clear()
 
     def _clear(self) -> None:
-        """Memory of an earlier evaluation comes back from `cudaMalloc` as it was left: answers, inputs, weights. A memfd
-        is zero when it is made."""
+        """Memory of an earlier evaluation comes back from `cudaMalloc` as it was left: answers, inputs, weights. A
+        memfd is zero when it is made."""
         try:
             cuda_runtime().clear(self._pointer, self.nbytes)
         except DeviceError:
