@@ -90,7 +90,7 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
         name=own.get("name", _callee(constructor or call)),
         library="torch",
         operator=operator,
-        family=page["family"],
+        family=about.get("family", page["family"]),
         spelling=spelling,
         ports=ports,
         parameters=parameters,
@@ -105,13 +105,20 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
     )
 
 
+def _told(spelling: Spelling, operator: str, about: dict[str, Any], page: dict[str, Any]) -> list[Any]:
+    """The variants of a spelling. A page may spell all of its operators, with `@` for the name."""
+    told = about[spelling] if spelling in about else page.get(spelling)
+    variants = told if isinstance(told, list) else [] if told is None else [told]
+    return [item.replace("@", operator) if isinstance(item, str) else item for item in variants]
+
+
 def _entries(page: dict[str, Any]) -> Iterator[Entry]:
-    small = SMALL | page.get("small", {})
-    for operator, about in page["operators"].items():
+    for operator, told in page["operators"].items():
+        about: dict[str, Any] = {"says": told} if isinstance(told, str) else told
+        small = SMALL | page.get("small", {}) | about.get("small", {})
         for spelling in _SPELLINGS:
-            told = about.get(spelling)
-            for variant in told if isinstance(told, list) else [] if told is None else [told]:
-                yield Entry(_seed(operator, spelling, variant, about, page), small | about.get("small", {}))
+            for variant in _told(spelling, operator, about, page):
+                yield Entry(_seed(operator, spelling, variant, about, page), small)
 
 
 @cache
@@ -119,9 +126,9 @@ def read() -> tuple[Entry, ...]:
     """All entries, in order of their files' names. Raises UsageError when a file doesn't hold them."""
     entries: list[Entry] = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        page = yaml.safe_load(path.read_text())
         try:
+            page = yaml.safe_load(path.read_text())
             entries += _entries(page)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"{path.name} is no page of the catalogue: {error}") from None
     return tuple(entries)

@@ -96,17 +96,33 @@ def _judge_outputs(outputs: Any) -> None:
 
 def _judge_chance(
     binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]
-) -> tuple[Any, list[str]]:
-    """(the answer, its operators). Raises Unfit when it depends on the generator, by its operators' tags or by two runs that differ."""
+) -> tuple[Any, _Seen]:
+    """(the answer, its operators). Raises Unfit when it draws from the generator, or depends on its state.
+
+    The tag of an operator only says that it may draw: attention bears it for its dropout of zero."""
     with _Seen() as seen:
         outputs = _run(binding, scope, layer, inputs, 1)
-    if seen.random:
-        raise Unfit(f"stochastic: {seen.random[0]} draws random numbers")
-    if seen.dynamic:
-        raise Unfit(f"its shape depends on values: {seen.dynamic[0]}")
+    if not torch.equal(torch.Generator().manual_seed(1).get_state(), _state_after(binding, scope, layer, inputs)):
+        who = seen.random[0] if seen.random else "it"
+        raise Unfit(f"stochastic: {who} draws random numbers")
     if not _same(outputs, _run(binding, scope, layer, inputs, 2)):
         raise Unfit("stochastic: two runs from different states of the generator differ")
-    return outputs, seen.names
+    return outputs, seen
+
+
+def _state_after(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    _run(binding, scope, layer, inputs, 1)
+    return torch.get_rng_state()
+
+
+def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
+    """The answer on meta tensors. Raises Unfit when there is none."""
+    try:
+        return _run(binding, scope, _layer(binding, scope, "meta"), _inputs(binding, 3, "meta"), 1)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        if seen.dynamic:
+            raise Unfit(f"its shape depends on values: {seen.dynamic[0]}") from None
+        raise Unfit(f"gives no shape on meta tensors: {str(error).splitlines()[0][:120]}") from None
 
 
 def _judge_training(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> None:
@@ -127,14 +143,14 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
     layer = _layer(binding, scope, "cpu")
     inputs = _inputs(binding, 3)
     kept = {name: item.clone() for name, item in inputs.items()}
-    outputs, operators = _judge_chance(binding, scope, layer, inputs)
+    outputs, seen = _judge_chance(binding, scope, layer, inputs)
     _judge_training(binding, scope, layer, inputs)
     if not _same(inputs, kept):
         raise Unfit("it writes into its inputs")
     _judge_outputs(outputs)
     if _same(outputs, _run(binding, scope, layer, _inputs(binding, 4), 1)):
         raise Unfit("its answer doesn't depend on its inputs")
-    meta = _run(binding, scope, _layer(binding, scope, "meta"), _inputs(binding, 3, "meta"), 1)
+    meta = _meta(binding, scope, seen)
     if [item.shape for item in tensors(meta)] != [item.shape for item in tensors(outputs)]:
         raise Unfit("meta tensors give another shape")
     count = [sum(item.numel() for item in tensors(group)) for group in (inputs, outputs)]
@@ -142,7 +158,7 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
     flops, moved = binding.cost(count[0], weights, count[1])
     if flops < 0 or moved <= 0:
         raise Unfit("its cost isn't positive")
-    return operators
+    return seen.names
 
 
 def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
