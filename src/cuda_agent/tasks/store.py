@@ -1,0 +1,71 @@
+"""Files of JSON lines: appended to durably, so that a kill loses at most the line in flight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.record import SCHEMA_VERSION, Record
+
+Line = TypeVar("Line", bound=Record)
+
+
+def read_lines(path: Path, kind: type[Line]) -> list[Line]:
+    """All records of a file; what was half-written at its end is dropped. Raises StoreError when it can't be read or a
+    whole line isn't such a record."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
+    found = []
+    for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            record = kind.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise StoreError(f"{path}, line {number}: {field}: {first['msg']}", "Restore the file") from None
+        version = getattr(record, "schema_version", SCHEMA_VERSION)
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{path}, line {number} has schema version {version}, this cuda-agent reads {SCHEMA_VERSION}",
+                "Use the cuda-agent that wrote it",
+            )
+        found.append(record)
+    return found
+
+
+def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:
+    """Write records at a file's end, past whatever was half-written there, and wait for the disk. Raises StoreError."""
+    text = "".join(record.model_dump_json() + "\n" for record in records)
+    if not text:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab+") as stream:
+            _cut_unfinished(stream.fileno())
+            stream.seek(0, os.SEEK_END)
+            stream.write(text.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise StoreError(f"Can't write {path}: {error.strerror}", "Free some space or choose another folder") from None
+
+
+def _cut_unfinished(handle: int) -> None:
+    """Drop the bytes after the last line's end."""
+    end = size = os.fstat(handle).st_size
+    while end > 0:
+        start = max(0, end - 65536)
+        found = os.pread(handle, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(handle, end)
