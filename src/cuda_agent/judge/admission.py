@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import TaskError
@@ -12,7 +12,7 @@ from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
 from cuda_agent.judge.compare import measure, rule
-from cuda_agent.judge.reference import Answer, Reference
+from cuda_agent.judge.reference import Answer, Spec
 from cuda_agent.judge.verify import Secrets
 
 #: Operators whose answer depends on a generator's state.
@@ -39,35 +39,76 @@ def random_operators(graph: Graph) -> tuple[str, ...]:
     return tuple(sorted({n.op for n in graph.nodes if n.op.removeprefix("aten.").split(".")[0].rstrip("_") in _RANDOM}))
 
 
-def check_answers(task: Task, reference: Reference, secrets: Secrets, floor: float) -> None:
+class Answering(Protocol):
+    """Who answers for a task: the judge's `Reference`, or a worker that asks itself."""
+
+    def draw_weights(self, seed: int | None) -> None: ...
+
+    def draw_inputs(self, seed: int) -> Spec: ...
+
+    def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer: ...
+
+
+def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
     """Raises TaskError: stochastic, random state outside the state dict, or a null answer passes."""
-    weights, here = secrets.seed(), secrets.seed()
-    reference.draw_weights(weights)
-    other = _eager(reference, secrets.seed(), secrets.seed())
-    again = _eager(reference, here, secrets.seed())
-    twin = _eager(reference, here, secrets.seed(), twin=secrets.seed())
-    spec = reference.draw_inputs(here)
-    answer = reference.answer(spec, secrets.seed())
+    answers = Answers(task, reference, secrets, floor)
+    answers.check_repeats()
+    answers.check_state()
+    answers.check_nulls()
 
-    def passes(mine: list[Any]) -> bool:
-        return _passes(mine, answer, task, floor)
 
-    def same(mine: list[Any]) -> bool:
+class Answers:
+    """A task's answers to the same inputs and to others, and what must hold between them."""
+
+    def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
+        """Asks for all of them. Raises TaskError where the task fails."""
+        self._task, self._floor = task, floor
+        weights, here = secrets.seed(), secrets.seed()
+        reference.draw_weights(weights)
+        self.other = _eager(reference, secrets.seed(), secrets.seed())
+        self._again = _eager(reference, here, secrets.seed())
+        self._twin = _eager(reference, here, secrets.seed(), twin=secrets.seed())
+        spec = reference.draw_inputs(here)
+        self.answer = reference.answer(spec, secrets.seed())
+
+    def check_repeats(self) -> None:
+        """Raises TaskError where the same inputs and weights give another answer."""
+        if not self._same(self._again):
+            raise TaskError(
+                f"{self._task.name}: Model gives another answer to the same inputs and weights (it is stochastic)",
+                "Remove random operators from forward",
+            )
+
+    def check_state(self) -> None:
+        """Raises TaskError where a model with the same state dict gives another answer."""
+        if not self._same(self._twin):
+            raise TaskError(
+                f"{self._task.name}: Model's answer depends on random values that its state dict doesn't hold",
+                "Register them as parameters or buffers",
+            )
+
+    def check_nulls(self) -> None:
+        """Raises TaskError where a null answer passes."""
+        _check_nulls(self._task, self.answer, self.other, lambda mine: self.failure(mine) is None)
+
+    def drop_others(self) -> None:
+        """Frees all answers but the one to the last inputs."""
+        self.other, self._again, self._twin = [], [], []
+
+    def failure(self, mine: list[Any]) -> str | None:
+        """Why these outputs don't pass for the answer; None where they do."""
+        answer, task = self.answer, self._task
+        for c, e, p, o in zip(mine, answer.eager, answer.policy, answer.oracle, strict=True):
+            ruling = rule(measure(c, e, p, o, atol=task.atol, rtol=task.rtol), self._floor)
+            if not ruling.passed:
+                return ruling.reason
+        return None
+
+    def _same(self, mine: list[Any]) -> bool:
         """Eager against itself: neither the oracle nor eager's own error excuses a difference."""
-        pairs = zip(mine, answer.eager, strict=True)
-        return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), floor).passed for c, e in pairs)
-
-    if not same(again):
-        raise TaskError(
-            f"{task.name}: Model gives another answer to the same inputs and weights (it is stochastic)",
-            "Remove random operators from forward",
-        )
-    if not same(twin):
-        raise TaskError(
-            f"{task.name}: Model's answer depends on random values that its state dict doesn't hold",
-            "Register them as parameters or buffers",
-        )
-    _check_nulls(task, answer, other, passes)
+        pairs = zip(mine, self.answer.eager, strict=True)
+        task = self._task
+        return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), self._floor).passed for c, e in pairs)
 
 
 def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[[list[Any]], bool]) -> None:
@@ -92,14 +133,7 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
             )
 
 
-def _eager(reference: Reference, seed: int, rng: int, twin: int | None = None) -> list[Any]:
+def _eager(reference: Answering, seed: int, rng: int, twin: int | None = None) -> list[Any]:
     """The plain answer to the inputs under `seed`, kept apart from the next one."""
     spec = reference.draw_inputs(seed)
     return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False, twin=twin).eager]
-
-
-def _passes(mine: list[Any], answer: Answer, task: Task, floor: float) -> bool:
-    for c, e, p, o in zip(mine, answer.eager, answer.policy, answer.oracle, strict=True):
-        if not rule(measure(c, e, p, o, atol=task.atol, rtol=task.rtol), floor).passed:
-            return False
-    return True

@@ -219,10 +219,11 @@ class Worker:
             return Fault(Verdict.OUT_OF_MEMORY, reason, "died", self.tail())
         if limit is not None:
             return Fault(Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", "died", self.tail())
-        return Fault(Verdict.CRASHED, f"{op}: {_how_it_ended(code)}", "died", self.tail())
+        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(code)}", "died", self.tail())
 
 
-def _how_it_ended(code: int | None) -> str:
+def how_it_ended(code: int | None) -> str:
+    """Words for an exit code, minus a signal's number, or None for what hasn't ended."""
     if code is None:
         return "closed its channel without an answer"
     if code < 0:

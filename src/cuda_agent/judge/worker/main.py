@@ -21,7 +21,7 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.judge.buffers import Attached, OutOfDeviceMemory, Slot, synchronize
 from cuda_agent.judge.channel import ChannelClosed, Request, WorkerChannel
 
-ROLES = ("reference", "baseline", "candidate")
+ROLES = ("reference", "baseline", "candidate", "zygote")
 Operation = Callable[[dict[str, Any]], Any]
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "std::bad_alloc", "Cannot allocate memory")
@@ -40,9 +40,13 @@ class Refusal(Exception):
 class Context:
     """What every role of a worker shares: the device and the arenas that the judge has passed in."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: int | None = None) -> None:
+        """`control`: the descriptor of the socket on which the judge asks."""
         self.device = Device.CPU
         self.arenas: dict[str, Attached] = {}
+        self.control = control
+        #: came with the request that is being answered; whoever takes them closes them.
+        self.descriptors: tuple[int, ...] = ()
 
     def tensors(self, arena: str, layout: Iterable[dict[str, Any]]) -> list[Any]:
         """Tensors over the slots of an attached arena, in order."""
@@ -89,13 +93,16 @@ def _answer(
 ) -> tuple[str, str] | None:
     """Sends the answer, or returns the failure as (kind, message)."""
     try:
-        if request.op == "attach":
-            value: Any = context.attach(request.params, request.descriptors)
+        context.descriptors = request.descriptors
+        if request.op in operations:
+            value: Any = operations[request.op](request.params)
+            synchronize(context.device)
+        elif request.op == "attach":
+            value = context.attach(request.params, request.descriptors)
         elif request.op in ("start", "detach"):
             value = getattr(context, request.op)(request.params)
         else:
-            value = operations[request.op](request.params)
-            synchronize(context.device)
+            raise KeyError(request.op)
         channel.answer(request.id, value)
     except ChannelClosed:
         raise
@@ -135,7 +142,7 @@ def main(arguments: list[str]) -> int:
     import torch
 
     module = importlib.import_module(f"cuda_agent.judge.worker.{role}")
-    context = Context()
+    context = Context(sock.fileno())
     operations = module.create(context)
     channel = WorkerChannel(sock)
     # What torch is made of stays; a collection that walks over it takes 0.2 s.

@@ -123,7 +123,7 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == task.filename]
     where = f" (line {lines[-1]})" if lines else ""
     detail = "".join(traceback.format_exception(error))[-8000:]
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in message:
+    if _is_out_of_memory(error):
         return TaskError(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
     if any(words in message for words in _NO_CUDA):
         cause = f"{task.name}: {doing} needs CUDA{where}, which isn't there"
@@ -138,6 +138,15 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
         return TaskError(f"{task.name}: {doing} mixes devices{where}: {message}", remedy, detail=detail)
     cause = f"{task.name}: {doing} raised {type(error).__name__}{where}: {message}"
     return TaskError(cause, "Correct the task file", detail=detail)
+
+
+def ran_out_of_memory(error: TaskError) -> bool:
+    """Whether what `task_code` made of an exception began as a lack of memory."""
+    return error.__context__ is not None and _is_out_of_memory(error.__context__)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
 def seed_everything(seed: int) -> None:

@@ -1,0 +1,347 @@
+"""One task in a process of its own, checked before it joins a data set. Served by a fork of `zygote`.
+
+Everything here runs beside the task's code, so its answers are the task's own word (`docs/tasks.md` says what that
+means); the judge's side holds its clock against the times.
+
+Requests, each answered by what it found or by {finding: {rule, detail}}:
+  open     {name, source, atol, rtol, seed, device, memory_bytes, threads}  the task's module, its device
+  run      {}       the model, one call -> {peak_memory_bytes}
+  graph    {}       -> {graph: JSON}
+  answers  {floor}  repeats itself, varies, null answers fail
+  compiled {}       compiles, agrees with eager
+  sample   {}       -> {sample: [per output tensor: [norm, values…]]}  the same in every process
+  place    {}       the model and inputs on the device, quickly, then `sample`
+  warm     {calls}  calls before the timing
+  time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.records import Task
+from cuda_agent.judge.admission import Answers
+from cuda_agent.judge.reference import Answer
+from cuda_agent.judge.verify import Secrets
+from cuda_agent.judge.worker.baselines import Flags, _FindProducts
+from cuda_agent.judge.worker.capture import capture
+from cuda_agent.judge.worker.main import Context, Operation
+from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64
+from cuda_agent.judge.worker.pytree import flatten
+from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.judge.worker.taskmodule import (
+    load_task_module,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    ran_out_of_memory,
+    run_forward,
+    seed_everything,
+)
+from cuda_agent.judge.worker.weights import redraw
+
+#: values of each output that are compared between processes.
+_SAMPLED = 64
+#: an output whose values all lie this near each other, or two answers to different inputs, relative to their size.
+NO_DIFFERENCE = 1e-5
+
+
+class Broken(Exception):
+    """A rule that the task breaks, by its name in the data set's records."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        self.rule, self.detail = rule, detail
+        super().__init__(detail)
+
+
+def create(context: Context) -> Mapping[str, Operation]:
+    check = TaskCheck(context)
+    named: dict[str, tuple[Operation, str]] = {
+        "open": (check.open, "runs"),
+        "run": (check.run, "runs"),
+        "graph": (check.graph, "compiles"),
+        "answers": (check.answers, "deterministic"),
+        "compiled": (check.compiled, "compiles"),
+        "sample": (check.sample, "deterministic"),
+        "place": (check.place, "deterministic"),
+        "warm": (check.warm, "runs"),
+        "time": (check.time, "eager_time"),
+    }
+    return {name: _reporting(operation, rule) for name, (operation, rule) in named.items()}
+
+
+def _reporting(operation: Operation, rule: str) -> Operation:
+    """What the task breaks is an answer; `rule` is what a failure of its code means at this step."""
+
+    def answer(params: dict[str, Any]) -> Any:
+        try:
+            return operation(params)
+        except Broken as broken:
+            found = broken.rule, broken.detail
+        except TaskError as error:
+            found = "memory" if ran_out_of_memory(error) else rule, error.cause
+        return {"finding": {"rule": found[0], "detail": " ".join(found[1].split())[:400]}}
+
+    return answer
+
+
+class TaskCheck:
+    """The task of this process."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._secrets: Secrets
+
+    @property
+    def _device(self) -> str:
+        return self._context.device.value
+
+    # ------------------------------------------------------------ does it run
+
+    def open(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Starts the device and executes the task's source; nothing of the device's time is used."""
+        torch.set_num_threads(int(params["threads"]))
+        self._context.start(params)
+        self._memory_bytes = int(params["memory_bytes"])
+        if self._context.device is Device.CUDA:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, self._memory_bytes / total))
+        self._seed = int(params["seed"])
+        self._secrets = Secrets(self._seed)
+        self._record = Task(name=params["name"], source=params["source"], atol=params["atol"], rtol=params["rtol"])
+        Flags().apply()
+        self._task = load_task_module(params["source"], params["name"])
+        self._init = make_init_inputs(self._task, self._seed)
+        return {}
+
+    def run(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Rules: runs, finite, memory, stochastic (a generator's state)."""
+        with _peak_memory(self._context.device) as peak, _FindProducts() as found:
+            self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
+            inputs = make_inputs(self._task, self._device, self._seed)
+            self._metas = _metas(flatten(inputs)[1])
+            seed_everything(self._seed)
+            before = _generators()
+            outputs = flatten(run_forward(self._task, self._model, inputs))[1]
+            self._synchronize()
+            after = _generators()
+        self._products = found.matmul or found.convolution
+        if not outputs:
+            raise Broken("runs", "forward() returns no tensor")
+        for index, tensor in enumerate(outputs):
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                count = int((~tensor.isfinite()).sum())
+                raise Broken("finite", f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
+        if peak and peak[0] > self._memory_bytes:
+            limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
+            raise Broken("memory", f"one call takes {limit}")
+        if after != before:
+            raise Broken("stochastic", "forward() draws random numbers: it changes a generator's state")
+        return {"peak_memory_bytes": peak[0] if peak else None, "products": self._products}
+
+    def graph(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """The graph of `forward`; a task without one can't be compared with others."""
+        inputs = make_inputs(self._task, self._device, self._seed)
+        return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
+
+    # ------------------------------------------------------------ are its answers worth judging
+
+    def answers(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Rules: deterministic, varies, null tests."""
+        answers = Answers(self._record, self, self._secrets, float(params["floor"]))
+        for check, rule in (
+            (answers.check_repeats, "deterministic"),
+            (answers.check_state, "deterministic"),
+            (lambda: _check_varies(answers.answer.eager, answers.other), "varies"),
+            (answers.check_nulls, "null_tests"),
+        ):
+            try:
+                check()
+            except TaskError as error:
+                raise Broken("memory" if ran_out_of_memory(error) else rule, error.cause) from None
+        answers.drop_others()
+        self._answers = answers
+        return {"oracle": answers.answer.oracle_kind}
+
+    def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Rules: compiles, agrees, on the inputs of `answers`."""
+        program = torch.compile(self._model)
+        answers = self._answers
+        self._free()
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                mine = _row_major(flatten(program(*self._copies()))[1])
+                self._synchronize()
+        except torch.OutOfMemoryError as error:
+            raise Broken("memory", f"compiled: {error}") from None
+        except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
+            line = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise Broken("compiles", f"torch.compile raised {type(error).__name__}: {line}") from None
+        eager = answers.answer.eager
+        if _metas(mine) != _metas(eager):
+            raise Broken("agrees", f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
+        reason = answers.failure(mine)
+        if reason is not None:
+            raise Broken("agrees", f"compiled and eager disagree: {reason}")
+        return {}
+
+    # ------------------------------------------------------------ as `admission.Answering`
+
+    def draw_weights(self, seed: int | None) -> None:
+        if seed is not None:
+            redraw(self._model, seed)
+
+    def draw_inputs(self, seed: int) -> dict[str, Any]:
+        self._drawn = make_inputs(self._task, self._device, seed)
+        if _metas(flatten(self._drawn)[1]) != self._metas:
+            raise Broken("deterministic", "get_inputs() returns other shapes or types at each call")
+        return {}
+
+    def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
+        model = self._model if twin is None else self._twin(twin)
+        seed_everything(rng)
+        eager = _row_major(flatten(run_forward(self._task, model, self._copies()))[1])
+        if not oracle:
+            return Answer({}, eager, eager, eager, "")
+        policy = eager
+        if self._products and self._context.device is Device.CUDA:
+            policy = _row_major(flatten(eager_at_precision(model, self._copies(), Precision.TF32))[1])
+        self._free()
+        try:
+            wide = run_float64(model, self._copies())
+        except torch.OutOfMemoryError:
+            raise Broken("memory", "the judge's float64 answer doesn't fit") from None
+        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+
+    def _twin(self, seed: int) -> Any:
+        twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
+        twin.load_state_dict(self._model.state_dict())
+        return twin
+
+    def _copies(self) -> list[Any]:
+        """The drawn inputs; `forward` may change what it gets."""
+        copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
+        return copied
+
+    # ------------------------------------------------------------ how long it takes
+
+    def place(self, params: dict[str, Any]) -> dict[str, Any]:
+        """A model whose values are those of `sample` in any process; its weights are drawn on the device."""
+        self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
+        self._metas = _metas(flatten(make_inputs(self._task, self._device, self._seed))[1])
+        return self.sample(params)
+
+    def sample(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """A few values of each output under the task's own seed."""
+        self.draw_weights(self._seed)
+        self.draw_inputs(self._seed)
+        return {"sample": [_sampled(tensor) for tensor in self.answer({}, self._seed, oracle=False).eager]}
+
+    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._runner = Runner(self._device)
+        gc.collect()
+        gc.freeze()
+        self._runner.warmup(self._model, [self._drawn], calls=int(params["calls"]))
+        return {}
+
+    def time(self, params: dict[str, Any]) -> dict[str, Any]:
+        program = (lambda *_inputs: None) if params["null"] else self._model
+        flush_bytes = int(params["flush_bytes"])
+        return {
+            "event_us": [
+                self._runner.time_once(program, self._drawn, flush_bytes=flush_bytes)
+                for _ in range(int(params["calls"]))
+            ]
+        }
+
+    def _free(self) -> None:
+        gc.collect()
+        if self._context.device is Device.CUDA:
+            torch.cuda.empty_cache()
+
+    def _synchronize(self) -> None:
+        if self._context.device is Device.CUDA:
+            torch.cuda.synchronize()
+
+
+def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
+    return [(tuple(t.shape), str(t.dtype)) for t in tensors]
+
+
+def _row_major(tensors: list[Any]) -> list[Any]:
+    return [tensor.detach().contiguous() for tensor in tensors]
+
+
+def _generators() -> list[Any]:
+    """The state of everything that draws random numbers without a generator of its own."""
+    states = [torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())]
+    return states + ([torch.cuda.get_rng_state().numpy().tobytes()] if torch.cuda.is_initialized() else [])
+
+
+def _check_varies(eager: list[Any], other: list[Any]) -> None:
+    """Raises Broken where every output is constant, or every one is the same for other inputs."""
+    if all(_is_constant(tensor) for tensor in eager):
+        raise Broken("varies", "the output is constant")
+    if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
+        raise Broken("varies", "the outputs for different inputs can't be told from each other")
+
+
+def _is_constant(tensor: Any) -> bool:
+    """All elements the same; a single number isn't constant by itself."""
+    if tensor.numel() < 2:
+        return bool(tensor.numel() == 0)
+    low, high = (float(value) for value in torch.aminmax(tensor))
+    return high - low <= NO_DIFFERENCE * max(abs(low), abs(high))
+
+
+def _is_near(mine: Any, yours: Any) -> bool:
+    if not mine.is_floating_point():
+        return bool(torch.equal(mine, yours))
+    apart = float(torch.linalg.vector_norm(mine.float() - yours.float()))
+    return apart <= NO_DIFFERENCE * float(torch.linalg.vector_norm(mine.float()))
+
+
+def _sampled(tensor: Any) -> list[float]:
+    """Its norm, and values at regular places."""
+    flat = tensor.reshape(-1)
+    step = max(1, flat.numel() // _SAMPLED)
+    norm = torch.linalg.vector_norm(flat.float())
+    return [float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu())]
+
+
+@contextlib.contextmanager
+def _peak_memory(device: Device) -> Iterator[list[int]]:
+    """After the block: the most memory held at a time, weights and inputs included; empty where nobody can say."""
+    found: list[int] = []
+    if device is Device.CUDA:
+        torch.cuda.reset_peak_memory_stats()
+        yield found
+        found.append(int(torch.cuda.max_memory_allocated()))
+        return
+    started = _resident("VmRSS")
+    with contextlib.suppress(OSError):
+        # Resets the peak to what is resident now.
+        Path("/proc/self/clear_refs").write_text("5")
+    yield found
+    peak = _resident("VmHWM")
+    if started is not None and peak is not None:
+        found.append(max(0, peak - started))
+
+
+def _resident(field: str) -> int | None:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
+    return None

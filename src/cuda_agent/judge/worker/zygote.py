@@ -1,0 +1,177 @@
+"""The zygote's role: has imported torch and its compiler, and forks a process for each task that the judge sends.
+
+A fork starts in milliseconds, where a new process imports for seconds. It inherits nothing that an earlier task has
+touched: the zygote runs no task's code, and between two tasks it ends every process that the last one left and empties
+all folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
+
+Requests:
+  warm  {device, level}  runs what every task's compilation needs once  -> {cuda: whether that has started CUDA}
+  fork  {environment} + the fork's socket                        -> {pid}
+  end   {}         ends the fork and everything that it started  -> {code: exit code, minus a signal's number, or null}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import shutil
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.judge.channel import WorkerChannel
+from cuda_agent.judge.worker import taskcheck
+from cuda_agent.judge.worker.main import Context, Operation, serve
+from cuda_agent.workspace.process import descendants
+
+_PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
+_CUDA_NOT_INITIALIZED = 3
+
+
+def create(context: Context) -> Mapping[str, Operation]:
+    zygote = Zygote(context)
+    return {"start": zygote.start, "warm": zygote.warm, "fork": zygote.fork, "end": zygote.end}
+
+
+class Zygote:
+    """One fork at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._fork: int | None = None
+        self._folders: tuple[Path, ...] = ()
+        # The driver's management library answers what torch asks about GPUs, so that nothing of CUDA starts here.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # A fork has none of the threads that its parent had, and an OpenMP that believes in them waits for ever.
+        torch.set_num_threads(1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        # Processes of the same user may not look into this one's memory.
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+    def start(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """The device is started by each fork."""
+        return {}
+
+    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{device, level}: imports the compiler and runs a module of ours through it."""
+        import torch._dynamo
+        import torch._inductor.compile_fx
+        import torch._inductor.config as compiler
+        import torch.export
+
+        self._folders = (Path(os.environ["TMPDIR"]),)
+        if params["level"] == SandboxLevel.FULL:
+            # The sandbox's own; in a reduced one no process of it may write there.
+            self._folders += (Path("/tmp"), Path("/dev/shm"))
+        compiler.compile_threads = 1
+        # Each fork has a cache of its own, in which a precompiled header pays for nothing.
+        compiler.cpp_cache_precompile_headers = False
+        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+        inputs = (torch.ones(2, 4),)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.export(module, inputs, strict=False).run_decompositions(torch.export.default_decompositions())
+            backend = "inductor" if params["device"] == "cpu" else "aot_eager"
+            torch.compile(module, backend=backend)(*inputs)
+            torch._dynamo.reset()
+        self._empty_folders()
+        gc.collect()
+        gc.freeze()
+        return {"cuda": _cuda_has_started()}
+
+    def fork(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{environment}: a process that serves `taskcheck` on the socket that came along."""
+        (descriptor,) = self._context.descriptors
+        if self._fork is not None:
+            self.end({})
+        pid = os.fork()
+        if pid == 0:
+            self._become_fork(descriptor, params["environment"])
+        os.close(descriptor)
+        self._fork = pid
+        return {"pid": pid}
+
+    def end(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Returns when nothing of the fork is left."""
+        code = _end_all(self._fork)
+        self._fork = None
+        self._empty_folders()
+        return {"code": code}
+
+    def _become_fork(self, descriptor: int, environment: dict[str, str]) -> NoReturn:
+        try:
+            if self._context.control is not None:
+                os.close(self._context.control)
+            _prctl(_PR_SET_DUMPABLE, 1)
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            os.setsid()
+            os.environ.update(environment)
+            context = Context()
+            serve(WorkerChannel(socket.socket(fileno=descriptor)), context, taskcheck.create(context))
+        finally:
+            # Whatever happened: a fork must never come back into the zygote's loop.
+            os._exit(0)
+
+    def _empty_folders(self) -> None:
+        """All that processes of this sandbox can write into."""
+        for folder in self._folders:
+            for entry in folder.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        entry.unlink()
+
+
+def _end_all(fork: int | None) -> int | None:
+    """Kills all descendants until none is left; stopped first, so that whoever forks doesn't outrun it. The exit code
+    of `fork`, as `subprocess` has it."""
+    code = None
+    while True:
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in _descendants():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, how)
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == fork:
+                    code = os.waitstatus_to_exitcode(status)
+                pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        time.sleep(0.002)
+
+
+def _descendants() -> list[int]:
+    """By their numbers here. Where the sandbox shows the outer /proc, that has other numbers for them: the last word
+    of `NSpid` is the one of the innermost namespace."""
+    found = []
+    for pid in descendants(int(Path("/proc/self").readlink().name)):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            found.append(int(next(line for line in lines if line.startswith("NSpid:")).split()[-1]))
+    return found
+
+
+def _cuda_has_started() -> bool:
+    """Whether this process has initialised the driver; by then every fork would be unable to."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(torch.cuda.is_initialized()) or driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
