@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cuda_agent.cli.tasks import crawl
+from cuda_agent.cli.tasks import compose, crawl
 
 app = typer.Typer(
     name="tasks",
@@ -22,3 +22,4 @@ def _root() -> None:
 
 # Each command is a file of its own with `command`: app.command("crawl")(crawl.command).
 app.command("crawl")(crawl.command)
+app.command("compose")(compose.command)

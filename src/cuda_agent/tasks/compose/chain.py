@@ -1,0 +1,198 @@
+"""Operators one after another: shapes and parameters solved by calling each seed on meta tensors."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import torch
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value
+from cuda_agent.tasks.expressions import fill, placeholders
+from cuda_agent.tasks.records import Seed
+
+#: what a library raises for shapes or settings that it doesn't take.
+_REFUSALS = (
+    RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError, AssertionError,
+    ImportError, ZeroDivisionError,
+)  # fmt: skip
+_LIBRARIES = ("torch", "transformers", "math")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A seed in a chain, and the expression that was chosen for each of its parameters."""
+
+    seed: Seed
+    choices: tuple[str, ...]
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Dimensions that the tensor before doesn't settle, in order."""
+        given = {*names_of(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
+        names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_of(port.layout))
+        return tuple(name for name in names if name not in given)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A chain without its sizes. `lead`: words for what stands before the first tensor's named dimensions."""
+
+    links: tuple[Link, ...]
+    lead: tuple[str, ...] = ()
+
+    def unknowns(self) -> tuple[tuple[int, str], ...]:
+        """(position, name) of every size that must be chosen: the first tensor's, then those of the others."""
+        first = (*self.lead, *names_of(self.links[0].seed.ports[0].layout))
+        given = {(0, name): None for name in first}
+        given |= {(position, name): None for position, link in enumerate(self.links) for name in link.free}
+        return tuple(given)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A solved link. `names`: its dimensions and parameters. `shapes`: of its ports. `outputs`: what the call gave, on
+    the meta device; `plain` where that is one tensor. `layer`: the module, None of a function. `weights`: elements.
+    `moved` in bytes."""
+
+    link: Link
+    names: dict[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    outputs: tuple[torch.Tensor, ...]
+    plain: bool
+    layer: Any
+    weights: int
+    flops: float
+    moved: float
+
+    @property
+    def seed(self) -> Seed:
+        return self.link.seed
+
+
+def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
+    """The chain at these sizes (of all its unknowns). Raises Unsolvable where it doesn't fit together."""
+    first = plan.links[0].seed.ports[0]
+    names = {name: sizes[0, name] for name in names_of(first.layout)}
+    before = tuple(sizes[0, name] for name in plan.lead)
+    current = torch.empty(concrete(first.layout, names, before), dtype=_dtype(first.dtype), device="meta")
+    steps: list[Step] = []
+    for position, link in enumerate(plan.links):
+        if steps and not steps[-1].plain:
+            raise Unsolvable("nothing follows several outputs")
+        chosen = {name: sizes[position, name] for name in link.free}
+        steps.append(_step(link, current, chosen))
+        current = steps[-1].outputs[0]
+    return tuple(steps)
+
+
+def _step(link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> Step:
+    seed = link.seed
+    first = seed.ports[0]
+    if current.dtype != _dtype(first.dtype):
+        raise Unsolvable(f"{seed.name} takes {first.dtype}, not {current.dtype}")
+    names = bind(first.layout, current.shape, chosen)
+    for parameter, choice in zip(seed.parameters, link.choices, strict=True):
+        names[parameter.name] = value(choice, names)
+    for condition in seed.where:
+        if not value(condition, names):
+            raise Unsolvable(f"{seed.name}: {condition} doesn't hold")
+    before = leading(first.layout, current.shape)
+    shapes = [tuple(current.shape), *(concrete(port.layout, names, before) for port in seed.ports[1:])]
+    ports = {
+        port.name: torch.empty(shape, dtype=_dtype(port.dtype), device="meta")
+        for port, shape in zip(seed.ports, shapes, strict=True)
+    }
+    made, layer = _called(seed, names, ports)
+    weights = 0 if layer is None else sum(item.numel() for item in (*layer.parameters(), *layer.buffers()))
+    outputs = (made,) if isinstance(made, torch.Tensor) else tuple(_tensors(made))
+    if not outputs or any(tensor.numel() == 0 for tensor in outputs):
+        raise Unsolvable(f"{seed.name} gives no elements")
+    counts = {
+        **names, "weights": weights, "inputs": sum(tensor.numel() for tensor in ports.values()),
+        "outputs": sum(tensor.numel() for tensor in outputs),
+    }  # fmt: skip
+    return Step(
+        link, names, tuple(shapes), outputs, isinstance(made, torch.Tensor), layer, weights,
+        float(value(seed.flops, counts)), float(value(seed.moved, counts)),
+    )  # fmt: skip
+
+
+def _called(seed: Seed, names: Mapping[str, Any], ports: dict[str, torch.Tensor]) -> tuple[Any, Any]:
+    """What the seed gives on meta tensors, and its module."""
+    texts = {name: repr(item) for name, item in names.items()}
+    space: dict[str, Any] = {**_imported(seed.imports), **ports}
+    try:
+        with torch.device("meta"), torch.no_grad():
+            if seed.constructor is not None:
+                space["layer"] = _evaluated(fill(seed.constructor, texts), space).eval()
+            own = {name: name for name in (*ports, "layer")}
+            return _evaluated(fill(seed.call, texts | own), space), space.get("layer")
+    except _REFUSALS as error:
+        raise Unsolvable(f"{seed.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
+
+
+def _evaluated(text: str, space: dict[str, Any]) -> Any:
+    return eval(_compiled(text), {"__builtins__": {"slice": slice, "int": int, "float": float}}, space)
+
+
+@lru_cache(maxsize=8192)
+def _compiled(text: str) -> CodeType:
+    """Only what a seed may say: no private attribute, no function of one's own."""
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        private = isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        if private or isinstance(node, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
+            raise UsageError(f"{text!r} is no call of a library", "Mend the seed")
+    return compile(tree, "<seed>", "eval")
+
+
+@lru_cache(maxsize=1024)
+def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
+    """What a seed's import lines bind. Raises UsageError for other libraries than those of the seeds."""
+    space: dict[str, Any] = {}
+    for statement in ast.parse("\n".join(("import torch", *lines))).body:
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            raise UsageError(f"{ast.unparse(statement)!r} is no import", "Mend the seed")
+        module = statement.module if isinstance(statement, ast.ImportFrom) else ""
+        for name in statement.names:
+            whole = module or name.name
+            if whole.split(".")[0] not in _LIBRARIES:
+                raise UsageError(f"A seed imports {whole}", "Seeds are made of torch and transformers")
+            found = importlib.import_module(whole)
+            if isinstance(statement, ast.ImportFrom):
+                space[name.asname or name.name] = getattr(found, name.name)
+            elif name.asname:
+                space[name.asname] = found
+            else:
+                top = whole.split(".")[0]
+                space[top] = importlib.import_module(top)
+    return space
+
+
+def _tensors(made: Any) -> list[torch.Tensor]:
+    """The tensors in what a call gave, in order."""
+    if isinstance(made, torch.Tensor):
+        return [made]
+    items = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"{name} is no dtype", "Mend the seed")
+    return found
+
+
+def used_names(seed: Seed) -> tuple[str, ...]:
+    """The dimensions and parameters that the seed's code names, in order."""
+    ports = {port.name for port in seed.ports} | {"layer"}
+    found = dict.fromkeys((*placeholders(seed.constructor or ""), *placeholders(seed.call)))
+    return tuple(name for name in found if name not in ports)

@@ -1,0 +1,305 @@
+"""A composed chain as the module that a person would write: constants, layers, `forward`, `get_inputs`."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Sequence
+
+from cuda_agent.tasks.compose.chain import used_names
+from cuda_agent.tasks.compose.naming import Named, Names, constant, literal
+from cuda_agent.tasks.compose.plain import without_defaults
+from cuda_agent.tasks.compose.sizing import Sized
+from cuda_agent.tasks.expressions import fill
+from cuda_agent.tasks.records import Port, Seed
+
+_WIDTH = 110
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
+_HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
+
+
+def emit(sized: Sized, names: Names, rng: random.Random) -> str:
+    """The whole text of the module."""
+    body = _model(names, rng)
+    inputs = _get_inputs(names)
+    held = _arguments(names)
+    ends = f"def get_init_inputs() -> list[int]:\n    return [{', '.join(constant(item) for item in held)}]\n"
+    code = f"{body}\n\n\n{inputs}\n\n\n{ends}"
+    head = f'"""{docstring(sized, names)}"""\n\n{_imports(sized, code)}\n\n{_constants(names, code)}\n\n\n'
+    return head + code
+
+
+def _imports(sized: Sized, code: str) -> str:
+    lines = {line for step in sized.steps for line in step.seed.imports} - set(_HELPERS)
+    used = ["import torch"]
+    if re.search(r"\bF\.", code):
+        used.append("import torch.nn.functional as F")
+    return "\n".join([*used, "from torch import nn", *sorted(lines)])
+
+
+def _constants(names: Names, code: str) -> str:
+    """Sizes of the inputs in one line, those of the layers in another; only those that the code uses."""
+    used = [item for item in names.constants if re.search(rf"\b{constant(item)}\b", code)]
+    inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in _shape_texts(names))]
+    lines = []
+    for part in (inputs, [item for item in used if item not in inputs]):
+        if part:
+            values = ", ".join(str(names.constants[item]) for item in part)
+            lines.append(f"{', '.join(constant(item) for item in part)} = {values}")
+    return "\n".join(lines)
+
+
+def _shape_texts(names: Names) -> list[str]:
+    return [*names.first_shape, *(text for step in names.steps for shape in step.shapes.values() for text in shape)]
+
+
+def _arguments(names: Names) -> list[str]:
+    """Constants that the model is made with: those that a layer or a call names, in order."""
+    found: dict[str, None] = {}
+    for named in names.steps:
+        for item in used_names(named.step.seed):
+            for symbol in _symbols(named, item):
+                found[symbol] = None
+    return list(found)
+
+
+def _symbols(named: Named, item: str) -> list[str]:
+    """The constants in what stands for a dimension or parameter."""
+    text = named.texts.get(item, "")
+    if item in named.sizes:
+        return [text]
+    values = {named.texts[other] for other in named.sizes}
+    return [word for word in re.findall(r"[a-z_]\w*", text) if word in values]
+
+
+def _model(names: Names, rng: random.Random) -> str:
+    arguments = _arguments(names)
+    layers = [line for named in names.steps for line in _layer(named)]
+    kept = [f"self.{item} = {item}" for item in _in_forward(names)]
+    lines = ["class Model(nn.Module):"]
+    if arguments or layers:
+        signature = "".join(f", {item}: int" for item in arguments)
+        lines += [f"    def __init__(self{signature}) -> None:", "        super().__init__()"]
+        lines += [f"        {line}" for line in (*layers, *kept)]
+        lines.append("")
+    tensors = [names.first, *(variable for named in names.steps for variable in named.ports.values())]
+    signature = ", ".join(f"{item}: torch.Tensor" for item in tensors)
+    single = names.steps[-1].step.plain
+    returned = "torch.Tensor" if single else "tuple[torch.Tensor, ...]"
+    lines.append(f"    def forward(self, {signature}) -> {returned}:")
+    lines += [f"        {line}" for line in _forward(names, rng)]
+    return "\n".join(line for text in lines for line in _wrapped(text))
+
+
+def _layer(named: Named) -> list[str]:
+    seed = named.step.seed
+    if seed.constructor is None:
+        return []
+    lines = []
+    made = without_defaults(fill(seed.constructor, named.texts | _literals(named)))
+    tree = ast.parse(made, mode="eval").body
+    first = tree.args[0] if isinstance(tree, ast.Call) and tree.args else None
+    if isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id.endswith("Config"):
+        config = ast.get_source_segment(made, first) or ""
+        lines.append(f"config = {config}")
+        made = made.replace(config, "config", 1)
+    lines.append(f"self.{named.layer} = {made}")
+    return lines + _initial(named)
+
+
+def _initial(named: Named) -> list[str]:
+    """Weights of a norm as training leaves them, not ones and zeros, which would make it a copy of its input."""
+    layer, name = named.step.layer, f"self.{named.layer}"
+    if named.step.seed.family != "normalization" or named.step.seed.library != "torch":
+        return []
+    lines = []
+    if getattr(layer, "weight", None) is not None:
+        lines.append(f"nn.init.normal_({name}.weight, mean=1.0, std=0.2)")
+    if getattr(layer, "bias", None) is not None:
+        lines.append(f"nn.init.normal_({name}.bias, std=0.2)")
+    if getattr(layer, "running_mean", None) is not None:
+        lines.append(f"nn.init.normal_({name}.running_mean, std=0.2)")
+        lines.append(f"nn.init.uniform_({name}.running_var, 0.5, 1.5)")
+    return lines
+
+
+def _literals(named: Named) -> dict[str, str]:
+    """What has no name of its own, as it is written."""
+    return {item: literal(value) for item, value in named.step.names.items() if item not in named.texts}
+
+
+def _in_forward(names: Names) -> list[str]:
+    """Constants that calls in `forward` name."""
+    found: dict[str, None] = {}
+    for named in names.steps:
+        for item in re.findall(r"\{(\w+)\}", named.step.seed.call):
+            if item in named.texts:
+                found |= dict.fromkeys(_symbols(named, item))
+    return list(found)
+
+
+def _forward(names: Names, rng: random.Random) -> list[str]:
+    """One line for each call, or a call inside the next where that stays short."""
+    nested = rng.random() < 0.6
+    lines: list[str] = []
+    current, pending = names.first, names.first
+    for named in names.steps:
+        seed = named.step.seed
+        port = seed.ports[0].name
+        if pending != current and (not nested or not _nests(pending, seed, port)):
+            lines.append(f"x = {pending}")
+            pending = current = "x"
+        pending = _call(named, pending)
+    return [*lines, f"return {pending}"]
+
+
+def _nests(inner: str, seed: Seed, port: str) -> bool:
+    once = seed.call.count(f"{{{port}}}") == 1
+    return once and len(inner) + len(seed.call) < 70 and inner.count("(") < 3
+
+
+def _call(named: Named, before: str) -> str:
+    """The text of a call on what stands before it."""
+    seed = named.step.seed
+    port = seed.ports[0].name
+    simple = isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
+    bare = re.fullmatch(r".*[(,]\s*\{" + port + r"\}\s*[,)].*", seed.call) is not None
+    texts = {item: _own(text, named) if item in named.texts else text for item, text in _texts(named).items()}
+    texts |= named.ports | {port: before if simple or bare else f"({before})", "layer": f"self.{named.layer}"}
+    return without_defaults(fill(seed.call, texts))
+
+
+def _texts(named: Named) -> dict[str, str]:
+    return named.texts | _literals(named)
+
+
+def _own(text: str, named: Named) -> str:
+    """In `forward` the sizes are attributes."""
+    values = {named.texts[item] for item in named.sizes}
+    return re.sub(r"[a-z_]\w*", lambda found: f"self.{found[0]}" if found[0] in values else found[0], text)
+
+
+def _get_inputs(names: Names) -> str:
+    first = names.steps[0].step.seed.ports[0]
+    texts = [_drawn(first, names.first_shape, names.steps[0])]
+    for named in names.steps:
+        texts += [_drawn(port, named.shapes[port.name], named) for port in named.step.seed.ports[1:]]
+    head = "def get_inputs() -> list[torch.Tensor]:"
+    if len(texts) > 1 and len(set(texts)) == 1:
+        return f"{head}\n    return [{texts[0]} for _ in range({len(texts)})]"
+    line = f"    return [{', '.join(texts)}]"
+    if len(line) <= _WIDTH:
+        return f"{head}\n{line}"
+    variables = [names.first, *(variable for named in names.steps for variable in named.ports.values())]
+    lines = [f"    {variable} = {text}" for variable, text in zip(variables, texts, strict=True)]
+    return "\n".join([head, *lines, f"    return [{', '.join(variables)}]"])
+
+
+def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
+    """How an input is drawn: by what the port holds and its dtype."""
+    sizes = ", ".join(shape)
+    whole = f"({sizes},)" if len(shape) == 1 else f"({sizes})"
+    kind = "" if port.dtype in ("float32", "int64", "bool") else f", dtype=torch.{port.dtype}"
+    match port.values:
+        case "indices":
+            high = constant(_bound(port, named))
+            return f"torch.randint(0, {high}, {whole}{kind})"
+        case "mask":
+            return f"torch.rand({sizes}) < 0.5" if port.dtype == "bool" else f"(torch.rand({sizes}) < 0.5).float()"
+        case "positions":
+            text = f"torch.arange({shape[-1]}{kind})"
+            return text if len(shape) == 1 else f"{text}.expand({sizes})"
+        case "signs":
+            return f"2.0 * torch.randint(0, 2, {whole}) - 1.0"
+        case "positive":
+            return f"torch.rand({sizes}{kind}) + 0.1"
+        case "uniform":
+            return f"torch.rand({sizes}{kind})"
+        case "probabilities":
+            alone = len(shape) == 1 or named.step.seed.operator.startswith("binary")
+            return f"torch.rand({sizes}{kind})" if alone else f"torch.softmax(torch.randn({sizes}{kind}), dim=-1)"
+        case "log_probabilities":
+            return f"torch.log_softmax(torch.randn({sizes}{kind}), dim=-1)"
+    drawn = f"torch.randn({sizes}{kind})"
+    inner = _contracted(port, named)
+    return f"{drawn} / {inner}**0.5" if inner else drawn
+
+
+def _bound(port: Port, named: Named) -> str:
+    """The exclusive bound of indices, in names where it has them."""
+    text = port.high or "2"
+    values = _texts(named)
+    return re.sub(r"[A-Za-z_]\w*", lambda found: values.get(found[0], found[0]), text)
+
+
+def _contracted(port: Port, named: Named) -> str | None:
+    """The constant over which a second operand of a product is summed: dividing by its root keeps the values' size."""
+    step = named.step
+    if step.seed.family not in ("matrix product", "convolution") or port.name == step.seed.ports[0].name:
+        return None
+    size = step.flops / (2 * sum(tensor.numel() for tensor in step.outputs))
+    shape = named.shapes.get(port.name, ())
+    values = {constant(named.texts[item]): step.names[item] for item in named.sizes}
+    return next((text for text in shape if text.isidentifier() and values.get(text) == size), None)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line, broken after its first open bracket where it is too long."""
+    if len(line) <= _WIDTH or "\n" in line or "(" not in line:
+        return line.split("\n")
+    indent = " " * (len(line) - len(line.lstrip()))
+    start = line.index("(") + 1
+    end = _closing(line, start)
+    return [line[:start], *_wrapped(f"{indent}    {line[start:end]}"), f"{indent}{line[end:]}"]
+
+
+def _closing(line: str, start: int) -> int:
+    """Index of the bracket that closes the one before `start`."""
+    depth = 1
+    for place in range(start, len(line)):
+        depth += {"(": 1, ")": -1}.get(line[place], 0)
+        if depth == 0:
+            return place
+    return len(line)
+
+
+def docstring(sized: Sized, names: Names) -> str:
+    """What the module computes: a phrase of its operators, and a formula."""
+    phrases = [_phrase(named) for named in names.steps]
+    title = _joined(phrases)
+    formula = names.first
+    for named in names.steps:
+        seed = named.step.seed
+        others = list(named.ports.values())
+        if seed.operator in _INFIX and len(others) == 1:
+            outer = f"({formula})" if " " in formula and not formula.endswith(")") else formula
+            formula = f"{outer} {_INFIX[seed.operator]} {others[0]}"
+        else:
+            formula = f"{_function(seed)}({', '.join([formula, *others])})"
+    lines = f"{title[0].upper()}{title[1:]}: y = {formula}."
+    if len(lines) <= _WIDTH:
+        return lines
+    return f"{title[0].upper()}{title[1:]}.\n\ny = {formula}\n"
+
+
+def _function(seed: Seed) -> str:
+    return seed.operator.replace(" ", "_")
+
+
+def _phrase(named: Named) -> str:
+    """The seed's own phrase, with the dimension named where it says `a dimension`."""
+    says, dim = named.step.seed.says, named.step.names.get("dim")
+    if "a dimension" in says and isinstance(dim, int):
+        rank = len(named.step.shapes[0])
+        place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"
+        says = says.replace("a dimension", place)
+    return says
+
+
+def _joined(phrases: Sequence[str]) -> str:
+    if len(phrases) == 1:
+        return phrases[0]
+    if len(phrases) == 2:
+        return f"{phrases[0]} followed by {phrases[1]}"
+    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"

@@ -1,0 +1,200 @@
+"""The composer that asks a language model. Its answers are kept, so the same requests give the same tasks again.
+
+What it writes is read, never run: whether it works is found out by the filters, in the judge's sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from cuda_agent.core.errors import PolicyError, UsageError
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.llm.chat import ChatClient, ContextExceeded, Message, Request
+from cuda_agent.tasks.compose.affinity import group
+from cuda_agent.tasks.compose.run import Skipped
+from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.records import DatasetTask, Seed
+from cuda_agent.tasks.store import append, read_lines
+
+ANSWERS_FILE = "answers.jsonl"
+_ATTEMPTS = 3
+#: seeds that are offered beyond those that are asked for.
+_SPARE = 5
+_LONGEST = 20_000
+_OPERATORS = re.compile(r"^\W*OPERATORS:\W*(.+)$", re.MULTILINE)
+_BLOCK = re.compile(r"```python[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_MODULES = frozenset(("torch", "torch.nn", "torch.nn.functional", "math"))
+_FUNCTIONS = ("get_inputs", "get_init_inputs")
+
+
+class Answer(StoredRecord):
+    """What a model said to one request. `request_digest`: of the model's name and the messages."""
+
+    request_digest: str
+    text: str
+    tokens_in: int
+    tokens_out: int
+
+
+class Answers:
+    """The recorded answers of a folder; with a client, new ones are asked for and recorded before they are used."""
+
+    def __init__(self, folder: Path, model: str, client: ChatClient | None = None) -> None:
+        self._path, self._model, self._client = folder / ANSWERS_FILE, model, client
+        known = read_lines(self._path, Answer) if self._path.exists() else ()
+        self._known = {answer.request_digest: answer.text for answer in known}
+
+    def ask(self, messages: Sequence[Message]) -> str:
+        """Raises UsageError when the answer isn't recorded and nobody can be asked, PolicyError by the endpoint."""
+        said = (part for message in messages for part in (message["role"], message["content"]))
+        digest = digest_text(self._model, *said)
+        if digest not in self._known:
+            self._known[digest] = self._asked(messages, digest)
+        return self._known[digest]
+
+    def _asked(self, messages: Sequence[Message], digest: str) -> str:
+        if self._client is None:
+            raise UsageError(f"{self._path} holds no answer to this request", "Name the endpoint that can give it")
+        try:
+            reply = self._client.complete(Request(messages))
+        except ContextExceeded as error:
+            raise PolicyError(f"The model's context is too small ({error})", "Use a model with a longer one") from None
+        usage = reply.usage
+        answer = Answer(request_digest=digest, text=reply.text, tokens_in=usage.read, tokens_out=usage.written)
+        append(self._path, [answer])
+        return reply.text
+
+
+class LanguageModelComposer:
+    """`Composer` over a model's answers."""
+
+    name = "llm"
+
+    def __init__(self, seeds: Sequence[Seed], seed: int, target: Target, answers: Answers) -> None:
+        self._seeds = [item for item in seeds if item.library == "torch"]
+        self._modules = [item for item in seeds if item.library == "transformers"]
+        self._seed, self._target, self._answers = seed, target, answers
+        self._schedule = Schedule()
+        self._texts: set[str] = set()
+        self._prompts = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "prompts"), undefined=jinja2.StrictUndefined,
+            trim_blocks=True, autoescape=False,
+        )  # fmt: skip
+
+    def tell(self, task: DatasetTask) -> None:
+        """A task that stands: its text isn't taken again."""
+        self._texts.add(task.task.source)
+
+    def compose(self, number: int) -> DatasetTask:
+        """Raises Skipped when the model gave nothing that can be read as a task; UsageError, PolicyError."""
+        rng = random.Random(f"{self._seed}:{number}")
+        count = max(1, self._schedule.kind(number))
+        offered = self._offered(count, rng)
+        wanted_ms = round(math.exp(rng.uniform(math.log(self._target.low_ms), math.log(self._target.high_ms))), 1)
+        asked = self._said("task", count=count, seeds=offered, target=self._target, wanted_ms=wanted_ms)
+        messages: list[Message] = [
+            {"role": "system", "content": self._said("system")}, {"role": "user", "content": asked}
+        ]  # fmt: skip
+        problem = ""
+        for _ in range(_ATTEMPTS):
+            text = self._answers.ask(messages)
+            try:
+                ops, source = read_answer(text, [seed.name for seed in offered], count)
+                if source in self._texts:
+                    raise Unusable("it is word for word an earlier problem")
+                return self._task(number, ops, source)
+            except Unusable as error:
+                problem = str(error)
+            messages += [
+                {"role": "assistant", "content": text or "(nothing)"},
+                {"role": "user", "content": self._said("again", problem=problem)},
+            ]
+        raise Skipped(f"after {_ATTEMPTS} answers: {problem}")
+
+    def _offered(self, count: int, rng: random.Random) -> list[Seed]:
+        """Distinct operators over many families, in random order."""
+        found: dict[str, Seed] = {}
+        families = sorted({group(seed) for seed in self._seeds})
+        if not families:
+            raise UsageError("There are no torch seeds", "Run: cuda-agent tasks crawl")
+        for _ in range(50 * (count + _SPARE)):
+            family = rng.choice(families)
+            seed = rng.choice([item for item in self._seeds if group(item) == family])
+            found.setdefault(seed.operator, seed)
+            if len(found) == count + _SPARE:
+                break
+        return list(found.values())
+
+    def _said(self, prompt: str, **values: object) -> str:
+        return self._prompts.get_template(f"{prompt}.md.j2").render(**values).strip()
+
+    def _task(self, number: int, ops: Sequence[str], source: str) -> DatasetTask:
+        operators = tuple(next(seed.operator for seed in self._seeds if seed.name == name) for name in ops)
+        task = Task(
+            name=f"{number:05d}_{'_'.join(operators)}", source=source, origin=f"torch#{len(ops)}", operators=operators
+        )
+        return DatasetTask(task=task, ops=tuple(ops), composer=self.name, number=number)
+
+
+class Unusable(Exception):
+    """What is wrong with an answer, as the model is told."""
+
+
+def read_answer(text: str, offered: Sequence[str], count: int) -> tuple[tuple[str, ...], str]:
+    """(names of the seeds in order, source) of an answer. Raises Unusable. The source is parsed, not run."""
+    named = _OPERATORS.search(text)
+    if named is None:
+        raise Unusable("there is no line that begins with OPERATORS:")
+    ops = tuple(part.strip(" `*.\t") for part in named[1].split(","))
+    strangers = [name for name in ops if name not in offered]
+    if strangers:
+        raise Unusable(f"{strangers[0]!r} is none of the operators")
+    if len(ops) != count:
+        raise Unusable(f"it uses {len(ops)} operators, not {count}")
+    blocks = _BLOCK.findall(text)
+    if len(blocks) != 1:
+        raise Unusable(f"there are {len(blocks)} blocks of ```python, not one")
+    source = blocks[0].strip() + "\n"
+    _check(source)
+    return ops, source
+
+
+def _check(source: str) -> None:
+    """The form of a problem. Raises Unusable."""
+    if len(source) > _LONGEST:
+        raise Unusable("the file is too long")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unusable(f"it isn't Python: {error}") from None
+    if not ast.get_docstring(tree):
+        raise Unusable("the file has no docstring")
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if "Model" not in classes:
+        raise Unusable("there is no class Model")
+    missing = [name for name in _FUNCTIONS if name not in functions]
+    if missing:
+        raise Unusable(f"there is no function {missing[0]}")
+    imported = {
+        name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for name in _imported(node)
+    }
+    if imported - _MODULES:
+        raise Unusable(f"it imports {min(imported - _MODULES)}")
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.Expr)
+    if not all(isinstance(node, kinds) for node in tree.body):
+        raise Unusable("the file holds statements beside imports, constants, Model and its functions")
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [node.module or "."] if isinstance(node, ast.ImportFrom) else [item.name for item in node.names]

@@ -1,0 +1,236 @@
+"""Names for a composed module: which size stands where, and what a person calls layers and tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.tasks.compose.chain import Step, used_names
+from cuda_agent.tasks.compose.layouts import Unsolvable, leading, names_of, variables
+from cuda_agent.tasks.compose.sizes import word_for
+from cuda_agent.tasks.compose.sizing import Sized
+from cuda_agent.tasks.expressions import dimensions
+from cuda_agent.tasks.records import Port, Seed
+
+#: parameters that are sizes, so constants of the module; every other one is written where it is used.
+_SIZE = re.compile(
+    r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|layers)|d_model|inner|kdim|vdim)"
+)
+_LAYERS = {
+    "convolution": "conv", "normalization": "norm", "pooling": "pool", "activation": "activation", "loss": "loss",
+    "recurrent": "rnn", "attention": "attention", "embedding": "embedding", "upsampling": "upsample",
+}  # fmt: skip
+_BY_OPERATOR = {
+    "linear": "linear", "bilinear": "bilinear", "softmax": "softmax", "embedding": "embedding", "lstm": "lstm",
+    "gru": "gru", "prelu": "prelu", "glu": "glu", "pixel_shuffle": "shuffle", "identity": "identity",
+}  # fmt: skip
+_SECOND = {
+    "add": ("residual", "bias"), "mul": ("gate", "scale"), "sub": ("offset", "mean"), "div": ("scale", "norm"),
+    "matmul": ("weight", "projection"), "bmm": ("weight", "keys"), "maximum": ("other",), "minimum": ("other",),
+}  # fmt: skip
+_VAGUE = frozenset(("y", "z", "other", "input2", "b"))
+_MORE = ("y", "z", "w", "u", "v")
+_FEATURE_WORDS = frozenset(("channels", "features", "hidden", "inner", "columns", "embedding", "width"))
+
+
+@dataclass
+class Named:
+    """A step with its names. `texts`: what each dimension or parameter is called or written as; `sizes`: which of them
+    are constants. `ports`: the variable of each port but the first; `layer`: the attribute."""
+
+    step: Step
+    layer: str
+    ports: dict[str, str]
+    texts: dict[str, str]
+    sizes: frozenset[str]
+    #: text of each further port's shape, in constants.
+    shapes: dict[str, tuple[str, ...]]
+
+
+@dataclass
+class Names:
+    """Of a whole module. `constants`: lower-case name -> size, in order; `first`: the variable of the first tensor,
+    and its shape in constants; `inputs`: variables of `forward` with port, shape and step."""
+
+    constants: dict[str, int] = field(default_factory=dict)
+    steps: list[Named] = field(default_factory=list)
+    first: str = "x"
+    first_shape: tuple[str, ...] = ()
+
+    def add(self, word: str, size: int) -> str:
+        """A constant of that name, or of one beside it where the name is taken."""
+        for name in (word, f"out_{word}", f"{word}_2", f"{word}_3"):
+            if name not in self.constants:
+                self.constants[name] = size
+                return name
+        raise Unsolvable(f"too many sizes are called {word}")
+
+
+def name(sized: Sized) -> Names:
+    """Names for everything in the chain. Raises Unsolvable where there are no good ones."""
+    names = Names()
+    symbols = {key: names.add(word, sized.sizes[key]) for key, word in sized.named.items() if key[0] == 0}
+    first = sized.plan.links[0].seed.ports[0]
+    letters = {letter: symbols[0, letter] for letter in names_of(first.layout)}
+    lead = [symbols[0, word] for word in sized.plan.lead]
+    shape = [*lead, *(_written(text, letters) for text in dimensions(first.layout)[1])]
+    names.first_shape = tuple(constant(text) for text in shape)
+    names.first = "x" if first.name in ("x", "input", "self") else first.name
+    taken = {names.first, "x"}
+    layers = _layer_names([step.seed for step in sized.steps])
+    current: list[str | None] = [text if text in names.constants else None for text in shape]
+    for position, (step, layer) in enumerate(zip(sized.steps, layers, strict=True)):
+        free = {letter: key for letter in step.link.free if (key := (position, letter)) in sized.sizes}
+        current = _step(names, sized, step, layer, current, free, taken)
+    return names
+
+
+def constant(text: str) -> str:
+    """The text of an expression with its names in capitals, as module-level constants are."""
+    return re.sub(r"[a-z_][a-z_0-9]*", lambda found: found[0].upper(), text)
+
+
+def literal(value: Any) -> str:
+    """A value as code, with double quotes."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _step(
+    names: Names, sized: Sized, step: Step, layer: str, current: list[str | None],
+    free: dict[str, tuple[int, str]], taken: set[str],
+) -> list[str | None]:  # fmt: skip
+    """Name one step; what is known of its output's dimensions."""
+    seed, first = step.seed, step.seed.ports[0]
+    named = dimensions(first.layout)[1]
+    known: dict[str, str] = {}
+    for text, symbol in zip(named, current[len(current) - len(named) :], strict=True):
+        if text.isidentifier() and symbol is not None:
+            known[text] = symbol
+    for letter, key in free.items():
+        known[letter] = names.add(sized.named[key], sized.sizes[key]) if key[0] else _same(names, sized, key)
+    needed = [item for item in used_names(seed) if item in step.names]
+    sizes = set(known)
+    texts = dict(known)
+    for letter in _dimensions(seed):
+        if letter not in texts and letter in needed:
+            texts[letter] = names.add(_beside(names, word_for(seed, letter)), step.names[letter])
+            sizes.add(letter)
+    for parameter, choice in zip(seed.parameters, step.link.choices, strict=True):
+        size = step.names[parameter.name]
+        if choice in known:
+            texts[parameter.name] = known[choice]
+            sizes.add(parameter.name)
+        elif _SIZE.match(parameter.name) and type(size) is int:
+            texts[parameter.name] = _parameter(names, parameter.name, size)
+            sizes.add(parameter.name)
+        elif not choice.isidentifier() and (used := variables(choice)) and all(item in known for item in used):
+            texts[parameter.name] = _written(choice, known)
+        else:
+            texts[parameter.name] = literal(size)
+    ports = {port.name: _port(seed, port, taken) for port in seed.ports[1:]}
+    before = [
+        constant(symbol) if symbol else str(size)
+        for symbol, size in zip(current, leading(first.layout, step.shapes[0]), strict=False)
+    ]
+    shapes = {port.name: _shape(port, texts, step, before) for port in seed.ports[1:]}
+    names.steps.append(Named(step, layer, ports, texts, frozenset(sizes), shapes))
+    return _after(step, texts, sizes, current)
+
+
+def _same(names: Names, sized: Sized, key: tuple[int, str]) -> str:
+    """The constant that was made for an unknown of the first step."""
+    word, size = sized.named[key], sized.sizes[key]
+    return next(found for found in (word, f"out_{word}") if names.constants.get(found) == size)
+
+
+def _beside(names: Names, word: str) -> str:
+    return f"pooled_{word}" if word in names.constants else word
+
+
+def _parameter(names: Names, word: str, size: int) -> str:
+    """A size that a layer is made with. The last layer of a chain has the plain name, those before it `hidden_…`."""
+    if word in names.constants:
+        earlier = f"hidden_{word.removeprefix('out_')}"
+        if earlier in names.constants:
+            raise Unsolvable(f"too many sizes are called {word}")
+        _rename(names, word, earlier)
+    names.constants[word] = size
+    return word
+
+
+def _rename(names: Names, old: str, new: str) -> None:
+    names.constants = {new if item == old else item: size for item, size in names.constants.items()}
+    for step in names.steps:
+        step.texts = {key: re.sub(rf"\b{old}\b", new, text) for key, text in step.texts.items()}
+        step.shapes = {
+            key: tuple(re.sub(rf"\b{constant(old)}\b", constant(new), text) for text in shape)
+            for key, shape in step.shapes.items()
+        }
+
+
+def _dimensions(seed: Seed) -> list[str]:
+    return list(dict.fromkeys(item for port in seed.ports for item in names_of(port.layout)))
+
+
+def _shape(port: Port, texts: dict[str, str], step: Step, before: Sequence[str]) -> tuple[str, ...]:
+    starred, named = dimensions(port.layout)
+    written = {item: texts.get(item, str(step.names[item])) for text in named for item in variables(text)}
+    found = [constant(_written(text, written)) for text in named]
+    return (*(before if starred else ()), *found)
+
+
+def _written(expression: str, texts: dict[str, str]) -> str:
+    """The expression with its names replaced, with spaces around operators: `2*D` is `2 * features`."""
+    replaced = re.sub(r"[A-Za-z_]\w*", lambda found: texts.get(found[0], found[0]), expression)
+    return re.sub(r"\s*(//|\*\*|[-+*/%])\s*", r" \1 ", replaced).strip()
+
+
+def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: list[str | None]) -> list[str | None]:
+    """What the dimensions of the output are called: by the parameter that makes them, or as they came in."""
+    before, after = step.shapes[0], tuple(step.outputs[0].shape)
+    made = {step.names[item]: texts[item] for item in sizes if item.startswith(("out_", "embed", "hidden"))}
+    new = {step.names[item]: texts[item] for item in sizes if item in step.link.free}
+    feature = (
+        1 if step.seed.family in ("convolution", "normalization", "pooling") and len(after) > 2 else len(after) - 1
+    )
+    found: list[str | None] = []
+    for place, size in enumerate(after):
+        if place == feature and size in made:
+            found.append(made[size])
+        elif len(before) == len(after) and before[place] == size and current[place] is not None:
+            found.append(current[place])
+        else:
+            moved = [symbol for symbol, old in zip(current, before, strict=True) if symbol and old == size]
+            found.append(new.get(size) or (moved[0] if moved else None))
+    return found
+
+
+def _layer_names(seeds: Sequence[Seed]) -> list[str]:
+    """Attributes: `conv`, `norm`, `linear`; numbered where a name would stand twice."""
+    plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(seed.family) or _slug(seed.operator) for seed in seeds]
+    held = [item for item, seed in zip(plain, seeds, strict=True) if seed.constructor is not None]
+    counts: dict[str, int] = {}
+    found = []
+    for item, seed in zip(plain, seeds, strict=True):
+        if seed.constructor is not None and held.count(item) > 1:
+            counts[item] = counts.get(item, 0) + 1
+            item = f"{item}{counts[item]}"
+        found.append(item)
+    return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"\W+", "_", text).strip("_").lower()
+
+
+def _port(seed: Seed, port: Port, taken: set[str]) -> str:
+    """A variable for one more input, not used yet."""
+    wanted: tuple[Any, ...] = (*_SECOND.get(seed.operator, ()), *_MORE) if port.name in _VAGUE else (port.name,)
+    for found in (*wanted, *(f"{port.name}{number}" for number in range(2, 9))):
+        if found not in taken:
+            taken.add(found)
+            return str(found)
+    raise Unsolvable("too many inputs of one name")

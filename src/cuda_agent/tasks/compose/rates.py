@@ -1,0 +1,99 @@
+"""How long eager PyTorch takes for one pass: each operator by the slower of memory and arithmetic, and its launch.
+
+Rates are what eager reaches on a stack, not what a datasheet promises. The measurement afterwards has the last word;
+these only choose sizes for which it is likely to fall in the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.record import Record
+from cuda_agent.judge import roofline
+from cuda_agent.tasks.compose.chain import Step
+from cuda_agent.tasks.records import Cost
+
+#: families of which the arithmetic runs as matrix products.
+_PRODUCTS = frozenset(("matrix product", "attention", "recurrent", "transformer"))
+_HALVES = ("float16", "bfloat16")
+
+
+class Rates(Record):
+    """Memory in TB/s; arithmetic in Tflop/s: matrix products and convolutions in float32 (PyTorch's default flags),
+    products in 16 bits, everything else. `launch_us`: one operator's start."""
+
+    name: str
+    memory_tb_s: float
+    product_tflops: float
+    convolution_tflops: float
+    half_tflops: float
+    vector_tflops: float
+    launch_us: float = 5.0
+
+    def predict_us(self, step: Step) -> float:
+        """Microseconds of one operator."""
+        return max(step.moved / self.memory_tb_s, step.flops / self._tflops(step)) * 1e-6 + self.launch_us
+
+    def _tflops(self, step: Step) -> float:
+        if step.seed.family == "convolution":
+            return self.convolution_tflops
+        if step.seed.family in _PRODUCTS or step.seed.library == "transformers":
+            half = step.seed.ports[0].dtype in _HALVES
+            return self.half_tflops if half else self.product_tflops
+        return self.vector_tflops
+
+    def cost(self, steps: Sequence[Step]) -> Cost:
+        """Of a whole chain."""
+        return Cost(
+            flops=sum(step.flops for step in steps),
+            bytes=sum(step.moved for step in steps),
+            predicted_us=sum(self.predict_us(step) for step in steps),
+        )
+
+
+#: measured on one H200: copies at 4.1 TB/s; float32 products near 50 Tflop/s; convolutions, which use TF32.
+H200 = Rates(
+    name="H200", memory_tb_s=4.1, product_tflops=50.0, convolution_tflops=90.0, half_tflops=600.0, vector_tflops=30.0
+)
+#: what eager reaches of a datasheet's numbers, where nothing was measured.
+_REACHED = 0.75
+
+
+def rates_for(stack: str) -> Rates:
+    """Those of a GPU by its name. Raises UsageError when nothing is known of it."""
+    if stack.upper() == "H200":
+        return H200
+    peak = roofline.datasheet(stack)
+    if peak is None or peak.fp32_tflops is None:
+        raise UsageError(f"Nothing is known of the speed of {stack!r}", "Name a GPU, such as H200, H100 or A100")
+    return Rates(
+        name=stack,
+        memory_tb_s=peak.memory_tb_s * _REACHED,
+        product_tflops=peak.fp32_tflops * _REACHED,
+        convolution_tflops=peak.fp32_tflops * _REACHED * 1.8,
+        half_tflops=(peak.half_tflops or peak.fp32_tflops) * _REACHED,
+        vector_tflops=peak.fp32_tflops * _REACHED / 2,
+    )
+
+
+def memory_bytes(steps: Sequence[Step]) -> int:
+    """What one pass holds at most in eager when nothing is freed: inputs, weights, and every operator's outputs."""
+    given = sum(
+        _elements(shape) * ITEM_BYTES.get(port.dtype, 4)
+        for position, step in enumerate(steps)
+        for index, (port, shape) in enumerate(zip(step.seed.ports, step.shapes, strict=True))
+        if position == 0 or index > 0
+    )
+    made = sum(tensor.numel() * tensor.element_size() for step in steps for tensor in step.outputs)
+    return given + made + 4 * sum(step.weights for step in steps)
+
+
+ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1, "int8": 1, "complex64": 8}
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,114 @@
+"""Sizes for a time: a chain's unknowns are drawn, then scaled until eager should take about what was asked for."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from cuda_agent.core.record import Record
+from cuda_agent.tasks.compose import sizes as natural
+from cuda_agent.tasks.compose.chain import Plan, Step, solve
+from cuda_agent.tasks.compose.layouts import Unsolvable
+from cuda_agent.tasks.compose.rates import H200, Rates, memory_bytes
+from cuda_agent.tasks.records import Cost
+
+_CLOSE = 1.25
+_TURNS = 12
+_LARGEST_STEP = 16.0
+
+
+class Target(Record):
+    """The window of predicted eager times in milliseconds, the memory of one pass, and the stack they are meant for."""
+
+    low_ms: float = 2.0
+    high_ms: float = 80.0
+    memory_gb: float = 20.0
+    rates: Rates = H200
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A chain with its sizes. `named`: the word for each unknown."""
+
+    plan: Plan
+    sizes: dict[tuple[int, str], int]
+    named: dict[tuple[int, str], str]
+    steps: tuple[Step, ...]
+    cost: Cost
+
+
+def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
+    """The chain at sizes whose predicted time lies in the window, log-uniformly as far as memory lets it.
+
+    Raises Unsolvable when no such sizes were found, or the operators don't follow each other.
+    """
+    named = natural.words(plan)
+    sizes = _first(plan, named, rng)
+    order = natural.scalable(named, rng)
+    wanted_us: float | None = None
+    best: Sized | None = None
+    for _ in range(_TURNS):
+        steps = solve(plan, sizes)
+        cost, room = target.rates.cost(steps), target.memory_gb * 1e9 / memory_bytes(steps)
+        if wanted_us is None:
+            wanted_us = _wanted_us(target, cost.predicted_us * room, rng)
+        if room >= 1 and (best is None or _apart(cost, wanted_us) < _apart(best.cost, wanted_us)):
+            best = Sized(plan, dict(sizes), named, steps, cost)
+        if best is not None and _apart(best.cost, wanted_us) < math.log(_CLOSE):
+            break
+        factor = min(wanted_us / cost.predicted_us, room if room >= 1 else 0.8 * room)
+        if not _scale(sizes, named, order, min(max(factor, 1 / _LARGEST_STEP), _LARGEST_STEP), rng):
+            break
+    if best is None or not target.low_ms <= best.cost.predicted_us / 1000 <= target.high_ms:
+        raise Unsolvable("no sizes for this time")
+    return best
+
+
+def _first(plan: Plan, named: dict[tuple[int, str], str], rng: random.Random) -> dict[tuple[int, str], int]:
+    """Each unknown as it is drawn; images are square."""
+    found: dict[tuple[int, str], int] = {}
+    height = None
+    for key, word in named.items():
+        position, name = key
+        if word == "width" and height is not None:
+            found[key] = height
+            continue
+        found[key] = natural.draw(plan.links[position].seed, name, word, rng)
+        if word == "height":
+            height = found[key]
+    return found
+
+
+def _wanted_us(target: Target, reach_us: float, rng: random.Random) -> float:
+    """A time from the window, below what the memory allows (when time grows as memory does)."""
+    low, high = target.low_ms * 1000, target.high_ms * 1000
+    return math.exp(rng.uniform(math.log(low), math.log(max(low * 1.1, min(high, reach_us)))))
+
+
+def _apart(cost: Cost, wanted_us: float) -> float:
+    return abs(math.log(cost.predicted_us / wanted_us))
+
+
+def _scale(
+    sizes: dict[tuple[int, str], int],
+    named: dict[tuple[int, str], str],
+    order: list[tuple[tuple[int, str], ...]],
+    factor: float,
+    rng: random.Random,
+) -> bool:
+    """Change the first group that can still move; False when none can."""
+    for group in order:
+        part = factor ** (1 / len(group))
+        moved = {key: natural.scaled(sizes[key], part, named[key], rng) for key in group}
+        if len({sizes[key] for key in group}) == 1:
+            moved = dict.fromkeys(group, next(iter(moved.values())))
+        if all(_moves(sizes[key], moved[key], part) for key in group):
+            sizes.update(moved)
+            return True
+    return False
+
+
+def _moves(size: int, moved: int, factor: float) -> bool:
+    """Whether it goes the way that was asked for, and not by a rounding alone."""
+    return moved > size * 1.05 if factor > 1 else moved < size / 1.05
