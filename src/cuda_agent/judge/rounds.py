@@ -247,7 +247,8 @@ class Rounds:
         if reply is None:
             return None, []
         self.ask(name, "release", {})
-        return Burst(self._event_times(name, reply), wall_us), [samples[slot] for slot in range(self._active)]
+        burst = Burst(self._event_times(name, reply), wall_us, max(0.0, number(reply, "waited_us")))
+        return burst, [samples[slot] for slot in range(self._active)]
 
     def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
         """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then

@@ -61,28 +61,42 @@ class Tolerance:
 
 
 TOLERANCES = {Device.CUDA: Tolerance(0.10, 5.0), Device.CPU: Tolerance(0.20, 50.0)}
+#: what a ratio's lower end need not bear: on cuda the events' own resolution, so that nobody is paid for what the
+#: tolerance forgives. On the CPU the interval of that excess is as wide as a short call.
+UNBORNE = {Device.CUDA: Tolerance(0.02, 0.5), Device.CPU: TOLERANCES[Device.CPU]}
 
 
 @dataclass(frozen=True)
 class Burst:
-    """One program in one round: what its worker's events said for each call, and the judge's clock around the burst."""
+    """One program in one round: what its worker's events said for each call, the judge's clock around the burst, and
+    how much longer than its events its worker says that it waited for each call, on average (see `runner.Times`)."""
 
     event_us: tuple[float, ...]
     wall_us: float
+    waited_us: float = 0.0
 
     @property
     def median_us(self) -> float:
         return median(self.event_us)
 
     @property
+    def mean_us(self) -> float:
+        return sum(self.event_us) / len(self.event_us)
+
+    @property
     def unexplained_us(self) -> float:
         """Per call, what the events don't say of the judge's clock."""
-        return (self.wall_us - sum(self.event_us)) / len(self.event_us)
+        return self.wall_us / len(self.event_us) - self.mean_us
+
+    @property
+    def outside_us(self) -> float:
+        """Per call, what neither the events nor the waiting say of it: protocol, copies, samples, the same for all."""
+        return self.unexplained_us - self.waited_us
 
     @property
     def spread(self) -> float:
         """Mean over median: far above 1 where a few calls hold the time of all."""
-        return sum(self.event_us) / len(self.event_us) / self.median_us
+        return self.mean_us / self.median_us
 
 
 @dataclass
@@ -96,12 +110,11 @@ class Round:
 @dataclass(frozen=True)
 class Witness:
     """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n;
-    `typical_us`: the median of that. `unexplained_low_us`: lower 95 % bound of the median over rounds of what the
-    events' own sum leaves over; `unexplained_us`: that median."""
+    `typical_us`: the median of that. `unexplained_us`: the median over rounds of what the events' own sum leaves
+    over."""
 
     low_us: float
     typical_us: float
-    unexplained_low_us: float
     unexplained_us: float
 
 
@@ -213,30 +226,39 @@ def witness(rounds: Sequence[Round], name: str) -> Witness | None:
     null_us = median(nulls)
     per_call = [(b.wall_us - null_us) / len(b.event_us) for b in mine]
     unexplained = [(b.wall_us - null_us - sum(b.event_us)) / len(b.event_us) for b in mine]
-    return Witness(low_quantile(per_call), median(per_call), lower_bound(unexplained), median(unexplained))
+    return Witness(low_quantile(per_call), median(per_call), median(unexplained))
 
 
 def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: Iterable[str] = ()) -> str | None:
     """Why the program's events can't be believed, None when they can. Fewer than five rounds give no 95 % bound.
 
     Only time that the events' *sum* leaves unexplained convicts: foreign load makes some calls slow, in the events as
-    on the wall. What it does to the rest of a burst, the `trusted` programs (baselines) show, and that much is taken
-    off. Unevenness within bursts doesn't convict, but it pays (`Witness.low_us`).
+    on the wall. What it does to the rest of a burst, the `trusted` programs (baselines) show: what they leave outside
+    their calls, and how long the quickest of them waits for its events, is taken off. A program that says that it
+    waited longer may have given memory back, which a driver frees while somebody waits: it pays for that, and isn't
+    convicted as long as it took no longer than the calls themselves. Unevenness within bursts doesn't convict, but it
+    pays (`Witness.low_us`).
     """
-    seen = witness(rounds, name)
-    if seen is None or len(medians(rounds, name)) < LEAST_TO_CONVICT:
-        return None
     trusted = tuple(trusted)
-    paired = _excess(rounds, name, trusted)
-    unexplained_us = max(
-        seen.unexplained_low_us - max([0.0, *_unexplained(rounds, trusted)]),
-        lower_bound(paired) if len(paired) >= LEAST_TO_CONVICT else 0.0,
-    )
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    nulls = [r.null for r in rounds if r.null is not None]
+    if not nulls or len(mine) < LEAST_TO_CONVICT:
+        return None
+    waiting = _waiting_us(rounds, trusted)
+    usual = [median(b.outside_us for b in nulls)]
+    usual += [median(r.bursts[t].outside_us for r in rounds if t in r.bursts) for t in trusted if medians(rounds, t)]
+    hidden_us = lower_bound([_hidden_us(b, b.unexplained_us - waiting - max(usual), waiting) for b in mine])
+    paired = [
+        lower_bound([_hidden_us(b, beyond, waiting) for b, beyond in pairs])
+        for pairs in _beyond(rounds, name, trusted)
+        if len(pairs) >= LEAST_TO_CONVICT
+    ]
+    hidden_us = max([hidden_us, *([min(paired)] if paired else [])])
     event_us = median(medians(rounds, name))
-    if not TOLERANCES[device].exceeded(unexplained_us, event_us):
+    if not TOLERANCES[device].exceeded(hidden_us, event_us):
         return None
     return (
-        f"the judge's clock finds at least {unexplained_us:.1f} µs per call more than the device events, "
+        f"the judge's clock finds at least {hidden_us:.1f} µs per call more than the device events, "
         f"whose median is {event_us:.1f} µs"
     )
 
@@ -263,15 +285,40 @@ def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float
     return max(1.0, lower_bound(own) / max([1.0, *usual]))
 
 
-def _excess(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[float]:
-    """µs per call that a program's events leave unexplained beyond what those of any trusted program leave in the same
-    round, one value a round: what a busy machine does to a round, it does to all of it."""
+def _waiting_us(rounds: Sequence[Round], trusted: Sequence[str]) -> float:
+    """How long the quickest of the trusted programs waits for its events, typically: what a synchronisation takes. The
+    null program's where there is none."""
+    bursts = [[r.bursts[name] for r in rounds if name in r.bursts] for name in trusted]
+    bursts = [found for found in bursts if found] or [[r.null for r in rounds if r.null is not None]]
+    return min((median(b.waited_us for b in found) for found in bursts if found), default=0.0)
+
+
+def _hidden_us(burst: Burst, beyond_us: float, waiting_us: float) -> float:
+    """What is left of the judge's clock when the burst's own waiting explains as much of it as it may."""
+    return beyond_us - min(max(0.0, burst.waited_us - waiting_us), burst.mean_us)
+
+
+def _beyond(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[list[tuple[Burst, float]]]:
+    """For each trusted program, the program's bursts in the rounds that both ran in, each with the µs per call that its
+    events leave unexplained beyond what that program leaves outside its calls in the same round and what a
+    synchronisation takes: what a busy machine does to a round, it does to all of it."""
+    waiting = _waiting_us(rounds, trusted)
     found = []
-    for r in rounds:
-        others = [r.bursts[other].unexplained_us for other in trusted if other != name and other in r.bursts]
-        if name in r.bursts and others:
-            found.append(r.bursts[name].unexplained_us - max(others))
+    for other in trusted:
+        both = [r for r in rounds if other != name and name in r.bursts and other in r.bursts]
+        pairs = [(r.bursts[name], r.bursts[name].unexplained_us - waiting - r.bursts[other].outside_us) for r in both]
+        if pairs:
+            found.append(pairs)
     return found
+
+
+def _excess_us(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> tuple[float, float]:
+    """(typically, upper end of the interval) µs per call that the judge's clock finds beyond events and what any
+    trusted program shows; zeros for a trusted program."""
+    found = [[beyond for _, beyond in pairs] for pairs in _beyond(rounds, name, trusted)]
+    if not found or name in trusted:
+        return 0.0, 0.0
+    return min(median(values) for values in found), min(interval(values)[1] for values in found)
 
 
 def is_explained(rounds: Sequence[Round], name: str) -> bool:
@@ -282,10 +329,9 @@ def is_explained(rounds: Sequence[Round], name: str) -> bool:
 
 def _undecided_us(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
     """µs per call that the judge's clock can't rule out beyond the events: the upper end of the interval of the excess,
-    0 where that is within the tolerance."""
-    paired = _excess(rounds, name, trusted)
-    high = interval(paired)[1] if paired and name not in trusted else 0.0
-    return high if TOLERANCES[device].exceeded(high, median(medians(rounds, name))) else 0.0
+    0 where that is too little to count."""
+    high = _excess_us(rounds, name, trusted)[1]
+    return high if UNBORNE[device].exceeded(high, median(medians(rounds, name))) else 0.0
 
 
 def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
@@ -307,8 +353,8 @@ def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], devic
     if seen is not None:
         few = len(medians(rounds, name)) < LEAST_TO_CONVICT
         scale = max(scale, ((seen.typical_us if few else seen.low_us) - waking) / event_us)
-    excess = median(_excess(rounds, name, trusted) or [0.0])
-    if name not in trusted and TOLERANCES[device].exceeded(excess, event_us):
+    excess = _excess_us(rounds, name, trusted)[0]
+    if TOLERANCES[device].exceeded(excess, event_us):
         scale = max(scale, (event_us + excess) / event_us)
     return scale
 

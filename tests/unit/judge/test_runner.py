@@ -28,8 +28,9 @@ def test_run_times_each_call_and_fills_the_ring() -> None:
         time.sleep(0.002)
         return x * 2
 
-    times = runner.run(program, slots(), out)
-    assert len(times) == 3 and all(2000 <= t < 60_000 for t in times)
+    found = runner.run(program, slots(), out)
+    times = found.event_us
+    assert found.waited_us == 0.0 and len(times) == 3 and all(2000 <= t < 60_000 for t in times)
     assert [float(o[0][0, 0]) for o in out] == [0.0, 2.0, 4.0]
 
 
@@ -56,7 +57,7 @@ def test_nested_outputs_and_bad_ones() -> None:
 def test_null_program_is_fast_and_delivers() -> None:
     runner, out = Runner("cpu"), ring()
     fixed = [[torch.full((4, 8), 7.0)] for _ in range(3)]
-    times = runner.run(null_program(fixed), slots(), out)
+    times = runner.run(null_program(fixed), slots(), out).event_us
     assert max(times) < 1000 and float(out[1][0][0, 0]) == 7.0
     runner.release()
 

@@ -12,6 +12,7 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,16 @@ Program = Callable[..., Any]
 Slot = Sequence[Any]
 #: one call's output tensors, flattened in `pytree.flatten`'s order.
 Outputs = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A burst in µs. `event_us`: each call. `waited_us`: the mean of how much longer than that it took this process
+    to know that a call had ended. A driver frees what a call gave back while somebody waits, so some programs make a
+    synchronisation long."""
+
+    event_us: list[float]
+    waited_us: float
 
 
 class OutputError(Exception):
@@ -83,8 +94,8 @@ class Runner:
 
     def run(
         self, program: Program, slots: Sequence[Slot], outputs: Sequence[Outputs], *, flush_bytes: int = 0
-    ) -> list[float]:
-        """Call the program on each slot from an idle device and return each call's time in µs.
+    ) -> Times:
+        """Call the program on each slot from an idle device and time each call.
 
         Per slot: flush the L2 cache where asked (a write of `flush_bytes`), synchronise, event, call, event,
         synchronise. Outputs are kept until all slots have run and then copied to the output ring, outside the events:
@@ -93,16 +104,18 @@ class Runner:
         """
         self.release()
         times: list[float] = []
+        waited_us = 0.0
         with torch.no_grad(), _no_garbage_collection():
             for slot in slots:
                 self._chill(flush_bytes)
-                value, elapsed = self._timed_call(program, slot)
+                value, elapsed, waited = self._timed_call(program, slot)
                 self._kept.append(value)
                 times.append(elapsed)
+                waited_us += waited
             for value, ring in zip(self._kept, outputs, strict=True):
                 self.deliver(value, ring)
             self.synchronize()
-        return times
+        return Times(times, waited_us / max(1, len(times)))
 
     def deliver(self, value: Any, ring: Outputs) -> None:
         """Copy one call's output into its place of the output ring. Raises OutputError when it doesn't fit."""
@@ -128,7 +141,7 @@ class Runner:
                 for _ in range(calls):
                     program(*next(turns))
 
-            _, elapsed = self._between_events(burst)
+            _, elapsed, _ = self._between_events(burst)
         return elapsed / calls
 
     def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
@@ -180,21 +193,24 @@ class Runner:
         if self._reset_persisting is not None:
             self._reset_persisting()
 
-    def _timed_call(self, program: Program, slot: Slot) -> tuple[Any, float]:
+    def _timed_call(self, program: Program, slot: Slot) -> tuple[Any, float, float]:
         return self._between_events(lambda: program(*slot))
 
-    def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float]:
-        """(what `work` returned, µs from an idle device to its end)."""
+    def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """(what `work` returned, µs from an idle device to its end, µs more until this process knew of that)."""
         if not self.is_cuda:
             start = time.perf_counter_ns()
             value = work()
-            return value, (time.perf_counter_ns() - start) / 1e3
+            return value, (time.perf_counter_ns() - start) / 1e3, 0.0
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = time.perf_counter_ns()
         begin.record()
         value = work()
         end.record()
         torch.cuda.synchronize(self.device)
-        return value, float(begin.elapsed_time(end)) * 1e3
+        passed_us = (time.perf_counter_ns() - start) / 1e3
+        elapsed_us = float(begin.elapsed_time(end)) * 1e3
+        return value, elapsed_us, max(0.0, passed_us - elapsed_us)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ Requests (names are the operations that a role adds to its own):
   ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
   other unring  {}                                     forgets the rings, so that their arenas may be detached
   warm    {program, calls, seconds}              -> {}
-  burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot]}   `specs`: one per slot to run, the first
-                                                 ones; null: all, as the ring says. `core`: where to launch from; null:
-                                                 anywhere
+  burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
+                                                 `specs`: one per slot to run, the first ones; null: all, as the ring
+                                                 says. `core`: where to launch from; null: anywhere
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
   extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
@@ -108,7 +108,8 @@ class TimedPrograms:
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
         outputs = self._outputs[: len(slots)]
         self._stay_on(params["core"])
-        return {"event_us": self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))}
+        times = self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))
+        return {"event_us": times.event_us, "waited_us": times.waited_us}
 
     def release(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()
