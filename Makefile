@@ -2,6 +2,7 @@
 # make test    install what tests need, then every check, the same here and in CI
 # make lint    format, lint, types, import contracts
 # make unit    the fast tests
+# make gpu     the tests that need a GPU; `make test` runs them too where there is one
 # make adversarial  every known way to cheat against the judge, on every device of this machine
 # make clean   remove the environment, runs and caches of this folder
 
@@ -10,8 +11,11 @@ VENV ?= .venv
 EXAMPLES ?= examples
 OUT ?= runs/demo
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest --durations=10
+# A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
+SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 
-.PHONY: demo test lint unit integration adversarial clean
+.PHONY: demo test lint unit integration gpu adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -27,7 +31,7 @@ demo: $(VENV)/.installed
 	echo "cuda-agent optimize $(EXAMPLES) --out $$out"; \
 	exec $(BIN)/cuda-agent optimize $(EXAMPLES) --out "$$out"
 
-test: lint unit integration
+test: lint unit integration gpu
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -36,11 +40,16 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto --maxprocesses 4 -m "not integration and not gpu and not adversarial"
+	$(PYTEST) $(SIDE_BY_SIDE) 4 -m "not integration and not gpu and not adversarial"
 
 integration: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto --maxprocesses 4 -m "integration and not (alone or gpu or adversarial)"
-	$(BIN)/pytest -m "(alone or gpu) and not adversarial"
+	$(PYTEST) $(SIDE_BY_SIDE) 4 -m "integration and not (alone or gpu or adversarial)"
+	$(PYTEST) -m "alone and not (gpu or adversarial)"
+
+gpu: $(VENV)/.installed-dev
+	@if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU: tests/gpu is left out"; exit 0; fi; set -ex; \
+	$(PYTEST) $(SIDE_BY_SIDE) 14 tests/gpu -m "not alone"; \
+	$(PYTEST) tests/gpu -m alone
 
 adversarial: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/adversarial

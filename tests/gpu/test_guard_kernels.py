@@ -16,6 +16,7 @@ from judge_specimens import TASK
 pytestmark = [pytest.mark.gpu, pytest.mark.integration]
 
 
+@pytest.mark.alone
 def test_own_kernels_carry_an_honest_candidate() -> None:
     with JudgeSession(TASK, JudgeOptions(device=Device.CUDA)) as session:
         candidate = propose(session.graph(), Device.CUDA, session.options.precision).candidate

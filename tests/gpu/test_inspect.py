@@ -120,6 +120,7 @@ def check_parts(report: InspectReport) -> None:
         assert any("stand in" in note for note in report.notes)
 
 
+@pytest.mark.alone
 def test_a_memory_bound_kernel() -> None:
     report = inspected(1, 1 << 27)
     check_parts(report)
@@ -127,6 +128,7 @@ def test_a_memory_bound_kernel() -> None:
     assert report.memory_share is not None and report.memory_share > 0.6
 
 
+@pytest.mark.alone
 def test_a_compute_bound_kernel() -> None:
     report = inspected(STEPS, 1 << 24)
     check_parts(report)
@@ -135,6 +137,7 @@ def test_a_compute_bound_kernel() -> None:
         assert report.code[0].mix["float"] > 0.4
 
 
+@pytest.mark.alone
 def test_a_tiny_kernel_is_bound_by_latency() -> None:
     report = inspected(1, 1 << 10)
     assert report.limit == "latency", report.why

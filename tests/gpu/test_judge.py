@@ -13,7 +13,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.reward import reward
 from published_workspace import axpby_candidate, axpby_task
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

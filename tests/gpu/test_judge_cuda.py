@@ -138,6 +138,7 @@ def get_init_inputs():
 )
 
 
+@pytest.mark.alone
 def test_an_honest_kernel_passes_and_nothing_is_left_on_the_gpu() -> None:
     files = {"model_new.py": MODEL, "kernels/add_relu.cu": KERNEL, "kernels/add_relu_binding.cpp": BINDING}
     torch.cuda.init()

@@ -18,7 +18,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.process import descendants
 from fault_specimens import HONEST, faults, faulty, small_axpby
 
-pytestmark = [pytest.mark.gpu, pytest.mark.integration]
+pytestmark = [pytest.mark.gpu, pytest.mark.integration, pytest.mark.alone]
 
 OPTIONS = JudgeOptions(
     device=Device.CUDA, timing_budget_s=0.5, trials=2, call_timeout_s=8.0, host_memory_mib=8192, compiler_jobs=4

@@ -18,7 +18,11 @@ from cuda_agent.judge.load import GpuProbe
 from cuda_agent.judge.roofline import hardware
 from cuda_agent.judge.stability import KERNELS, same_twice, summarize
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.alone,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 NEIGHBOUR = """
 import torch

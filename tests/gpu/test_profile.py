@@ -75,6 +75,7 @@ LAZY_WHEN_TIMED = (
 )
 
 
+@pytest.mark.alone
 def test_runner_measures_the_device_and_not_only_the_launch() -> None:
     runner = Runner("cuda")
     x = torch.rand(4096, 4096, device="cuda")
@@ -162,6 +163,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         found.close()
 
 
+@pytest.mark.alone
 def test_honest_candidate_gets_a_report(bench: Bench) -> None:
     found = bench.time(HONEST)
     assert found.violations == () and found.fault is None and found.report is not None, found
@@ -175,9 +177,11 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
     assert report.clocks["sm_mhz_before"] > 0 and report.rounds >= 5
 
 
+@pytest.mark.alone
 def test_work_beside_the_clock_is_convicted(bench: Bench) -> None:
     assert "clock" in [violation.rule for violation in bench.time(SIDE_STREAM).violations]
 
 
+@pytest.mark.alone
 def test_stale_outputs_are_convicted(bench: Bench) -> None:
     assert [violation.rule for violation in bench.time(LAZY_WHEN_TIMED).violations] == ["timed_output"]
