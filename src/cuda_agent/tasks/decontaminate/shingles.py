@@ -1,0 +1,131 @@
+"""A source as a bag of small subtrees, for measuring how alike two sources are."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.tasks.decontaminate.computation import follow
+from cuda_agent.tasks.decontaminate.values import LEAF, NUMBER, Computation, Unfollowable
+
+#: changes when shingles of an older version can't be compared any more.
+VERSION = 1
+
+Bag = Counter[int]
+
+
+@dataclass(frozen=True)
+class Shingles:
+    """`computation`: of what the model computes, empty where that can't be followed. `syntax`: of the tree as written,
+    the measure where one of two sources has no computation."""
+
+    computation: Bag
+    syntax: Bag
+
+
+def shingles(source: str, name: str) -> Shingles:
+    """The two bags of a source. Nothing of it is executed. Raises TaskError where it isn't Python."""
+    try:
+        tree = ast.parse(source)
+        syntax = _of_syntax(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
+        raise TaskError(f"{name} is not Python: {reason}", "Correct the file, or leave it out") from None
+    try:
+        computation = _of_computation(follow(tree))
+    except Unfollowable:
+        computation = Counter()
+    return Shingles(computation, syntax)
+
+
+def _of_computation(found: Computation) -> Bag:
+    """Of every operator that the result needs: itself, with its operands, with theirs too, and each pair."""
+    live = _live(found)
+    nodes = found.nodes
+    one = {n: _hash("1", nodes[n].label) for n in live}
+    two = {n: _hash("2", nodes[n].label, *sorted(one[c] for c in nodes[n].children)) for n in live}
+    bag: Bag = Counter()
+    for number in live:
+        node = nodes[number]
+        if node.label in (LEAF, NUMBER):
+            continue
+        three = _hash("3", node.label, *sorted(two[c] for c in node.children))
+        pairs = [_hash("pair", node.label, nodes[c].label) for c in node.children]
+        bag.update([one[number], two[number], three, *pairs])
+    return bag
+
+
+def _live(found: Computation) -> list[int]:
+    live, waiting = set(), [found.root]
+    while waiting:
+        number = waiting.pop()
+        if number not in live:
+            live.add(number)
+            waiting += found.nodes[number].children
+    return sorted(live)
+
+
+def _of_syntax(tree: ast.Module) -> Bag:
+    """Of every node: its type with the names that aren't the author's own, and with its children's, in any order."""
+    own = _own_names(tree)
+    bag: Bag = Counter()
+
+    def visit(node: ast.AST) -> int:
+        children = [visit(child) for child in _children(node)]
+        name = getattr(node, "attr", None) or getattr(node, "id", None)
+        shown = str(name) if name is not None and name not in own else ""
+        one = _hash("s1", type(node).__name__, shown)
+        bag.update([one, _hash("s2", one, *sorted(children))])
+        return one
+
+    visit(tree)
+    return bag
+
+
+def _children(node: ast.AST) -> Iterable[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        says = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if not (says or isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom | ast.alias)):
+            yield child
+
+
+def _own_names(tree: ast.Module) -> set[str]:
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.arg):
+            own.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            own.add(node.name)
+    return own
+
+
+def _hash(*parts: str | int) -> int:
+    """63 bits, so that any file format holds them."""
+    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def similarity(first: Bag, second: Bag) -> float:
+    """Shared shingles over all, each as often as it occurs (Jaccard of multisets); 0 where either is empty."""
+    if not first or not second:
+        return 0.0
+    shared = sum((first & second).values())
+    return shared / (first.total() + second.total() - shared)
+
+
+def alike(first: Shingles, second: Shingles) -> float:
+    """How alike two sources are, 0 to 1."""
+    if first.computation and second.computation:
+        return similarity(first.computation, second.computation)
+    return similarity(first.syntax, second.syntax)
+
+
+def flat(bag: Bag) -> Sequence[tuple[int, int]]:
+    """The bag as a set: a shingle that occurs twice stands in it as (shingle, 0) and (shingle, 1)."""
+    return [(shingle, occurrence) for shingle, count in bag.items() for occurrence in range(count)]
