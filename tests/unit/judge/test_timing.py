@@ -178,3 +178,78 @@ def test_witness_needs_a_null() -> None:
     rounds = [Round({"candidate": Burst((10.0,), 900.0)})]
     assert timing.witness(rounds, "candidate") is None
     assert timing.timing(rounds, "candidate").witness_low_us is None
+
+
+def on_a_gpu(
+    rng: random.Random,
+    count: int,
+    true_us: float,
+    *,
+    says: float = 1.0,
+    says_waited: float = 1.0,
+    waits_us: float = 8.0,
+    hidden_us: float = 0.0,
+) -> list[Round]:
+    """Rounds of 32 calls on a GPU: a call costs 40 µs outside its events, of which a worker waits 8 µs (a captured
+    graph 30 µs). The candidate `says` a share of its events and of its waiting, and hides some µs a call."""
+    found, calls = [], 32
+    for _ in range(count):
+        mood = rng.choice((1.0, 1.0, 1.2))
+
+        def burst(
+            us: float,
+            waits: float,
+            says: float = 1.0,
+            says_waited: float = 1.0,
+            hidden: float = 0.0,
+            mood: float = mood,
+        ) -> Burst:
+            events = [us * mood * rng.gauss(1.0, 0.03) for _ in range(calls)]
+            outside = 40.0 * mood * calls + rng.gauss(0, 60)
+            wall = sum(events) + outside + (waits + hidden) * calls
+            return Burst(tuple(us * says for us in events), wall, waits * says_waited)
+
+        bursts = {name: burst(us, 8.0) for name, us in (("eager", 50.0), ("compile", 90.0))}
+        bursts["graphs"] = burst(160.0, 30.0)
+        bursts["candidate"] = burst(true_us, waits_us, says, says_waited, hidden_us)
+        found.append(Round(bursts, null=burst(4.0, 5.0)))
+    return found
+
+
+TRUSTED = ("eager", "compile", "graphs")
+
+
+def test_giving_memory_back_pays_and_does_not_convict() -> None:
+    """The driver frees while somebody waits: 50 µs a call beyond the events, as the worker says itself."""
+    rounds = on_a_gpu(random.Random(1), 20, 100.0, waits_us=58.0)
+    assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is None
+    assert timing.timing(rounds, "candidate", trusted=TRUSTED).latency_us == pytest.approx(155, abs=15)
+    silent = on_a_gpu(random.Random(1), 20, 100.0, waits_us=58.0, says_waited=8 / 58)
+    assert timing.disagreement(silent, "candidate", Device.CUDA, TRUSTED) is not None
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("says", "says_waited"),
+    [(0.25, 0.25), (0.25, 1.0), (1e-4, 0.0), (1e-4, 4.0)],
+    ids=["slow", "half", "none", "excuse"],
+)
+def test_a_short_lie_is_seen_beside_a_program_that_waits_long(says: float, says_waited: float, seed: int) -> None:
+    rounds = on_a_gpu(random.Random(seed), 20, 24.0, says=says, says_waited=says_waited)
+    assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is not None
+
+
+@pytest.mark.parametrize("true_us", [8.0, 24.0, 400.0])
+def test_what_the_tolerance_forgives_is_not_paid(true_us: float) -> None:
+    honest, hiding = [
+        timing.ratio(on_a_gpu(random.Random(3), 40, true_us, hidden_us=hidden), "eager", "candidate", TRUSTED)
+        for hidden in (0.0, 4.0 + 0.05 * true_us)
+    ]
+    assert honest.low > (0.85 if true_us < 10 else 0.93) * honest.value, "an honest one loses little"
+    assert hiding.low < 1.02 * 50.0 / (true_us * 1.05 + 4.0)
+
+
+def test_no_honest_short_program_is_convicted() -> None:
+    for seed in range(60):
+        rounds = on_a_gpu(random.Random(seed), 13, 8.0)
+        assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is None
