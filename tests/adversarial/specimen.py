@@ -27,7 +27,7 @@ from typing import Any
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.core.records import Candidate, Evaluation, ProfileReport, Task
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
@@ -158,13 +158,23 @@ def failure(specimen: Specimen, evaluation: Evaluation | UsageError) -> str:
         return "" if right else f"an honest twin ended as {sorted(found)}: {said}"
     if not refused and (evaluation.verdict is Verdict.PASSED or reward(evaluation).value != -1):
         profile = evaluation.profile
-        times = {name: f"{ratio.value:.2f}x" for name, ratio in profile.ratios.items()} if profile else {}
-        return f"it got through: {evaluation.verdict}, {profile and profile.candidate.latency_us} µs, {times}"
+        return f"it got through: {evaluation.verdict}\n{profile and clocks(profile)}"
     if not any(fnmatch(how, wanted) for how in found for wanted in specimen.stopped_by):
         return f"stopped, but by {sorted(found)} instead of {specimen.stopped_by}: {said}"
     if specimen.reason and specimen.reason not in said:
         return f"stopped, but the reason doesn't hold {specimen.reason!r}: {said}"
     return ""
+
+
+def clocks(profile: ProfileReport) -> str:
+    """What events and the judge's clock say of each program, µs a call."""
+    lines = [f"{profile.rounds} rounds, {', '.join(profile.notes)}"]
+    for name, times in {"candidate": profile.candidate, **profile.baselines}.items():
+        ratio = profile.ratios.get(name)
+        said = (times.latency_us, times.event_us, times.unexplained_us, times.waited_us, times.witness_low_us)
+        over = f", {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else ""
+        lines.append(f"{name}: pays, events, unexplained, waited, witness {[v and round(v, 2) for v in said]}{over}")
+    return "\n".join(lines)
 
 
 def ledger() -> str:

@@ -109,13 +109,16 @@ class VerifyReport(Record):
 
 class Timing(Record):
     """Times of one program, in microseconds. `latency_us` pays: the slower of the device events' median and the lower
-    95 % bound of the judge's own clock. `low`/`high` bound its 95 % interval."""
+    95 % bound of the judge's own clock. `low`/`high` bound its 95 % interval. `unexplained_us`: what the judge's clock
+    typically finds beyond the events of a call, and `waited_us` how much of it the worker waited for the call's end."""
 
     latency_us: float = Field(gt=0)
     low_us: float = Field(gt=0)
     high_us: float = Field(gt=0)
     event_us: float = Field(gt=0)
     witness_low_us: float | None = None
+    unexplained_us: float | None = None
+    waited_us: float | None = None
     queued_us: float | None = None
     busy_us: float | None = None
     repetitions: int = Field(ge=1)

@@ -12,6 +12,7 @@ from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, V
 from cuda_agent.judge import timing
 from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.load import foreign_load
 from cuda_agent.judge.process import Fault
 from cuda_agent.judge.reference import Reference
@@ -81,7 +82,7 @@ def profile(
 
 def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
     """What the rounds say. `load`: who used the machine when they began."""
-    violations = _violations(rounds, baselines, device)
+    violations = _violations(rounds, baselines, device) or _computed_by_torch(rounds, device)
     if violations:
         return Profiled(violations=violations)
     neighbour = rounds.neighbour()
@@ -132,6 +133,14 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
         "bystander": rounds.bystander.verdict(),
     }
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
+
+
+def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
+    """What the dispatcher sees of one more burst, for who leaves the arithmetic to torch only after verification."""
+    log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
+    reply = rounds.ask(CANDIDATE, "record", {"program": CANDIDATE, "calls": len(last.event_us)})
+    log.note(reply if isinstance(reply, dict) else {}, TIMED)
+    return log.violations()
 
 
 def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> ProfileReport:

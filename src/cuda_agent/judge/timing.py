@@ -259,7 +259,8 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
         return None
     return (
         f"the judge's clock finds at least {hidden_us:.1f} µs per call more than the device events, "
-        f"whose median is {event_us:.1f} µs"
+        f"whose median is {event_us:.1f} µs (a call's end is waited for {median(b.waited_us for b in mine):.1f} µs, "
+        f"that of a baseline {waiting:.1f} µs)"
     )
 
 
@@ -384,6 +385,8 @@ def timing(
         high_us=max(high, floor),
         event_us=event_us,
         witness_low_us=seen.low_us if seen else None,
+        unexplained_us=seen.unexplained_us if seen else None,
+        waited_us=median(r.bursts[name].waited_us for r in rounds if name in r.bursts),
         queued_us=queued_us,
         busy_us=busy_us,
         repetitions=sum(len(r.bursts[name].event_us) for r in rounds if name in r.bursts),

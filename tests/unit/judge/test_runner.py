@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping
 
@@ -32,6 +33,9 @@ def test_run_times_each_call_and_fills_the_ring() -> None:
     times = found.event_us
     assert found.waited_us == 0.0 and len(times) == 3 and all(2000 <= t < 60_000 for t in times)
     assert [float(o[0][0, 0]) for o in out] == [0.0, 2.0, 4.0]
+    assert not gc.isenabled(), "the answer is sent under the judge's clock"
+    runner.release()
+    assert gc.isenabled()
 
 
 def test_reused_storage_shows() -> None:
@@ -42,6 +46,7 @@ def test_reused_storage_shows() -> None:
 
     runner.run(program, slots(), out)
     assert [float(o[0][0, 0]) for o in out] == [4.0, 4.0, 4.0]
+    runner.release()
 
 
 def test_nested_outputs_and_bad_ones() -> None:
@@ -52,6 +57,8 @@ def test_nested_outputs_and_bad_ones() -> None:
     for bad in (lambda x: (x, x), lambda x: x[0], lambda x: x.double(), lambda x: object()):
         with pytest.raises(OutputError):
             runner.run(bad, slots(), ring())
+    runner.release()
+    assert gc.isenabled()
 
 
 def test_null_program_is_fast_and_delivers() -> None:

@@ -16,7 +16,7 @@ from cuda_agent.core.records import Violation
 from cuda_agent.judge.guard.python_names import words
 
 LAYER = "dispatch"
-FORWARD, LOADING = "in forward", "while weights are loaded"
+FORWARD, LOADING, TIMED = "in forward", "while weights are loaded", "in timed calls"
 _MOST = 1000
 
 _ALLOCATE = words(
@@ -52,7 +52,7 @@ class OperatorLog:
             return
         for name, count in operators.items():
             if not self._is_allowed(name, when):
-                self._add("torch_compute", f"{name} {when}, {count} times in one call")
+                self._add("torch_compute", f"{name} {when}, {count} times")
         if when == FORWARD:
             self._counts.update(operators)
             unseen = reply.get("unseen_outputs")

@@ -7,6 +7,7 @@ Requests (names are the operations that a role adds to its own):
   burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
                                                  `specs`: one per slot to run, the first ones; null: all, as the ring
                                                  says. `core`: where to launch from; null: anywhere
+  record  {program, calls}                       -> what the dispatcher saw of a burst of so many (`guard.operators`)
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
   extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from cuda_agent.core.enums import Device
+from cuda_agent.judge.worker.dispatch import recorded
 from cuda_agent.judge.worker.pytree import unflatten
 from cuda_agent.judge.worker.runner import Outputs, Program, Runner, Slot, null_program
 from cuda_agent.judge.worker.screen import screen
@@ -64,6 +66,7 @@ class TimedPrograms:
             "unring": self.unring,
             "warm": self.warm,
             "burst": self.burst,
+            "record": self.record,
             "release": self.release,
             "queue": self.queue,
             "extras": self.extras,
@@ -110,6 +113,13 @@ class TimedPrograms:
         self._stay_on(params["core"])
         times = self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))
         return {"event_us": times.event_us, "waited_us": times.waited_us}
+
+    def record(self, params: dict[str, Any]) -> dict[str, Any]:
+        program, calls = self._program(params["program"]), int(params["calls"])
+        with recorded() as operators:
+            self.runner.run(program, self._slots[:calls], self._outputs[:calls])
+        self.runner.release()
+        return operators.report()
 
     def release(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()
