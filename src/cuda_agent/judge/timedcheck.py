@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.judge.timing import median
+from cuda_agent.judge.intervals import median
 
 POSITIONS = 4096
 #: outputs up to this many elements are compared whole.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge import timing
+from cuda_agent.judge.intervals import dependence, interval, lower_bound, median
 from cuda_agent.judge.timing import Burst, Round
 from cuda_agent.reward import MARGIN
 
@@ -32,24 +33,24 @@ def draw_round(
 
 
 def test_median_and_interval_by_hand() -> None:
-    assert timing.median([3.0, 1.0, 2.0]) == 2.0
-    assert timing.median([4.0, 1.0, 2.0, 3.0]) == 2.5
-    assert timing.interval([5.0, 1.0, 2.0, 4.0, 3.0]) == (1.0, 5.0)
+    assert median([3.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0, 2.0, 3.0]) == 2.5
+    assert interval([5.0, 1.0, 2.0, 4.0, 3.0]) == (1.0, 5.0)
     # n = 20: P(Bin(20, ½) < 6) = 0.0207 and P(< 7) = 0.0577, so the 6th from either end.
     mixed = [float(v) for pair in zip(range(1, 11), range(11, 21), strict=True) for v in pair]
-    assert timing.dependence(mixed) == 1.0 and timing.interval(mixed) == (6.0, 15.0)
+    assert dependence(mixed) == 1.0 and interval(mixed) == (6.0, 15.0)
     # one-sided: P(Bin(20, ½) < 6) ≤ 5 %.
-    assert timing.lower_bound(mixed) == 6.0
+    assert lower_bound(mixed) == 6.0
     with pytest.raises(ValueError):
-        timing.interval([])
+        interval([])
 
 
 @given(st.lists(st.floats(min_value=0.1, max_value=1e6), min_size=1, max_size=1100))
 @settings(max_examples=60, deadline=None)
 def test_interval_holds_the_median(values: list[float]) -> None:
-    low, high = timing.interval(values)
-    assert low <= timing.median(values) <= high
-    assert timing.lower_bound(values) <= timing.median(values)
+    low, high = interval(values)
+    assert low <= median(values) <= high
+    assert lower_bound(values) <= median(values)
 
 
 @pytest.mark.parametrize("count", [6, 9, 25])
@@ -83,7 +84,7 @@ def test_coverage_survives_the_stop_rule(rho: float, skew: float, least: float, 
         noise, values = moods(rng, rho, skew, rng.choice((0.01, 0.03))), []
         while len(values) < 130 and not timing.is_settled(values, decided=decided):
             values.append(truth * next(noise))
-        low, high = timing.interval(values)
+        low, high = interval(values)
         covered += low <= truth <= high
     assert covered / runs >= least, covered / runs
 
@@ -93,8 +94,8 @@ def test_dependence_widens_the_interval() -> None:
     noise = moods(rng, 0.8, 0.0, 0.02)
     moody = [next(noise) for _ in range(120)]
     shuffled = rng.sample(moody, len(moody))
-    assert timing.dependence(moody) > 2.5 > 2.0 > timing.dependence(shuffled)
-    wide, narrow = timing.interval(moody), timing.interval(shuffled)
+    assert dependence(moody) > 2.5 > 2.0 > dependence(shuffled)
+    wide, narrow = interval(moody), interval(shuffled)
     assert wide[1] - wide[0] > 1.3 * (narrow[1] - narrow[0])
 
 

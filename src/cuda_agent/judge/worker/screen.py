@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cuda_agent.judge.timing import median
+from cuda_agent.judge.intervals import median
 from cuda_agent.judge.worker.runner import OutputError, Program, Runner, Slot, output_tensors
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
