@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from cuda_agent.core.enums import SandboxLevel
@@ -91,9 +92,10 @@ class Answers:
         """Raises TaskError where a null answer passes."""
         _check_nulls(self._task, self.answer, self.other, lambda mine: self.failure(mine) is None)
 
-    def drop_others(self) -> None:
-        """Frees all answers but the one to the last inputs."""
+    def drop(self) -> None:
+        """Frees all answers; `failure` then needs a new `answer` to the last inputs."""
         self.other, self._again, self._twin = [], [], []
+        self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
 
     def failure(self, mine: list[Any]) -> str | None:
         """Why these outputs don't pass for the answer; None where they do."""

@@ -33,11 +33,11 @@ _END_TIMEOUT_S = 20.0
 class Zygote:
     """One sandbox, started when it is first needed and again after it was lost. One fork at a time."""
 
-    def __init__(self, start: Callable[[], Worker]) -> None:
-        """`start`: a new worker of the role `zygote`."""
-        self._start = start
+    def __init__(self, start: Callable[[], Worker], *, warm: bool = True) -> None:
+        """`start`: a new worker of the role `zygote`. `warm`: its forks will compile."""
+        self._start, self._warm = start, warm
         self._worker: Worker | None = None
-        self._closed = False
+        self.closed = False
 
     def prepare(self) -> None:
         """Waits until it can fork. Raises WorkerError."""
@@ -72,7 +72,7 @@ class Zygote:
 
     def close(self) -> None:
         """Ends it, and whatever runs in it. May be called from another thread, whose requests then fail."""
-        self._closed = True
+        self.closed = True
         self._lose()
 
     def tail(self) -> str:
@@ -81,7 +81,7 @@ class Zygote:
     def _ready(self) -> Worker:
         if self._worker is not None and self._worker.alive:
             return self._worker
-        if self._closed:
+        if self.closed:
             raise WorkerError("The zygote has been ended", "Run again")
         worker = self._worker = self._start()
         try:
@@ -93,7 +93,7 @@ class Zygote:
 
     def _prepare(self, worker: Worker) -> None:
         settings = worker.settings
-        params = {"device": settings.device.value, "level": settings.level.value}
+        params = {"device": settings.device.value, "level": settings.level.value, "compiler": self._warm}
         reply = worker.request("warm", params, timeout_s=_WARM_TIMEOUT_S)
         if settings.device is Device.CUDA and reply.get("cuda") is not False:
             self._lose()

@@ -13,31 +13,46 @@ from cuda_agent.core.errors import StoreError
 from cuda_agent.core.record import SCHEMA_VERSION, Record
 
 Line = TypeVar("Line", bound=Record)
+Head = TypeVar("Head", bound=Record)
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
     """All records of a file; what was half-written at its end is dropped. Raises StoreError when it can't be read or a
     whole line isn't such a record."""
+    return [_record(path, number, line, kind) for number, line in _whole_lines(path)]
+
+
+def read_headed(path: Path, head: type[Head], kind: type[Line]) -> tuple[Head | None, list[Line]]:
+    """The same for a file whose first line is of another kind; None where it has no whole line yet."""
+    lines = _whole_lines(path)
+    if not lines:
+        return None, []
+    rest = [_record(path, number, line, kind) for number, line in lines[1:]]
+    return _record(path, *lines[0], head), rest
+
+
+def _whole_lines(path: Path) -> list[tuple[int, bytes]]:
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
-    found = []
-    for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            record = kind.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise StoreError(f"{path}, line {number}: {field}: {first['msg']}", "Restore the file") from None
-        version = getattr(record, "schema_version", SCHEMA_VERSION)
-        if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{path}, line {number} has schema version {version}, this cuda-agent reads {SCHEMA_VERSION}",
-                "Use the cuda-agent that wrote it",
-            )
-        found.append(record)
-    return found
+    return list(enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1))
+
+
+def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
+    try:
+        record = kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"{path}, line {number}: {field}: {first['msg']}", "Restore the file") from None
+    version = getattr(record, "schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}, line {number} has schema version {version}, this cuda-agent reads {SCHEMA_VERSION}",
+            "Use the cuda-agent that wrote it",
+        )
+    return record
 
 
 def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:

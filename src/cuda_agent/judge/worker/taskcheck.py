@@ -4,13 +4,14 @@ Everything here runs beside the task's code, so its answers are the task's own w
 means); the judge's side holds its clock against the times.
 
 Requests, each answered by what it found or by {finding: {rule, detail}}:
-  open     {name, source, atol, rtol, seed, device, memory_bytes, threads}  the task's module, its device
+  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads}  the task's
+           module, its device. `memory_bytes`: what one eager call may hold; `device_bytes`: what this process may
   run      {}       the model, one call -> {peak_memory_bytes}
-  graph    {}       -> {graph: JSON}
+  graph    {}       -> {graph: JSON}, also without `run`
   answers  {floor}  repeats itself, varies, null answers fail
   compiled {}       compiles, agrees with eager
-  sample   {}       -> {sample: [per output tensor: [norm, values…]]}  the same in every process
-  place    {}       the model and inputs on the device, quickly, then `sample`
+  place    {}       model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, the same in every
+           process
   warm     {calls}  calls before the timing
   time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import resource
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +75,6 @@ def create(context: Context) -> Mapping[str, Operation]:
         "graph": (check.graph, "compiles"),
         "answers": (check.answers, "deterministic"),
         "compiled": (check.compiled, "compiles"),
-        "sample": (check.sample, "deterministic"),
         "place": (check.place, "deterministic"),
         "warm": (check.warm, "runs"),
         "time": (check.time, "eager_time"),
@@ -102,6 +103,7 @@ class TaskCheck:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._secrets: Secrets
+        self._model: Any = None
 
     @property
     def _device(self) -> str:
@@ -116,7 +118,13 @@ class TaskCheck:
         self._memory_bytes = int(params["memory_bytes"])
         if self._context.device is Device.CUDA:
             total = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, self._memory_bytes / total))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, int(params["device_bytes"]) / total))
+        else:
+            # Less than what the sandbox may hold, so that the zygote survives. The driver's mappings forbid it on CUDA.
+            _, most = resource.getrlimit(resource.RLIMIT_DATA)
+            wanted = int(params["host_bytes"])
+            bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = int(params["seed"])
         self._secrets = Secrets(self._seed)
         self._record = Task(name=params["name"], source=params["source"], atol=params["atol"], rtol=params["rtol"])
@@ -152,6 +160,8 @@ class TaskCheck:
 
     def graph(self, _params: dict[str, Any]) -> dict[str, Any]:
         """The graph of `forward`; a task without one can't be compared with others."""
+        if self._model is None:
+            self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
         return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
 
@@ -170,15 +180,30 @@ class TaskCheck:
                 check()
             except TaskError as error:
                 raise Broken("memory" if ran_out_of_memory(error) else rule, error.cause) from None
-        answers.drop_others()
         self._answers = answers
         return {"oracle": answers.answer.oracle_kind}
 
     def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Rules: compiles, agrees, on the inputs of `answers`."""
-        program = torch.compile(self._model)
         answers = self._answers
+        # Compiling takes seconds; meanwhile others need the memory.
+        answers.drop()
         self._free()
+        mine = self._compiled_answer()
+        answers.answer = self.answer({}, self._secrets.seed())
+        eager = answers.answer.eager
+        if _metas(mine) != _metas(eager):
+            raise Broken("agrees", f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
+        reason = answers.failure(mine)
+        if reason is not None:
+            raise Broken("agrees", f"compiled and eager disagree: {reason}")
+        answers.drop()
+        torch._dynamo.reset()
+        self._free()
+        return {}
+
+    def _compiled_answer(self) -> list[Any]:
+        program = torch.compile(self._model)
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -189,13 +214,7 @@ class TaskCheck:
         except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             raise Broken("compiles", f"torch.compile raised {type(error).__name__}: {line}") from None
-        eager = answers.answer.eager
-        if _metas(mine) != _metas(eager):
-            raise Broken("agrees", f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
-        reason = answers.failure(mine)
-        if reason is not None:
-            raise Broken("agrees", f"compiled and eager disagree: {reason}")
-        return {}
+        return mine
 
     # ------------------------------------------------------------ as `admission.Answering`
 
@@ -237,14 +256,11 @@ class TaskCheck:
 
     # ------------------------------------------------------------ how long it takes
 
-    def place(self, params: dict[str, Any]) -> dict[str, Any]:
-        """A model whose values are those of `sample` in any process; its weights are drawn on the device."""
+    def place(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """A model with weights drawn on the device, inputs, and a few values of each output: the same in every
+        process."""
         self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
         self._metas = _metas(flatten(make_inputs(self._task, self._device, self._seed))[1])
-        return self.sample(params)
-
-    def sample(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """A few values of each output under the task's own seed."""
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         return {"sample": [_sampled(tensor) for tensor in self.answer({}, self._seed, oracle=False).eager]}

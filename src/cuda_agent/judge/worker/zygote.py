@@ -5,7 +5,7 @@ touched: the zygote runs no task's code, and between two tasks it ends every pro
 all folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
 
 Requests:
-  warm  {device, level}  runs what every task's compilation needs once  -> {cuda: whether that has started CUDA}
+  warm  {device, level, compiler}  what tasks need once  -> {cuda: whether that has started CUDA}
   fork  {environment} + the fork's socket                        -> {pid}
   end   {}         ends the fork and everything that it started  -> {code: exit code, minus a signal's number, or null}
 """
@@ -62,28 +62,15 @@ class Zygote:
         return {}
 
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{device, level}: imports the compiler and runs a module of ours through it."""
-        import torch._dynamo
-        import torch._inductor.compile_fx
-        import torch._inductor.config as compiler
-        import torch.export
-
+        """{device, level, compiler}: learns where processes of this sandbox can write; with `compiler`, imports it and
+        runs a module of ours through it."""
         self._folders = (Path(os.environ["TMPDIR"]),)
         if params["level"] == SandboxLevel.FULL:
             # The sandbox's own; in a reduced one no process of it may write there.
             self._folders += (Path("/tmp"), Path("/dev/shm"))
-        compiler.compile_threads = 1
-        # Each fork has a cache of its own, in which a precompiled header pays for nothing.
-        compiler.cpp_cache_precompile_headers = False
-        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
-        inputs = (torch.ones(2, 4),)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.export.export(module, inputs, strict=False).run_decompositions(torch.export.default_decompositions())
-            backend = "inductor" if params["device"] == "cpu" else "aot_eager"
-            torch.compile(module, backend=backend)(*inputs)
-            torch._dynamo.reset()
-        self._empty_folders()
+        if params["compiler"]:
+            _warm_compiler(params["device"])
+            self._empty_folders()
         gc.collect()
         gc.freeze()
         return {"cuda": _cuda_has_started()}
@@ -130,6 +117,26 @@ class Zygote:
                 else:
                     with contextlib.suppress(OSError):
                         entry.unlink()
+
+
+def _warm_compiler(device: str) -> None:
+    import torch._dynamo
+    import torch._inductor.compile_fx
+    import torch._inductor.config as compiler
+    import torch.export
+
+    compiler.compile_threads = 1
+    # Each fork has a cache of its own, in which a precompiled header pays for nothing.
+    compiler.cpp_cache_precompile_headers = False
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    inputs = (torch.ones(2, 4),)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(module, inputs, strict=False)
+        exported.run_decompositions(torch.export.default_decompositions())
+        # For a GPU only up to the compiler's back end, which would start CUDA.
+        torch.compile(module, backend="inductor" if device == "cpu" else "aot_eager")(*inputs)
+        torch._dynamo.reset()
 
 
 def _end_all(fork: int | None) -> int | None:

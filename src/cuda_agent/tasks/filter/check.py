@@ -1,0 +1,141 @@
+"""Pass 1, one task: every rule but those of time, asked of a process of its own."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.judge.admission import random_operators
+from cuda_agent.judge.compare import error_floor
+from cuda_agent.judge.process import WorkerFault
+from cuda_agent.judge.worker.errorfloor import largest_reduction
+from cuda_agent.judge.zygote import Fork, Zygote
+from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
+from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
+from cuda_agent.tasks.records import DatasetTask, Finding, Rule
+
+#: what a process that dies or hangs at a step breaks.
+_STEPS = {
+    "open": Rule.RUNS,
+    "run": Rule.RUNS,
+    "graph": Rule.COMPILES,
+    "answers": Rule.DETERMINISTIC,
+    "compiled": Rule.COMPILES,
+    "place": Rule.DETERMINISTIC,
+    "warm": Rule.RUNS,
+    "time": Rule.EAGER_TIME,
+}
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a task's process gets: bytes of the device's memory, threads."""
+
+    device_bytes: int
+    threads: int
+
+
+class Asked:
+    """A task in a fork, asked step by step until its time is over."""
+
+    def __init__(self, fork: Fork, task: DatasetTask, options: FilterOptions, room: Room) -> None:
+        self._fork, self._task, self._options, self._room = fork, task, options, room
+        self.seconds: dict[str, float] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """From now on it has all its time again; it had to wait for others."""
+        self._end = time.monotonic() + self._options.limit_s
+
+    def open(self) -> None:
+        """Raises Failure."""
+        task, options = self._task.task, self._options
+        self.ask(
+            "open",
+            name=task.name,
+            source=task.source,
+            atol=task.atol,
+            rtol=task.rtol,
+            seed=seed_of(task.key),
+            device=options.device.value,
+            memory_bytes=options.memory_mib * 2**20,
+            device_bytes=self._room.device_bytes,
+            host_bytes=options.host_memory_mib * 2**20,
+            threads=self._room.threads,
+        )
+
+    def ask(self, op: str, **params: Any) -> dict[str, Any]:
+        """Raises Failure where the task breaks a rule, or its process ends, hangs or talks nonsense."""
+        begun = time.monotonic()
+        try:
+            reply = self._fork.request(op, params, timeout_s=max(0.1, self._end - begun))
+        except WorkerFault as error:
+            raise from_fault(error.fault, _STEPS[op]) from None
+        finally:
+            self.seconds[op] = self.seconds.get(op, 0.0) + round(time.monotonic() - begun, 3)
+        failure = from_reply(reply)
+        if failure is None and isinstance(reply, dict):
+            return reply
+        said = f"{op} was answered with a {type(reply).__name__}"
+        raise failure or Failure(Finding(rule=_STEPS[op], detail=said))
+
+    def sample(self) -> tuple[tuple[float, ...], ...]:
+        """Raises Failure."""
+        sample = self.ask("place").get("sample")
+        with suppress(TypeError, ValueError):
+            return tuple(tuple(float(value) for value in output) for output in sample or ())
+        raise Failure(Finding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
+
+
+def check(zygote: Zygote, task: DatasetTask, options: FilterOptions, room: Room) -> Checked:
+    """Raises Failure, WorkerError."""
+    begun = time.monotonic()
+    with zygote.fork() as fork:
+        asked = Asked(fork, task, options, room)
+        asked.seconds["fork"] = round(time.monotonic() - begun, 3)
+        try:
+            return _checked(asked, task.task.key, options)
+        except Failure as failure:
+            failure.seconds = asked.seconds
+            raise
+
+
+def _checked(asked: Asked, key: str, options: FilterOptions) -> Checked:
+    asked.open()
+    ran = asked.ask("run")
+    graph = _graph(asked)
+    random = random_operators(graph)
+    if random:
+        raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
+    products = ran.get("products") is True
+    asked.ask("answers", floor=error_floor(options.precision, options.device, largest_reduction(graph), products))
+    asked.ask("compiled")
+    sample = asked.sample()
+    peak = ran.get("peak_memory_bytes")
+    return Checked(
+        task_key=key,
+        peak_memory_bytes=peak if isinstance(peak, int) else None,
+        graph_hash=graph_hash(graph),
+        graph_operators=graph_operators(graph),
+        sample=sample,
+        seconds=asked.seconds,
+    )
+
+
+def seed_of(key: str) -> int:
+    """A task's seed: the same in every process, on every machine."""
+    return int(digest_text("filter", key)[:11], 16)
+
+
+def _graph(asked: Asked) -> Graph:
+    reply = asked.ask("graph")
+    try:
+        return Graph.from_json(str(reply["graph"]), where="the captured graph")
+    except (KeyError, CudaAgentError, RecursionError) as error:
+        raise Failure(Finding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300])) from None

@@ -1,0 +1,127 @@
+"""The files of a data set's folder that hold what was found, one pair for each stack: what passed the checks, and the
+measurements. Both are only appended to; a task that stands in one isn't asked again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.stack import Stack
+from cuda_agent.tasks.filter.records import Checked
+from cuda_agent.tasks.records import Measurement, MeasurementFile
+from cuda_agent.tasks.store import append, read_headed, read_lines
+
+_NAME = "measurements-{}.jsonl"
+_CHECKS = "checks-{}.jsonl"
+_LOCK = ".filter.lock"
+#: what no time depends on.
+_INDIFFERENT = {"cuda_agent", "cxx_compiler", "cuda_compiler"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One file of measurements, by task key. A task that was measured twice counts as it was first."""
+
+    path: Path
+    stack: Stack
+    by_key: dict[str, Measurement]
+
+
+def stack_for(stack: Stack, device: Device) -> Stack:
+    """The stack that a measurement on `device` names."""
+    return stack.model_copy(update={"settings": {**stack.settings, "device": device.value}})
+
+
+def stack_hash(stack: Stack) -> str:
+    """The same for machines of the same kind: which GPU of that name it was makes no difference."""
+    facts = stack.model_dump(mode="json", exclude=_INDIFFERENT)
+    facts["gpus"] = [{k: v for k, v in gpu.items() if k != "uuid"} for gpu in facts["gpus"][:1]]
+    return digest_text(*(f"{name}={facts[name]}" for name in sorted(facts)))[:16]
+
+
+def read_measured(path: Path) -> Measured:
+    """Raises StoreError."""
+    head, found = read_headed(path, MeasurementFile, Measurement)
+    if head is None:
+        raise StoreError(f"{path} holds no measurements", "Remove the file")
+    by_key: dict[str, Measurement] = {}
+    for one in found:
+        by_key.setdefault(one.task_key, one)
+    return Measured(path, head.stack, by_key)
+
+
+def read_all(folder: Path) -> list[Measured]:
+    """Of all stacks, by name. Raises StoreError."""
+    return [read_measured(path) for path in sorted(folder.glob(_NAME.format("*")))]
+
+
+class Journal:
+    """What one run of the filter knows and writes, for one stack."""
+
+    def __init__(self, folder: Path, stack: Stack) -> None:
+        """Raises StoreError."""
+        name = stack_hash(stack)
+        self.path = folder / _NAME.format(name)
+        self._checks_path = folder / _CHECKS.format(name)
+        if self.path.exists() and read_headed(self.path, MeasurementFile, Measurement)[0] is not None:
+            self.measured = read_measured(self.path).by_key
+        else:
+            append(self.path, [MeasurementFile(stack=stack)])
+            self.measured = {}
+        found = read_lines(self._checks_path, Checked) if self._checks_path.exists() else []
+        self.checked = {one.task_key: one for one in found}
+
+    def add(self, measurement: Measurement) -> None:
+        append(self.path, [measurement])
+        self.measured[measurement.task_key] = measurement
+
+    def add_checked(self, checked: Checked) -> None:
+        append(self._checks_path, [checked])
+        self.checked[checked.task_key] = checked
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """No other filter works in the folder meanwhile. Raises StoreError."""
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"Can't write in {folder}: {error.strerror}", "Choose a folder that can be written") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(f"Another filter works in {folder}", "Wait for it, or end it") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
+    """Takes the measurements of other folders (or files) into this one's; returns how many are new, by file. What was
+    measured in both stays as it is here, so merging twice, or in a resumed run, changes nothing.
+
+    Raises UsageError where a source holds none, StoreError."""
+    added: dict[str, int] = {}
+    with only_one(folder):
+        for found in _found_in(sources):
+            journal = Journal(folder, found.stack)
+            new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]
+            append(journal.path, new)
+            added[journal.path.name] = added.get(journal.path.name, 0) + len(new)
+    return added
+
+
+def _found_in(sources: Iterable[Path]) -> Iterator[Measured]:
+    for source in sources:
+        found = read_all(source) if source.is_dir() else [read_measured(source)] if source.exists() else []
+        if not found:
+            raise UsageError(f"{source} holds no measurements", "Give folders that `tasks filter` has worked in")
+        yield from found

@@ -1,0 +1,208 @@
+"""The two passes over many tasks: threads that each drive a zygote, and one that writes down what they find."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.files import cache_dir
+from cuda_agent.judge.folder import judge_folder
+from cuda_agent.judge.process import WorkerSettings, WorkerSupply, memory_limit_mib
+from cuda_agent.judge.rings import device_facts
+from cuda_agent.judge.zygote import Zygote
+from cuda_agent.tasks.filter.check import Room, check
+from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.records import Checked, Failure, failed
+from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
+from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.workspace.sandbox import resolve_level
+
+#: what ran out of time or memory beside others is tried again with this part of them, and at last alone.
+_SHARE = 4
+#: the zygote itself, and what a watcher counts of it again in each fork.
+_ZYGOTE_MIB = 3072
+#: times of one task that may be void before it is left for another run.
+_MOST_VOID = 3
+_LOST_IN_A_ROW = 5
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """A failure that may be the neighbours' fault."""
+
+    task: DatasetTask
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class Void:
+    """A task whose times were disturbed again and again."""
+
+    task: DatasetTask
+    reason: str
+
+
+class Passes:
+    """A context manager; nothing of what it started is left after it."""
+
+    def __init__(self, options: FilterOptions, say: Callable[[str], None]) -> None:
+        self._options, self._say = options, say
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Passes:
+        options = self._options
+        folder = self._stack.enter_context(judge_folder())
+        # The zygote and a fork count what they share twice.
+        most = memory_limit_mib(1 << 40) // max(options.worker_count(), options.lane_count())
+        memory_mib = max(2 * _ZYGOTE_MIB, min(options.host_memory_mib + _ZYGOTE_MIB, most))
+        hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
+        settings = WorkerSettings(options.device, resolve_level(options.sandbox), memory_mib, hidden)
+        self._supply = WorkerSupply(settings, folder)
+        self._stack.callback(self._supply.close)
+        self._host_mib = memory_mib - _ZYGOTE_MIB
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    # ------------------------------------------------------------ pass 1
+
+    def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
+        """Every task's result, in any order. What fails beside others for lack of time or memory is tried again with
+        fewer of them, so that nobody's finding depends on its neighbours."""
+        count = self._options.worker_count()
+        counts = [count] + ([count // _SHARE] if count >= 2 * _SHARE else []) + ([1] if count > 1 else [])
+        left = list(tasks)
+        for position, at_a_time in enumerate(counts):
+            last = position + 1 == len(counts)
+            unfit: list[DatasetTask] = []
+            for result in self._run(left, at_a_time, self._checker(at_a_time)):
+                if not isinstance(result, Unfit):
+                    yield result
+                elif last:
+                    yield failed(result.task.task.key, result.failure)
+                else:
+                    unfit.append(result.task)
+            left = unfit
+            if left:
+                self._say(f"{len(left)} tasks ran short of time or memory; again, {counts[position + 1]} at a time")
+
+    def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
+        options = self._fitting_options()
+        room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time))
+
+        def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:
+            try:
+                return check(zygote, task, options, room)
+            except Failure as failure:
+                return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
+
+        return run
+
+    # ------------------------------------------------------------ pass 2
+
+    def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
+        """Every task's result, in any order. Raises DeviceError."""
+        options = self._fitting_options()
+        turns = Turns(options.device, self._say)
+        room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
+
+        def run(zygote: Zygote, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
+            task, checked = item
+            reason = ""
+            for _ in range(_MOST_VOID):
+                try:
+                    return time_task(zygote, task, checked, turns, options, room)
+                except Failure as failure:
+                    return failed(task.task.key, failure, checked)
+                except Disturbed as error:
+                    reason = str(error)
+            return Void(task, reason)
+
+        try:
+            yield from self._run(tasks, options.lane_count(), run, warm=False)
+        finally:
+            turns.close()
+
+    # ------------------------------------------------------------ both
+
+    def _fitting_options(self) -> FilterOptions:
+        return self._options.model_copy(update={"host_memory_mib": self._host_mib})
+
+    def _run(
+        self, items: Sequence[Item], at_a_time: int, job: Callable[[Zygote, Item], Result], *, warm: bool = True
+    ) -> Iterator[Result]:
+        """What `job` returns for every item, as it comes. Raises what it raises."""
+        waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        for item in items:
+            waiting.put(item)
+        results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
+        count = min(at_a_time, len(items))
+        zygotes = [Zygote(lambda: self._supply.start("zygote"), warm=warm) for _ in range(count)]
+        threads = [
+            threading.Thread(target=_drive, args=(zygote, waiting, job, results), name="filter", daemon=True)
+            for zygote in zygotes
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in range(len(items)):
+                result, error = results.get()
+                if error is not None:
+                    raise error
+                assert result is not None
+                yield result
+        finally:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    waiting.get_nowait()
+            for zygote in zygotes:
+                zygote.close()
+            for thread in threads:
+                thread.join()
+
+
+def _drive(
+    zygote: Zygote,
+    waiting: queue.SimpleQueue[Item],
+    job: Callable[[Zygote, Item], Result],
+    results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
+) -> None:
+    """One thread: takes items until none is left. A zygote that dies is started again; one that doesn't start any more
+    ends the run."""
+    lost = 0
+    while True:
+        try:
+            item = waiting.get_nowait()
+        except queue.Empty:
+            return
+        while True:
+            try:
+                results.put((job(zygote, item), None))
+                lost = 0
+                break
+            except WorkerError as error:
+                lost += 1
+                if lost < _LOST_IN_A_ROW and not zygote.closed:
+                    continue
+                results.put((None, error))
+                return
+            except BaseException as error:  # noqa: BLE001 - the boundary of a thread: whoever waits must hear of it
+                results.put((None, error))
+                return
+
+
+def _device_bytes(options: FilterOptions) -> int:
+    """What a process may take of the device: all that is free now but a tenth."""
+    return int(0.9 * device_facts(options.device)[1])

@@ -1,0 +1,92 @@
+"""What pass 1 hands to pass 2, and how a task's failure becomes a finding."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationError
+
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.judge.process import Fault
+from cuda_agent.tasks.records import Finding, Measurement, Rule
+
+#: an output's values in another process may differ by so much, relative to its largest.
+SAMPLE_TOLERANCE = 1e-3
+_DETAIL = 400
+
+
+class Checked(StoredRecord):
+    """A task that keeps every rule but those of time. `sample`: for each output its norm and some of its values, which
+    any other process must find again."""
+
+    task_key: str
+    peak_memory_bytes: int | None = None
+    graph_hash: str | None = None
+    graph_operators: tuple[str, ...] = ()
+    sample: tuple[tuple[float, ...], ...] = ()
+    seconds: dict[str, float] = Field(default_factory=dict)
+
+
+class Failure(Exception):
+    """A task breaks a rule. `scarce`: it ran out of what it shared with others (time, memory), or was killed; alone
+    it may pass."""
+
+    def __init__(self, finding: Finding, *, scarce: bool = False) -> None:
+        self.finding, self.scarce = finding, scarce
+        #: what each step took by then.
+        self.seconds: dict[str, float] = {}
+        super().__init__(finding.detail)
+
+
+class _Said(Record):
+    rule: Rule
+    detail: str = Field(max_length=2000)
+
+
+def from_reply(reply: object) -> Failure | None:
+    """What a worker says that the task breaks; None where it says nothing."""
+    said = reply.get("finding") if isinstance(reply, dict) else None
+    if said is None:
+        return None
+    try:
+        found = _Said.model_validate(said)
+    except ValidationError:
+        return Failure(Finding(rule=Rule.RUNS, detail="its process answers nonsense"))
+    finding = Finding(rule=found.rule, detail=_line(found.detail))
+    return Failure(finding, scarce=found.rule is Rule.MEMORY)
+
+
+def from_fault(fault: Fault, rule: Rule) -> Failure:
+    """A process that died, hung or broke its protocol while `rule` was asked."""
+    if fault.verdict is Verdict.OUT_OF_MEMORY:
+        rule = Rule.MEMORY
+    return Failure(Finding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in ("died", "deadline", "oom"))
+
+
+def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> Measurement:
+    """The measurement of a task that breaks a rule, with what was known by then."""
+    return Measurement(
+        task_key=task_key,
+        finding=failure.finding,
+        peak_memory_bytes=checked.peak_memory_bytes if checked else None,
+        graph_hash=checked.graph_hash if checked else None,
+        graph_operators=checked.graph_operators if checked else (),
+        seconds={**(checked.seconds if checked else {}), **failure.seconds},
+    )
+
+
+def same_sample(mine: tuple[tuple[float, ...], ...], yours: tuple[tuple[float, ...], ...]) -> bool:
+    """Whether two processes gave the same outputs."""
+    if [len(one) for one in mine] != [len(one) for one in yours]:
+        return False
+    for one, other in zip(mine, yours, strict=True):
+        size = max((abs(value) for value in one[1:]), default=0.0)
+        norm, *values = zip(one, other, strict=True)
+        if abs(norm[0] - norm[1]) > SAMPLE_TOLERANCE * max(abs(norm[0]), 1e-30):
+            return False
+        if any(not abs(a - b) <= SAMPLE_TOLERANCE * size + 1e-30 for a, b in values):
+            return False
+    return True
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_DETAIL]

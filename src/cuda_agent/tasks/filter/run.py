@@ -1,0 +1,142 @@
+"""Filters a data set's candidates: goes on where its files end, and writes every finding as soon as it is known."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.stack import read_stack
+from cuda_agent.tasks.filter.measurements import Journal, only_one, stack_for
+from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.passes import Passes, Void
+from cuda_agent.tasks.filter.records import Checked
+from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.store import read_lines
+
+CANDIDATES_FILE = "candidates.jsonl"
+#: tasks that go through both passes together: large enough that the change of passes costs little.
+_BATCH = 600
+_TELL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part `index` (from 1) of `count`, for several machines."""
+
+    index: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """`2/4`. Raises UsageError."""
+        first, slash, last = text.partition("/")
+        if not (slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+            raise UsageError(f"No shard {text!r}", "Give I/N with 1 <= I <= N, as in 2/4")
+        return cls(int(first), int(last))
+
+    def holds(self, task: DatasetTask) -> bool:
+        return task.number % self.count == self.index - 1
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """How one run of the filter ended. `left`: tasks whose time others disturbed, with the reason; the next run asks
+    them again. `seconds`: of each pass."""
+
+    path: Path
+    known: int
+    asked: int
+    passed: int
+    findings: dict[str, int]
+    left: dict[str, str]
+    seconds: dict[str, float]
+
+    @property
+    def a_minute(self) -> float | None:
+        spent = sum(self.seconds.values())
+        return 60 * self.asked / spent if spent and self.asked else None
+
+
+def read_candidates(folder: Path) -> list[DatasetTask]:
+    """In order of their numbers. Raises UsageError where the folder has none, StoreError."""
+    path = folder / CANDIDATES_FILE
+    if not path.exists():
+        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+    return read_lines(path, DatasetTask)
+
+
+def filter_folder(
+    folder: Path,
+    options: FilterOptions,
+    say: Callable[[str], None],
+    *,
+    limit: int | None = None,
+    shard: Shard | None = None,
+) -> Filtered:
+    """Asks every candidate that wasn't asked on this stack, at most `limit` of them. Raises UsageError, StoreError,
+    DeviceError, SandboxError, WorkerError."""
+    with only_one(folder):
+        journal = Journal(folder, stack_for(read_stack(), options.device))
+        mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
+        unknown = {task.task.key: task for task in mine if task.task.key not in journal.measured}
+        waiting = list(unknown.values())[:limit]
+        run = _Run(journal, options, say, len(waiting))
+        if waiting:
+            with Passes(options, say) as passes:
+                for start in range(0, len(waiting), _BATCH):
+                    run.batch(passes, waiting[start : start + _BATCH])
+        found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
+    return Filtered(
+        path=journal.path,
+        known=len(mine) - len(unknown),
+        asked=len(waiting),
+        passed=sum(one.passed for one in found),
+        findings=dict(Counter(one.finding.rule.value for one in found if one.finding is not None)),
+        left=run.left,
+        seconds=run.seconds,
+    )
+
+
+class _Run:
+    """One run's progress, and both passes over a batch."""
+
+    def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
+        self._journal, self._options, self._say, self._total = journal, options, say, total
+        self._done = self._checks = 0
+        self._told = 0.0
+        self.left: dict[str, str] = {}
+        self.seconds = {"check": 0.0, "time": 0.0}
+
+    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+        begun = time.monotonic()
+        known = self._journal.checked
+        for result in passes.check_all([task for task in tasks if task.task.key not in known]):
+            if isinstance(result, Checked):
+                self._journal.add_checked(result)
+                self._checks += 1
+            else:
+                self._journal.add(result)
+                self._done += 1
+            self._tell()
+        middle = time.monotonic()
+        self.seconds["check"] += middle - begun
+        ready = [(task, known[task.task.key]) for task in tasks if task.task.key in known]
+        names = {task.task.key: task.task.name for task in tasks}
+        for timed in passes.time_all(ready):
+            if isinstance(timed, Void):
+                self.left[names[timed.task.task.key]] = timed.reason
+            else:
+                self._journal.add(timed)
+                self._done += 1
+            self._tell()
+        self.seconds["time"] += time.monotonic() - middle
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= _TELL_S:
+            self._told = now
+            self._say(f"{self._checks} checked, {self._done} of {self._total} decided")

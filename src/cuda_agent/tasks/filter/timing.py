@@ -1,0 +1,155 @@
+"""Pass 2: the time of a checked task, alone on the device; the next ones are made ready meanwhile.
+
+A process is made ready as far as that takes none of the device's time: it has its context and the task's module. In
+its turn it draws weights and inputs, warms up and is timed, and nobody else of ours computes on the device; the lock
+of the GPU keeps other judges off. The events are the task's own process's word; the judge's clock around them, less
+what it shows around no program at all, must agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.judge.load import LoadMonitor
+from cuda_agent.judge.profile import gpu_uuid, wait_for_quiet
+from cuda_agent.judge.rings import L2_TIMES, device_facts
+from cuda_agent.judge.timing import Burst, Tolerance, interval, median
+from cuda_agent.judge.zygote import Zygote
+from cuda_agent.tasks.filter.check import Asked, Room
+from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
+from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
+
+#: a window of timings, after which others may have the GPU's lock.
+_WINDOW_S = 15.0
+#: a short task is timed this long.
+_LEAST_S = 0.05
+_MOST_CALLS = 40
+_NULL_CALLS = 5
+#: looks at the device for neighbours, around each timing.
+_LOOKS = 3
+#: What of the judge's clock the events may leave unexplained: a call's outputs are freed outside of them, and on the
+#: CPU that gives pages back to the system.
+_TOLERANCES = {Device.CUDA: Tolerance(0.15, 100.0), Device.CPU: Tolerance(0.5, 2000.0)}
+
+
+class Disturbed(Exception):
+    """Somebody else computed meanwhile, or the clocks disagreed: the time is void."""
+
+
+class Turns:
+    """Who has the device: one process of ours at a time, and none of another judge."""
+
+    def __init__(self, device: Device, say: Callable[[str], None]) -> None:
+        self._device, self._say = device, say
+        self._uuid = gpu_uuid(device)
+        self._lock = threading.Lock()
+        self._held = contextlib.ExitStack()
+        self._until = 0.0
+        self.flush_bytes = L2_TIMES * device_facts(device)[0]
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Waits for it. Raises Disturbed where others computed in it, DeviceError where they never stop."""
+        with self._lock:
+            self._hold()
+            monitor = LoadMonitor(self._device, []) if self._device is Device.CUDA else None
+            self._look(monitor)
+            yield
+            self._look(monitor)
+        neighbour = monitor.neighbour() if monitor is not None else None
+        if neighbour is not None:
+            raise Disturbed(neighbour)
+
+    def close(self) -> None:
+        with self._lock:
+            self._held.close()
+
+    def _hold(self) -> None:
+        if time.monotonic() < self._until:
+            return
+        self._held.close()
+        self._held.enter_context(
+            gpu_lock(self._uuid or "cpu", waiting=lambda holder: self._say(f"waiting for the device ({holder})"))
+        )
+        load = wait_for_quiet(self._device, self._uuid) if self._device is Device.CUDA else None
+        if load is not None:
+            self._say(load)
+        self._until = time.monotonic() + _WINDOW_S
+
+    def _look(self, monitor: LoadMonitor | None) -> None:
+        for _ in range(_LOOKS if monitor is not None else 0):
+            assert monitor is not None
+            monitor.look()
+
+
+def time_task(
+    zygote: Zygote, task: DatasetTask, checked: Checked, turns: Turns, options: FilterOptions, room: Room
+) -> Measurement:
+    """Raises Failure, Disturbed, WorkerError, DeviceError."""
+    with zygote.fork() as fork:
+        asked = Asked(fork, task, options, room)
+        asked.open()
+        with turns.turn():
+            asked.restart()
+            if not same_sample(checked.sample, asked.sample()):
+                detail = "another process gives another answer to the same inputs and weights"
+                raise Failure(Finding(rule=Rule.DETERMINISTIC, detail=detail))
+            asked.ask("warm", calls=options.warm_calls)
+            times = _timed(asked, turns.flush_bytes, options)
+    low, high = interval(times)
+    seconds = {**checked.seconds, **{f"timing_{op}": s for op, s in asked.seconds.items()}}
+    measured = Measurement(
+        task_key=task.task.key,
+        finding=_in_window(median(times), options),
+        eager_us=median(times),
+        eager_low_us=low,
+        eager_high_us=high,
+        peak_memory_bytes=checked.peak_memory_bytes,
+        graph_hash=checked.graph_hash,
+        graph_operators=checked.graph_operators,
+        seconds=seconds,
+    )
+    return measured
+
+
+def _timed(asked: Asked, flush_bytes: int, options: FilterOptions) -> list[float]:
+    """µs of each call. Raises Disturbed where the two clocks disagree."""
+    null = _burst(asked, _NULL_CALLS, flush_bytes, null=True)
+    bursts = [_burst(asked, options.calls, flush_bytes)]
+    more = min(_MOST_CALLS, math.ceil(_LEAST_S * 1e6 / max(1.0, bursts[0].median_us))) - options.calls
+    if more > 0:
+        bursts.append(_burst(asked, more, flush_bytes))
+    for burst in bursts:
+        unexplained = burst.unexplained_us - null.unexplained_us
+        if _TOLERANCES[options.device].exceeded(unexplained, burst.median_us):
+            raise Disturbed(f"its events say {burst.median_us:.0f} µs, the judge's clock {unexplained:.0f} µs more")
+    return [time for burst in bursts for time in burst.event_us]
+
+
+def _burst(asked: Asked, calls: int, flush_bytes: int, *, null: bool = False) -> Burst:
+    begun = time.perf_counter_ns()
+    reply = asked.ask("time", calls=calls, flush_bytes=flush_bytes, null=null)
+    wall_us = (time.perf_counter_ns() - begun) / 1e3
+    return Burst(_times(reply.get("event_us"), calls), wall_us)
+
+
+def _times(said: Any, calls: int) -> tuple[float, ...]:
+    plain = isinstance(said, list) and all(isinstance(time, int | float) and 0 <= time < 1e12 for time in said)
+    if not plain or len(said) != calls:
+        raise Failure(Finding(rule=Rule.EAGER_TIME, detail="its process gave no times"))
+    return tuple(max(float(time), 1e-3) for time in said)
+
+
+def _in_window(eager_us: float, options: FilterOptions) -> Finding | None:
+    if options.low_us <= eager_us <= options.high_us:
+        return None
+    window = f"{options.low_us / 1e3:g}–{options.high_us / 1e3:g} ms"
+    return Finding(rule=Rule.EAGER_TIME, detail=f"eager takes {eager_us / 1e3:.4g} ms, outside {window}")
