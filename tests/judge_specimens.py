@@ -64,6 +64,12 @@ def specimen(body: str) -> Candidate:
 HONEST = specimen("return self.right(x, y)")
 
 
+def eager_only(session: JudgeSession) -> JudgeSession:
+    """An open session whose task isn't compiled, which takes longest of all: for what needs no ratio to it."""
+    session.baselines.eager_only = True
+    return session
+
+
 def verified(session: JudgeSession, candidate: Candidate, trials: int = 2) -> tuple[str, str, VerifyReport | None]:
     """(verdict or "verified", reason, report) of a candidate without a library."""
     report: VerifyReport | None = None

@@ -18,7 +18,7 @@ from cuda_agent.workspace import layout
 from cuda_agent.workspace.process import descendants
 from integration.scripted_runs import write_task
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 
 def alive(pid: int) -> bool:

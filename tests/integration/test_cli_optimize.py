@@ -12,7 +12,7 @@ from cuda_agent.cli.main import run
 from cuda_agent.core.records import Evaluation, Trajectory
 from integration.scripted_runs import SOURCE, write_task
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 QUICK = ["--device", "cpu", "--timing-budget", "2"]
 NOT_COVERED = SOURCE.replace("torch.sigmoid(y)", "torch.linalg.matrix_exp(y * 1e-3)")
 

@@ -16,7 +16,7 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import RunManifest, Trajectory
 from integration.scripted_runs import FILES, Scripted, call, move, write_task, writes
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 QUICK = {"device": "cpu", "timing_budget_s": 2.0}
 
 

@@ -19,7 +19,7 @@ from cuda_agent.agent.shell import Shell
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, available_level
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -59,6 +59,16 @@ def shell(tmp_path: Path, lock: Path) -> Iterator[Shell]:
 def said(shell: Shell, command: str, timeout_s: float = 60) -> tuple[str, int | None]:
     state = shell.wait(shell.start(command, timeout_s=timeout_s))
     return state.text, state.exit_code
+
+
+def begun(shell: Shell, seconds: int, folder: Path) -> str:
+    """A command that sleeps on the GPU, when it has begun to."""
+    name = shell.start(f"gpu sh -c 'touch begun; exec sleep {seconds}'", timeout_s=120)
+    deadline = time.monotonic() + 20
+    while not (folder / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (folder / "begun").exists()
+    return name
 
 
 def test_output_exit_code_and_folder(shell: Shell, tmp_path: Path) -> None:
@@ -101,7 +111,7 @@ def test_what_it_prints_goes_nowhere_else(shell: Shell, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_it_waits_for_the_lock_and_holds_it(shell: Shell, lock: Path) -> None:
+def test_it_waits_for_the_lock_and_holds_it(shell: Shell, lock: Path, tmp_path: Path) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -122,17 +132,15 @@ def test_it_waits_for_the_lock_and_holds_it(shell: Shell, lock: Path) -> None:
     let_go.set()
     thread.join()
     assert shell.wait(name).text.endswith("done\n")
-    name = shell.start("gpu sleep 5", timeout_s=30)
-    time.sleep(2)
+    name = begun(shell, 2, tmp_path / "ws")
     waited: list[str] = []
     with gpu_lock("test", path=lock, waiting=waited.append, timeout_s=30):
         assert waited, "the lock was free while a command ran"
     shell.kill(name)
 
 
-def test_ending_the_caller_ends_the_command(shell: Shell, lock: Path) -> None:
-    name = shell.start("gpu sleep 100", timeout_s=None)
-    time.sleep(2)
+def test_ending_the_caller_ends_the_command(shell: Shell, lock: Path, tmp_path: Path) -> None:
+    name = begun(shell, 100, tmp_path / "ws")
     shell.kill(name)
     started = time.monotonic()
     with gpu_lock("test", path=lock, timeout_s=20):

@@ -13,15 +13,16 @@ from cuda_agent.core.records import BuildReport, Candidate, Task
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.inspection import say_inspection
 from integration.scripted_runs import FILES, SOURCE
+from judge_specimens import eager_only
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[JudgeSession]:
     options = JudgeOptions(device=Device.CPU, timing_budget_s=1.0)
     with JudgeSession(Task(name="gated", source=SOURCE), options) as made:
-        yield made
+        yield eager_only(made)
 
 
 def test_a_candidate_on_the_cpu(session: JudgeSession) -> None:

@@ -8,8 +8,10 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
+from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.process import WorkerSupply
 from cuda_agent.judge.session import JudgeSession
-from judge_specimens import TASK
+from judge_specimens import TASK, eager_only
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +56,14 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def only_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody comes as far as a candidate or a baseline: their workers would only take the cores."""
+    monkeypatch.setattr(WorkerSupply, "prewarm", lambda self: None)
+    monkeypatch.setattr(Baselines, "begin", lambda self: None)
+
+
+@pytest.mark.usefixtures("only_the_reference")
 @pytest.mark.parametrize("name", BAD)
 def test_refused_with_cause_and_remedy(name: str) -> None:
     bad, words = BAD[name]
@@ -72,7 +82,7 @@ def test_refused_with_cause_and_remedy(name: str) -> None:
 
 def test_a_good_task_is_described() -> None:
     with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as session:
-        admission = session.admit()
+        admission = eager_only(session).admit()
         assert session.graph().nodes
     assert admission.outputs[0].shape == (64, 256)
     assert admission.weights == 1

@@ -12,9 +12,9 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.verify import Verification
-from judge_specimens import TASK
+from judge_specimens import TASK, eager_only
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 BINDING = """
 #include <torch/types.h>
@@ -77,7 +77,7 @@ class ModelNew(nn.Module):
 @pytest.fixture(scope="module")
 def session() -> Iterator[JudgeSession]:
     with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
-        yield opened
+        yield eager_only(opened)
 
 
 def found(session: JudgeSession, function: str) -> tuple[dict[str, int], set[str]]:

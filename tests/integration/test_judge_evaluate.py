@@ -20,8 +20,9 @@ from cuda_agent.judge import roofline
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.reward import reward
 from cuda_agent.workspace.process import descendants
+from judge_specimens import eager_only
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 TASK = Task(
     name="add_relu",
@@ -96,6 +97,14 @@ def session() -> Iterator[JudgeSession]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def untimed() -> Iterator[JudgeSession]:
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
+        eager_only(opened).admit()
+        yield opened
+
+
+@pytest.mark.alone
 def test_an_honest_kernel_passes_with_times(session: JudgeSession) -> None:
     evaluation = session.evaluate(candidate())
     assert evaluation.verdict is Verdict.PASSED, evaluation.reason + evaluation.log_tail
@@ -107,6 +116,7 @@ def test_an_honest_kernel_passes_with_times(session: JudgeSession) -> None:
     assert set(evaluation.durations_s) == {"guard", "build", "verify", "profile"}
 
 
+@pytest.mark.alone
 def test_a_time_beyond_the_hardware_is_quarantined(session: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = roofline.Hardware("a slow one", bandwidth=1e6)
     monkeypatch.setattr(roofline, "hardware", lambda device, precision: slow)
@@ -115,46 +125,47 @@ def test_a_time_beyond_the_hardware_is_quarantined(session: JudgeSession, monkey
     assert evaluation.profile is not None and reward(evaluation).value == -1
 
 
-def test_verification_alone_never_passes(session: JudgeSession) -> None:
-    evaluation = session.verify(candidate())
+def test_verification_alone_never_passes(untimed: JudgeSession) -> None:
+    evaluation = untimed.verify(candidate())
     assert evaluation.verdict is Verdict.TIMING_VOID
     assert evaluation.phase is Phase.VERIFY
     assert evaluation.verify is not None and evaluation.verify.passed
 
 
-def test_a_wrong_kernel_is_incorrect(session: JudgeSession) -> None:
-    evaluation = session.evaluate(candidate(KERNEL.replace("* 0.5f", "* 0.51f")))
+def test_a_wrong_kernel_is_incorrect(untimed: JudgeSession) -> None:
+    evaluation = untimed.evaluate(candidate(KERNEL.replace("* 0.5f", "* 0.51f")))
     assert evaluation.verdict is Verdict.INCORRECT
     assert evaluation.phase is Phase.VERIFY
     assert evaluation.profile is None
     assert "trial" in evaluation.reason
 
 
-def test_a_kernel_that_does_not_compile(session: JudgeSession) -> None:
-    evaluation = session.evaluate(candidate(KERNEL.replace("float v =", "flaot v =")))
+def test_a_kernel_that_does_not_compile(untimed: JudgeSession) -> None:
+    evaluation = untimed.evaluate(candidate(KERNEL.replace("float v =", "flaot v =")))
     assert evaluation.verdict is Verdict.BUILD_FAILED
     assert "flaot" in evaluation.log_tail
     assert evaluation.build is not None and not evaluation.build.succeeded
 
 
-def test_a_kernel_that_writes_through_a_null_pointer(session: JudgeSession) -> None:
-    evaluation = session.evaluate(
+def test_a_kernel_that_writes_through_a_null_pointer(untimed: JudgeSession) -> None:
+    evaluation = untimed.evaluate(
         candidate(KERNEL.replace("const int64_t grain", "out = nullptr;\n    const int64_t grain"))
     )
     assert evaluation.verdict is Verdict.CRASHED
     assert "SIGSEGV" in evaluation.reason
 
 
-def test_torch_compute_in_python_is_a_violation(session: JudgeSession) -> None:
+def test_torch_compute_in_python_is_a_violation(untimed: JudgeSession) -> None:
     model = MODEL.replace(
         "return cuda_extension",
         "import torch\n        return torch.relu(x * 2 + y) * 0.5\n        return cuda_extension",
     )
-    evaluation = session.evaluate(candidate(model=model))
+    evaluation = untimed.evaluate(candidate(model=model))
     assert evaluation.verdict is Verdict.VIOLATION
     assert evaluation.violations
 
 
+@pytest.mark.alone
 def test_screening_times_every_setting_and_names_what_failed(session: JudgeSession) -> None:
     configs = [{"add_relu": 0}, {"add_relu": 1}]
     report = session.screen(candidate(), configs)
@@ -168,7 +179,7 @@ def test_screening_times_every_setting_and_names_what_failed(session: JudgeSessi
 
 def test_nothing_is_left_behind() -> None:
     with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
-        opened.reference  # noqa: B018
+        eager_only(opened).reference  # noqa: B018
         directory: Path = opened.directory
         assert named(directory)
     assert not directory.exists()

@@ -23,7 +23,7 @@ from cuda_agent.judge.pool import Pool, building, timing
 from cuda_agent.workspace.process import descendants
 from published_workspace import axpby_candidate, axpby_task
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2, call_timeout_s=30.0)
 
@@ -145,6 +145,7 @@ def test_the_pools_processes_end_with_their_parent(tmp_path: Path) -> None:
     assert not [command(pid) for pid in started if command(pid)]
 
 
+@pytest.mark.alone
 def test_nobody_builds_while_somebody_times(tmp_path: Path) -> None:
     order: list[str] = []
 

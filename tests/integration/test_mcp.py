@@ -18,7 +18,7 @@ from integration.scripted_runs import FILES, SOURCE
 mcp = pytest.importorskip("mcp")
 anyio = pytest.importorskip("anyio")
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from cuda_agent.core.records import Evaluation, RunManifest, Trajectory
 from cuda_agent.workspace import layout
 from integration.scripted_runs import FILES, MODEL_NEW, Scripted, call, move, write_task, writes
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 QUICK = {"device": "cpu", "timing_budget_s": 2.0}
 
 

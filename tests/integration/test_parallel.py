@@ -15,7 +15,7 @@ from cuda_agent.core.records import Trajectory
 from cuda_agent.workspace import layout
 from integration.scripted_runs import FILES, KERNEL, Scripted, call, move, write_task, writes
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 
 class Each:

@@ -14,9 +14,9 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge import sanitizer
 from cuda_agent.judge.session import JudgeSession
-from judge_specimens import HONEST, TASK, specimen
+from judge_specimens import HONEST, TASK, eager_only, specimen
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone]
+pytestmark = pytest.mark.integration
 
 STAND_IN = """#!/bin/sh
 while [ "$1" != "-P" ]; do last="$1"; shift; done
@@ -31,7 +31,7 @@ exit $code
 @pytest.fixture(scope="module")
 def session() -> Iterator[JudgeSession]:
     with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as found:
-        yield found
+        yield eager_only(found)
 
 
 def test_a_call_from_files(session: JudgeSession, tmp_path: Path) -> None:
