@@ -51,7 +51,8 @@ class Seed(Record):
     braces by its name, as in `{layer}({x})` or `torch.cumsum({x}, dim={dim})`. The first port takes what the seed
     before has made. `where`: conditions that must hold, as in `C % groups == 0`. `flops` and `moved` (bytes that
     eager's kernels read and write): expressions that may also use `inputs`, `weights` and `outputs`, their elements.
-    `sizes`: dimensions at which the seed was run, and which look natural for it.
+    `sizes`: dimensions at which the seed was run, and which look natural for it. `initialize`: lines to run after a
+    constructor that leaves weights without values, with `{layer}` for the module.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Seed(Record):
     parameters: tuple[Parameter, ...] = ()
     imports: tuple[str, ...] = ()
     constructor: str | None = None
+    initialize: tuple[str, ...] = ()
     call: str
     where: tuple[str, ...] = ()
     flops: str = "outputs"
@@ -151,3 +153,19 @@ class MeasurementFile(StoredRecord):
     """The head of a file of measurements."""
 
     stack: Stack
+
+
+class Similarity(StoredRecord):
+    """How near a task is to evaluation tasks, and to the tasks of its own set that stand before it.
+
+    `similarity`: of syntax trees, 0 to 1, to the nearest evaluation task. `same_graph`: an evaluation task with its
+    operator graph. `twin`: key of the nearest earlier task that is kept.
+    """
+
+    task_key: str
+    finding: Finding | None
+    nearest: str | None = None
+    similarity: float = 0.0
+    same_graph: str | None = None
+    twin: str | None = None
+    twin_similarity: float = 0.0

@@ -1,0 +1,183 @@
+"""Sources of evaluation tasks from where they lie: folders, parquet files, saved data sets, Hugging Face.
+
+Nothing of them is executed. Whatever can't be read is refused, since what isn't compared would pass.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.store import read_lines
+
+#: names of columns that hold a task's source, the likeliest first.
+_COLUMNS = ("code", "source", "pytorch_code", "pytorch_module", "reference", "reference_code", "problem", "task")
+_NOT_TASKS = ("__init__.py", "setup.py", "conftest.py")
+
+
+@dataclass(frozen=True)
+class Source:
+    """`name`: for a person; of a folder's file its path in there."""
+
+    name: str
+    text: str
+
+
+def read_sources(path: Path) -> list[Source]:
+    """All tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates).
+
+    Raises UsageError where there is none, StoreError where something can't be read.
+    """
+    if path.is_dir():
+        found = _saved(path) if _is_saved(path) else _folder(path)
+    elif path.is_file():
+        found = _file(path)
+    else:
+        raise UsageError(f"No such reference: {path}", "Give a folder, a file, or a data set's name on Hugging Face")
+    if not found:
+        raise UsageError(f"{path} holds no evaluation task", "Nothing would be compared: give what holds them")
+    return found
+
+
+def read_hub(name: str) -> list[Source]:
+    """All tasks of all splits of a data set on Hugging Face. Raises StoreError where it can't be had."""
+    try:
+        import datasets
+    except ImportError:
+        raise StoreError(
+            f"{name} is no path, and reading it from Hugging Face needs the package datasets",
+            "pip install datasets, or give a path",
+        ) from None
+    try:
+        loaded = datasets.load_dataset(name)
+    except Exception as error:  # noqa: BLE001 - the boundary to the network and to another's data
+        line = " ".join(str(error).split())[:200]
+        raise StoreError(
+            f"{name} is no path, and can't be read from Hugging Face: {type(error).__name__}: {line}",
+            "Check the name, or download it elsewhere and give its path or a fingerprint file",
+        ) from None
+    found = [source for split in sorted(loaded) for source in _rows(loaded[split].data.table, f"{name}/{split}")]
+    if not found:
+        raise UsageError(f"{name} holds no evaluation task", "Nothing would be compared: give what holds them")
+    return found
+
+
+def _folder(path: Path) -> list[Source]:
+    """Every Python file below it, and every parquet file."""
+    found: list[Source] = []
+    for file in sorted(path.rglob("*")):
+        inside = file.relative_to(path)
+        if any(part.startswith(".") or part == "__pycache__" for part in inside.parts) or not file.is_file():
+            continue
+        if file.suffix == ".parquet":
+            found += _parquet(file)
+        elif file.suffix == ".py" and file.name not in _NOT_TASKS:
+            found.append(Source(str(inside), _text(file)))
+    return found
+
+
+def _file(path: Path) -> list[Source]:
+    if path.suffix == ".py":
+        return [Source(path.name, _text(path))]
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    if path.suffix == ".jsonl":
+        return [Source(item.task.name, item.task.source) for item in read_lines(path, DatasetTask)]
+    raise UsageError(f"{path} is no kind of reference", "Give .py, .parquet, candidates.jsonl or a fingerprint file")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"Can't read {path}: {error.strerror}", "Check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path} is not UTF-8 text (byte {error.start})", "Correct it, or leave it out") from None
+
+
+def arrow() -> Any:
+    """pyarrow, with parquet and its streams. Raises StoreError where it isn't installed."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise StoreError("Parquet needs the package pyarrow", "pip install 'cuda-agent[tasks]'") from None
+    return pyarrow
+
+
+def read_parquet(path: Path) -> Any:
+    """A table. Raises StoreError."""
+    pyarrow = arrow()
+    try:
+        return pyarrow.parquet.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        line = " ".join(str(error).split())[:200]
+        raise StoreError(f"Can't read {path}: {line}", "Check that it is a whole parquet file") from None
+
+
+def _parquet(path: Path) -> list[Source]:
+    return _rows(read_parquet(path), path.name)
+
+
+def _is_saved(path: Path) -> bool:
+    """As `datasets` saves one: with its splits in folders, or one split alone."""
+    return (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
+
+
+def _saved(path: Path) -> list[Source]:
+    pyarrow = arrow()
+    found: list[Source] = []
+    for file in sorted(path.rglob("*.arrow")):
+        if file.name.startswith("cache-"):
+            continue
+        try:
+            with pyarrow.memory_map(str(file)) as stream:
+                table = pyarrow.ipc.open_stream(stream).read_all()
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            line = " ".join(str(error).split())[:200]
+            raise StoreError(f"Can't read {file}: {line}", "Save the data set again") from None
+        found += _rows(table, str(file.relative_to(path).parent))
+    return found
+
+
+def _rows(table: Any, where: str) -> list[Source]:
+    if table.num_rows == 0:
+        return []
+    names = list(table.column_names)
+    likely = [name for wanted in _COLUMNS for name in names if name.lower() == wanted]
+    for column in [*likely, *(name for name in names if name not in likely)]:
+        values = table.column(column).to_pylist()
+        if _are_tasks(values):
+            titles = _titles(table, names, column)
+            return [Source(f"{where}: {title}", text) for title, text in zip(titles, values, strict=True)]
+    raise StoreError(
+        f"{where}: no column holds Python tasks (there are {', '.join(names)})",
+        "Give a file with the tasks' sources in a column, such as `code`",
+    )
+
+
+def _are_tasks(values: Iterable[Any]) -> bool:
+    """Whether all are Python, and at least one defines a class or a function."""
+    defines = False
+    for value in values:
+        if not isinstance(value, str):
+            return False
+        try:
+            tree = ast.parse(value)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        defines = defines or any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in tree.body)
+    return defines
+
+
+def _titles(table: Any, names: list[str], column: str) -> list[str]:
+    for wanted in ("name", "problem_name", "title", "key", "id", "problem_id", "uuid"):
+        if wanted in names and wanted != column:
+            return [str(value) for value in table.column(wanted).to_pylist()]
+    return [f"row {row}" for row in range(table.num_rows)]

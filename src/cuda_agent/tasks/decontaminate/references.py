@@ -1,0 +1,160 @@
+"""Evaluation tasks as others are compared with them; and fingerprint files, which hold no source."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from cuda_agent.core.errors import StoreError, TaskError, UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.tasks.decontaminate import graphhash
+from cuda_agent.tasks.decontaminate import shingles as measure
+from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_sources
+from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
+
+Say = Callable[[str], None]
+#: graph hashes of sources by their digest, and why the others have none (`capture.graph_hashes`).
+Capture = Callable[[Sequence[Source], Say], tuple[Mapping[str, str], Mapping[str, str]]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`graph` is None where `forward` couldn't be captured; `reason` says why."""
+
+    name: str
+    shingles: Shingles
+    graph: str | None
+    reason: str = ""
+
+
+class FingerprintHead(StoredRecord):
+    """A fingerprint file's first line. `count`: of the lines that follow, so that a cut file is noticed."""
+
+    kind: Literal["fingerprints"] = "fingerprints"
+    count: int
+    shingles_version: int = measure.VERSION
+    graph_version: int = graphhash.VERSION
+
+
+class Fingerprint(Record):
+    """One evaluation task. `id`: of its source's digest. Shingles with their counts, by number."""
+
+    id: str
+    computation: tuple[tuple[int, int], ...]
+    syntax: tuple[tuple[int, int], ...]
+    graph: str | None
+
+
+def source_id(text: str) -> str:
+    """Names a source without showing it."""
+    return digest_text("evaluation task", text)[:16]
+
+
+def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> list[Reference]:
+    """Everything that the tasks are compared with.
+
+    `given`: paths, and names of data sets on Hugging Face. Without `capture`, only fingerprint files bring hashes of
+    graphs. Raises UsageError where nothing is given or something holds no task, StoreError where it can't be read.
+    """
+    references: list[Reference] = []
+    named = list(given)
+    if not named:
+        raise UsageError(
+            "No evaluation set is given, so nothing could be found in it", "Add --against PATH (a folder, a file, …)"
+        )
+    for text in named:
+        path = Path(text)
+        if path.is_file() and is_fingerprints(path):
+            found = read_fingerprints(path)
+        else:
+            looks_like_a_name = not path.exists() and text.count("/") == 1 and not text.startswith((".", "/", "~"))
+            found = _prepared(read_hub(text) if looks_like_a_name else read_sources(path), capture, say)
+        say(f"{text}: {len(found)} evaluation tasks, {sum(r.graph is not None for r in found)} of them with a graph")
+        references += found
+    return references
+
+
+def _prepared(sources: Sequence[Source], capture: Capture | None, say: Say) -> list[Reference]:
+    bags = []
+    for source in sources:
+        try:
+            bags.append(shingles(source.text, source.name))
+        except TaskError as error:
+            raise StoreError(error.cause, "Correct it or take it out: what isn't compared would pass") from None
+        if not bags[-1].syntax:
+            raise StoreError(f"{source.name} is empty", "Take it out: what isn't compared would pass")
+    graphs, reasons = capture(sources, say) if capture is not None else ({}, {})
+    references = []
+    for source, bag in zip(sources, bags, strict=True):
+        key = source_id(source.text)
+        reason = "" if key in graphs else reasons.get(key, "not captured")
+        references.append(Reference(source.name, bag, graphs.get(key), reason))
+    return references
+
+
+# ---------------------------------------------------------------- fingerprint files
+
+
+def is_fingerprints(path: Path) -> bool:
+    """Whether a file's first line says so."""
+    try:
+        with open(path, "rb") as stream:
+            first = json.loads(stream.readline(4096))
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and first.get("kind") == "fingerprints"
+
+
+def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say) -> list[Fingerprint]:
+    """The evaluation set `given` as a file without a line of it. Raises UsageError, StoreError."""
+    found = Path(given)
+    sources = read_sources(found) if found.exists() or given.count("/") != 1 else read_hub(given)
+    references = _prepared(sources, capture, say)
+    lines = {
+        source_id(source.text): Fingerprint(
+            id=source_id(source.text),
+            computation=_pairs(reference.shingles.computation),
+            syntax=_pairs(reference.shingles.syntax),
+            graph=reference.graph,
+        )
+        for source, reference in zip(sources, references, strict=True)
+    }
+    records = [lines[key] for key in sorted(lines)]
+    head = FingerprintHead(count=len(records))
+    write_durably(path, "".join(record.model_dump_json() + "\n" for record in (head, *records)))
+    return records
+
+
+def read_fingerprints(path: Path) -> list[Reference]:
+    """Raises StoreError where the file is cut, empty, or of another version."""
+    lines = path.read_bytes().splitlines()
+    head = FingerprintHead.from_json(lines[0].decode(), where=str(path))
+    versions = (head.shingles_version, head.graph_version)
+    if versions != (measure.VERSION, graphhash.VERSION):
+        raise StoreError(f"{path} has fingerprints of version {versions}", "Make it again with this cuda-agent")
+    try:
+        records = [Fingerprint.model_validate_json(line) for line in lines[1:]]
+    except ValidationError as error:
+        raise StoreError(f"{path} is damaged: {error.errors()[0]['msg']}", "Make it again") from None
+    if len(records) != head.count or not records:
+        raise StoreError(f"{path} holds {len(records)} fingerprints instead of {head.count}", "Make it again")
+    return [
+        Reference(f"{path.stem} {record.id}", Shingles(_bag(record.computation), _bag(record.syntax)), record.graph)
+        for record in records
+    ]
+
+
+def _pairs(bag: Bag) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted(bag.items()))
+
+
+def _bag(pairs: Iterable[tuple[int, int]]) -> Bag:
+    return Counter(dict(pairs))

@@ -1,0 +1,152 @@
+"""The stage: every task against every evaluation task, and against the tasks of its own set before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.tasks.decontaminate import graphhash
+from cuda_agent.tasks.decontaminate import shingles as measure
+from cuda_agent.tasks.decontaminate.index import Index
+from cuda_agent.tasks.decontaminate.references import Reference
+from cuda_agent.tasks.decontaminate.shingles import shingles
+from cuda_agent.tasks.records import DatasetTask, Finding, Rule, Similarity
+
+SIMILARITY_FILE = "similarity.jsonl"
+#: the published bound on the similarity to an evaluation task.
+THRESHOLD = 0.9
+#: of the saved histogram; the last bin holds 1 too.
+BINS = 50
+_STEP = 500
+
+
+class Decontamination(StoredRecord):
+    """What was compared with what. `histogram`: tasks by the similarity to their nearest evaluation task, in bins of
+    equal width from 0 to 1; `twins`: the same for the nearest earlier task of the set."""
+
+    file_name = "decontamination.json"
+    references: int
+    references_with_graph: int
+    against: tuple[str, ...]
+    threshold: float
+    copies: int
+    shingles_version: int = measure.VERSION
+    graph_version: int = graphhash.VERSION
+    tasks: int
+    tasks_with_graph: int
+    kept: int
+    similar_syntax: int
+    same_graph: int
+    duplicates: int
+    histogram: tuple[int, ...] = Field(min_length=BINS, max_length=BINS)
+    twins: tuple[int, ...] = Field(min_length=BINS, max_length=BINS)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line for each task in order, and the account of all."""
+
+    lines: tuple[Similarity, ...]
+    account: Decontamination
+
+    def write(self, folder: Path) -> None:
+        """Writes `similarity.jsonl` and `decontamination.json`. Raises StoreError."""
+        write_durably(folder / SIMILARITY_FILE, "".join(line.model_dump_json() + "\n" for line in self.lines))
+        self.account.write(folder)
+
+
+def compare(
+    tasks: Sequence[DatasetTask],
+    graphs: Mapping[str, str],
+    references: Sequence[Reference],
+    *,
+    against: Sequence[str],
+    threshold: float = THRESHOLD,
+    copies: int = 1,
+    say: Callable[[str], None] = lambda text: None,
+) -> Compared:
+    """Finds what is too near to an evaluation task, or a duplicate of an earlier task that is kept.
+
+    `graphs`: hashes of operator graphs by the tasks' keys. `copies`: tasks of the set that may be alike. Raises
+    UsageError without references, TaskError where a task isn't Python.
+    """
+    if not references:
+        raise UsageError("There is no evaluation task to compare with", "Give --against")
+    bags = [shingles(task.task.source, task.task.name) for task in tasks]
+    outside, inside = Index([reference.shingles for reference in references]), Index(bags)
+    owners: dict[str, str] = {}
+    for reference in reversed(references):
+        if reference.graph is not None:
+            owners[reference.graph] = reference.name
+    hashes = np.array([graphs.get(task.task.key, f"none {place}") for place, task in enumerate(tasks)])
+    kept = np.zeros(len(tasks), dtype=bool)
+    lines = []
+    for place, (task, bag) in enumerate(zip(tasks, bags, strict=True)):
+        scores = outside.similarities(bag)
+        nearest = int(scores.argmax())
+        twins = np.where(kept, inside.similarities(bag), 0.0)
+        twin = int(twins.argmax())
+        line = Similarity(
+            task_key=task.task.key,
+            finding=None,
+            nearest=references[nearest].name if scores[nearest] > 0 else None,
+            similarity=round(float(scores[nearest]), 4),
+            same_graph=owners.get(str(hashes[place])),
+            twin=tasks[twin].task.key if twins[twin] > 0 else None,
+            twin_similarity=round(float(twins[twin]), 4),
+        )
+        alike = int((kept & ((twins >= threshold) | (hashes == hashes[place]))).sum())
+        line = line.model_copy(update={"finding": _finding(line, float(scores[nearest]), alike, threshold, copies)})
+        kept[place] = line.finding is None
+        lines.append(line)
+        if (place + 1) % _STEP == 0 or place + 1 == len(tasks):
+            say(f"{place + 1} of {len(tasks)} compared, {int(kept.sum())} kept")
+    return Compared(tuple(lines), _account(lines, references, graphs, against, threshold, copies))
+
+
+def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> Finding | None:
+    if line.same_graph is not None:
+        return Finding(rule=Rule.SIMILAR, detail=f"has the operator graph of {line.same_graph}")
+    if similarity >= threshold:
+        return Finding(rule=Rule.SIMILAR, detail=f"similarity {line.similarity} to {line.nearest}")
+    if alike >= copies:
+        return Finding(rule=Rule.DUPLICATE, detail=f"like {alike} tasks before it, most {(line.twin or 'none')[:12]}")
+    return None
+
+
+def _account(
+    lines: Sequence[Similarity],
+    references: Sequence[Reference],
+    graphs: Mapping[str, str],
+    against: Sequence[str],
+    threshold: float,
+    copies: int,
+) -> Decontamination:
+    rules = [line.finding.rule if line.finding else None for line in lines]
+    return Decontamination(
+        references=len(references),
+        references_with_graph=sum(reference.graph is not None for reference in references),
+        against=tuple(against),
+        threshold=threshold,
+        copies=copies,
+        tasks=len(lines),
+        tasks_with_graph=sum(line.task_key in graphs for line in lines),
+        kept=rules.count(None),
+        similar_syntax=sum(line.similarity >= threshold for line in lines),
+        same_graph=sum(line.same_graph is not None for line in lines),
+        duplicates=rules.count(Rule.DUPLICATE),
+        histogram=_histogram([line.similarity for line in lines]),
+        twins=_histogram([line.twin_similarity for line in lines]),
+    )
+
+
+def _histogram(values: Sequence[float]) -> tuple[int, ...]:
+    counts, _ = np.histogram(values, bins=BINS, range=(0.0, 1.0))
+    return tuple(int(count) for count in counts)
