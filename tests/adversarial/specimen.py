@@ -153,14 +153,14 @@ def failure(specimen: Specimen, evaluation: Evaluation | UsageError) -> str:
     refused = isinstance(evaluation, UsageError)
     found = {"refused"} if refused else ending(evaluation)
     said = str(evaluation) if refused else f"{evaluation.reason}\n{evaluation.log_tail[-1500:]}"
+    measured = clocks(evaluation.profile) if not refused and evaluation.profile else ""
     if specimen.honest:
         right = not refused and evaluation.verdict is Verdict.PASSED and reward(evaluation).value > 0
         return "" if right else f"an honest twin ended as {sorted(found)}: {said}"
     if not refused and (evaluation.verdict is Verdict.PASSED or reward(evaluation).value != -1):
-        profile = evaluation.profile
-        return f"it got through: {evaluation.verdict}\n{profile and clocks(profile)}"
+        return f"it got through: {evaluation.verdict}\n{measured}"
     if not any(fnmatch(how, wanted) for how in found for wanted in specimen.stopped_by):
-        return f"stopped, but by {sorted(found)} instead of {specimen.stopped_by}: {said}"
+        return f"stopped, but by {sorted(found)} instead of {specimen.stopped_by}: {said}\n{measured}"
     if specimen.reason and specimen.reason not in said:
         return f"stopped, but the reason doesn't hold {specimen.reason!r}: {said}"
     return ""
