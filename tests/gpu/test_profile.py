@@ -172,6 +172,7 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
         "eager", "compile", "eager_tf32", "compile_tf32", "graphs_tf32",
     }  # fmt: skip
     assert report.candidate.witness_low_us is not None and report.candidate.peak_memory_bytes
+    assert report.candidate.waited_us is not None and 0 < report.candidate.waited_us < 100
     assert report.candidate.latency_us == pytest.approx(report.candidate.event_us, rel=0.05), "the witness agrees"
     assert report.ratios["eager"].value == pytest.approx(1.0, abs=0.05), "the candidate is eager itself"
     assert report.clocks["sm_mhz_before"] > 0 and report.rounds >= 5
