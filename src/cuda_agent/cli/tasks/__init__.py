@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cuda_agent.cli.tasks import compose, crawl
+from cuda_agent.cli.tasks import compose, crawl, filter, merge
 
 app = typer.Typer(
     name="tasks",
@@ -23,3 +23,5 @@ def _root() -> None:
 # Each command is a file of its own with `command`: app.command("crawl")(crawl.command).
 app.command("crawl")(crawl.command)
 app.command("compose")(compose.command)
+app.command("filter")(filter.command)
+app.command("merge")(merge.command)

@@ -19,7 +19,7 @@ from cuda_agent.tasks.store import read_lines
 
 CANDIDATES_FILE = "candidates.jsonl"
 #: tasks that go through both passes together: large enough that the change of passes costs little.
-_BATCH = 600
+_BATCH = 1500
 _TELL_S = 5.0
 
 
