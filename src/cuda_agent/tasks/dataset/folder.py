@@ -3,77 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.stack import Stack
+from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
-from cuda_agent.tasks.records import DatasetTask, Measurement, MeasurementFile, Similarity
+from cuda_agent.tasks.filter.measurements import Measured, read_all
+from cuda_agent.tasks.filter.run import read_candidates
+from cuda_agent.tasks.records import DatasetTask, Similarity
 from cuda_agent.tasks.store import read_lines
 
-CANDIDATES_FILE = "candidates.jsonl"
-MEASUREMENTS = "measurements-*.jsonl"
 
-
-@dataclass(frozen=True)
-class Measured:
-    """One file of measurements: the last word on each task, by its key. `name`: what its file name says of the stack."""
-
-    name: str
-    stack: Stack
-    by_key: dict[str, Measurement]
-
-
-def read_candidates(folder: Path) -> list[DatasetTask]:
+def read_tasks(folder: Path) -> list[DatasetTask]:
     """In order of their numbers, each key once. Raises UsageError where there is none."""
-    path = folder / CANDIDATES_FILE
-    if not path.exists():
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
-    found = {task.task.key: task for task in reversed(read_lines(path, DatasetTask))}
+    found = {task.task.key: task for task in reversed(read_candidates(folder))}
     if not found:
-        raise UsageError(f"{path} is empty", f"Run: cuda-agent tasks compose {folder}")
+        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
     return sorted(found.values(), key=lambda task: (task.composer, task.number))
 
 
-def read_measured(folder: Path, stack: str | None = None) -> Measured | None:
-    """The folder's measurements on the stack whose name begins with `stack`; without it, of the only one. None where
-    there is no file. Raises UsageError where it isn't clear which, StoreError."""
-    files = sorted(folder.glob(MEASUREMENTS))
-    names = {path: path.stem.removeprefix("measurements-") for path in files}
-    if stack is not None:
-        files = [path for path in files if names[path].startswith(stack)]
-        if not files:
-            raise UsageError(
-                f"{folder} has no measurements on stack {stack}", f"There are: {', '.join(names.values())}"
-            )
-    if len(files) > 1:
+def measured_on(folder: Path, stack: str | None = None) -> Measured | None:
+    """The folder's measurements on the stack whose file is named so (its beginning is enough); without a name, of the
+    only one. None where nothing was measured. Raises UsageError where it isn't clear which, StoreError."""
+    found = {stack_name(measured): measured for measured in read_all(folder)}
+    chosen = {name: measured for name, measured in found.items() if stack is None or name.startswith(stack)}
+    if not found and stack is None:
+        return None
+    if len(chosen) != 1:
         raise UsageError(
-            f"{folder} has measurements on several stacks: {', '.join(names[path] for path in files)}",
-            "Choose one with --stack",
+            f"{folder} has measurements on {len(chosen)} stacks{'' if stack is None else f' named {stack}'}",
+            f"Choose one with --stack: {', '.join(found)}" if found else f"Run: cuda-agent tasks filter {folder}",
         )
-    return _read(files[0], names[files[0]]) if files else None
+    return next(iter(chosen.values()))
 
 
-def _read(path: Path, name: str) -> Measured:
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
-    lines = raw[: raw.rfind(b"\n") + 1].splitlines()
-    if not lines:
-        raise StoreError(f"{path} is empty", "Remove it and filter again")
-    head = MeasurementFile.from_json(lines[0].decode(), where=f"{path}, line 1")
-    by_key: dict[str, Measurement] = {}
-    for number, line in enumerate(lines[1:], 2):
-        try:
-            measurement = Measurement.model_validate_json(line)
-        except ValidationError as error:
-            raise StoreError(f"{path}, line {number}: {error.errors()[0]['msg']}", "Restore the file") from None
-        by_key[measurement.task_key] = measurement
-    return Measured(name, head.stack, by_key)
+def stack_name(measured: Measured) -> str:
+    return measured.path.stem.removeprefix("measurements-")
 
 
 def read_similarities(folder: Path) -> dict[str, Similarity] | None:
