@@ -28,7 +28,7 @@ def command(
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
         level = resolve_level(sandbox.value)
-        found = crawl(library or ["torch"], level, lambda text: view("crawl", text))
+        found = crawl(library or ["torch", "transformers"], level, lambda text: view("crawl", text))
     found.write(directory)
     if as_json:
         emit(json.dumps(_summary(found), indent=1))

@@ -11,7 +11,8 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record
 from cuda_agent.tasks.crawl import catalogue
-from cuda_agent.tasks.crawl.trials import try_entries
+from cuda_agent.tasks.crawl.families import listed
+from cuda_agent.tasks.crawl.trials import run_jobs, try_entries
 from cuda_agent.tasks.records import LeftOut, Seed
 
 SEEDS_FILE = "seeds.jsonl"
@@ -49,6 +50,26 @@ def crawl_torch(level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
     return Crawl(tuple(seeds), tuple(left_out))
 
 
+def crawl_transformers(level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
+    """One seed for each graph of operators, that of the first family which has it. Raises DeviceError, SandboxError."""
+    found, unseen = listed()
+    jobs = [{"module": item.module, "name": item.name} for item in found]
+    outcomes = run_jobs(jobs, "cuda_agent.tasks.crawl.layers", level, say)
+    seeds: list[Seed] = []
+    left_out = list(unseen)
+    owners: dict[str, str] = {}
+    for item, outcome in zip(found, outcomes, strict=True):
+        reason = outcome.get("reason")
+        if reason is None and outcome["graph"] in owners:
+            reason = f"the same operators as {owners[outcome['graph']]}"
+        if reason is not None:
+            left_out.append(LeftOut(name=item.full_name, reason=reason))
+            continue
+        owners[outcome["graph"]] = item.full_name
+        seeds.append(Seed.model_validate(outcome["seed"]))
+    return Crawl(tuple(seeds), tuple(left_out))
+
+
 def crawl(libraries: Sequence[str], level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
     """Seeds of the named libraries. Raises UsageError for another library, SandboxError."""
     unknown = [name for name in libraries if name not in _CRAWLERS]
@@ -60,4 +81,4 @@ def crawl(libraries: Sequence[str], level: SandboxLevel, say: Callable[[str], No
     )
 
 
-_CRAWLERS = {"torch": crawl_torch}
+_CRAWLERS = {"torch": crawl_torch, "transformers": crawl_transformers}

@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def _layer(binding: Binding, scope: dict[str, Any], device: str) -> Any:
     torch.manual_seed(0)
     with torch.device(device):
         layer = eval(source, scope)
+        if binding.seed.initialize:
+            exec("\n".join(binding.seed.initialize).replace("{layer}", "layer"), scope | {"layer": layer})
     if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
         raise Unfit("lazy: its weights take their shape from the first input")
     return layer.eval()
@@ -161,11 +164,17 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
     return seen.names
 
 
-def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
-    """Hash of its operators, in order. Raises Unfit, or whatever the library raises."""
+def scope_of(seed: Seed) -> dict[str, Any]:
+    """What the seed's import lines bind."""
     scope: dict[str, Any] = {}
     for line in seed.imports:
         exec(line, scope)
+    return scope
+
+
+def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
+    """Hash of its operators, in order. Raises Unfit, or whatever the library raises."""
+    scope = scope_of(seed)
     graphs = [_try_binding(binding, scope) for binding in bindings(seed, small, leading)]
     return hashlib.sha256("\n".join(graphs[0]).encode()).hexdigest()[:16]
 
@@ -182,16 +191,16 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
         return {"reason": f"fails: {type(error).__name__}: {first[0] if first else ''}"[:300]}
 
 
-def main(jobs: Path, results: Path, first: int) -> None:
-    """Tries the jobs from number `first` on."""
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], jobs: Path, results: Path, first: int) -> None:
+    """Answers the jobs from number `first` on."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     with jobs.open() as wanted, results.open("a", buffering=1) as stream:
         for number, line in enumerate(wanted):
             if number >= first:
                 stream.write(json.dumps({"number": number}) + "\n")
-                stream.write(json.dumps({"number": number, **outcome(json.loads(line))}) + "\n")
+                stream.write(json.dumps({"number": number, **answer(json.loads(line))}) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    warnings.simplefilter("ignore")
+    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -23,6 +23,7 @@ _MEMORY_MIB = 8192
 _SEED_LIMIT_S = 60.0
 _START_LIMIT_S = 240.0
 _POLL_S = 0.1
+_SAY_EVERY = 100
 
 Say = Callable[[str], None]
 
@@ -66,10 +67,14 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
     return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
 
 
-def _until_end(process: SandboxedProcess, progress: _Progress) -> str:
+def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: Say) -> str:
     """Waits; how it ended, for the job in flight."""
+    told = 0
     while process.poll() is None:
         progress.look()
+        if len(progress.outcomes) >= told + _SAY_EVERY:
+            told = len(progress.outcomes)
+            say(f"{told} of {total} tried")
         limit = _START_LIMIT_S if progress.begun < 0 else _SEED_LIMIT_S
         if time.monotonic() - progress.changed > limit:
             process.kill()
@@ -91,7 +96,7 @@ def run_jobs(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, s
         first = 0
         while first < len(jobs):
             with _start(folder, module, first, level) as process:
-                ending = _until_end(process, progress)
+                ending = _until_end(process, progress, len(jobs), say)
                 tail = process.tail(300)
             if progress.begun < first:
                 ending = f"{ending} before it began: {tail.strip()[-200:]}"

@@ -1,0 +1,153 @@
+"""The cost of a layer as a formula, fitted to what its operators do on meta tensors at two lengths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from cuda_agent.tasks.crawl.binding import Binding, bindings
+from cuda_agent.tasks.crawl.trial import Unfit, scope_of, tensors
+from cuda_agent.tasks.records import Seed
+
+_MATRICES = (
+    "for weight in {layer}.parameters():",
+    "    if weight.dim() > 1:",
+    "        nn.init.normal_(weight, std=0.02)",
+)
+_ALL = ("for weight in {layer}.parameters():", "    nn.init.normal_(weight, std=0.02)")
+_NN = "from torch import nn"
+
+
+class _Traffic(TorchDispatchMode):  # type: ignore[misc]
+    """Elements that kernels read and write, and those that they write; views move none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved = self.written = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        alias = [item.alias_info for item in func._schema.returns]
+        if not any(item is not None and not item.is_write for item in alias):
+            written = sum(item.numel() for item in tensors(made))
+            self.written += written
+            self.moved += written + sum(item.numel() for item in tensors((args, kwargs)))
+        return made
+
+
+def _element(made: Any, family: str) -> str:
+    """What to take of an answer of several things: all of a rotary embedding or a router, else the first."""
+    if isinstance(made, torch.Tensor):
+        return ""
+    if not isinstance(made, list | tuple) or not made:
+        raise Unfit(f"its answer is no tensor but {type(made).__name__}")
+    if family in ("rotary embedding", "experts") and all(isinstance(item, torch.Tensor) for item in made):
+        return ""
+    if not isinstance(made[0], torch.Tensor):
+        raise Unfit("the first of its answers is no tensor")
+    return "[0]"
+
+
+def _unset(layer: nn.Module) -> list[torch.Tensor]:
+    """Weights that were never given a value, which PyTorch fills with NaN when it is told to, and matrices of zeros."""
+    return [
+        item
+        for item in layer.parameters()
+        if item.is_floating_point() and (bool(item.isnan().any()) or (item.dim() > 1 and not item.any()))
+    ]
+
+
+def made_with_marks(make: Any) -> Any:
+    """The layer, with NaN in whatever its constructor leaves unset."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        return make()
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _measure(binding: Binding, scope: dict[str, Any]) -> dict[str, float]:
+    with torch.device("meta"), torch.no_grad():
+        layer = None if binding.seed.constructor is None else eval(binding.constructor() or "", scope).eval()
+        inputs = binding.inputs("meta")
+        names = scope | inputs | {"layer": layer}
+        with FlopCounterMode(display=False) as counter, _Traffic() as traffic:
+            made = eval(binding.call(), names)
+    return {
+        "flops": counter.get_total_flops(),
+        "moved": traffic.moved,
+        "written": traffic.written,
+        "inputs": sum(item.numel() for item in inputs.values()),
+        "outputs": sum(item.numel() for item in tensors(made)),
+        "weights": 0 if layer is None else sum(item.numel() for item in layer.parameters()),
+    }
+
+
+def _first(seed: Seed, small: Mapping[str, int]) -> Binding:
+    return next(bindings(seed, small, ()))
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else str(round(value))
+
+
+def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple[str, str]:
+    """(FLOPs, bytes): linear in the tokens and, where there is a length, in its square."""
+    one = _measure(_first(seed, small), scope)
+    layout = seed.ports[0].layout.split()
+    tokens = [word for word in layout if re.fullmatch(r"[BTNHW]", word)]
+    count = math.prod(small[word] for word in tokens) or 1
+    weights, spread = max(one["weights"], 1), one["inputs"] + one["outputs"]
+    square_flops = square_moved = 0.0
+    if "T" in tokens:
+        double = small | {"T": 2 * small["T"]}
+        two = _measure(_first(seed, double), scope)
+        square = count * small["T"]
+        square_flops = max(0.0, (two["flops"] - 2 * one["flops"]) / (2 * square))
+        grown = (two["moved"] - weights) - 2 * (one["moved"] - weights)
+        square_moved = max(0.0, grown / (2 * square))
+        linear_flops, linear_moved = one["flops"] - square * square_flops, one["moved"] - square * square_moved
+    else:
+        linear_flops, linear_moved = one["flops"], one["moved"]
+    product = " * ".join(tokens) or "1"
+    flops = [f"{_number(one['written'] / max(one['outputs'], 1))} * outputs"]
+    moved = [f"weights + {_number(max(1.0, (linear_moved - one['weights']) / spread))} * (inputs + outputs)"]
+    if linear_flops > 0 and one["weights"]:
+        flops.append(f"{_number(linear_flops / count / weights)} * {product} * weights")
+    wide = small["D"] if "D" in layout else 1
+    length = "D * T" if "D" in layout else "T"
+    if square_flops > 0:
+        flops.append(f"{_number(square_flops / wide)} * {product} * {length}")
+    if square_moved > 0:
+        moved.append(f"{square_moved / wide:.3g} * {product} * {length}")
+    return " + ".join(flops), f"4 * ({' + '.join(moved)})"
+
+
+def measured(seed: Seed, small: dict[str, int], most_weights: int) -> Seed:
+    """The seed with its cost, its answer's element and what must be initialised.
+
+    Raises Unfit for a layer that is too large or answers with no tensor, and whatever the library raises.
+    """
+    scope = scope_of(seed)
+    binding = _first(seed, small)
+    with torch.device("meta"), torch.no_grad():
+        layer = None if seed.constructor is None else eval(binding.constructor() or "", scope).eval()
+        if layer is not None and sum(item.numel() for item in layer.parameters()) > most_weights:
+            raise Unfit("too large to be tried: its configuration fixes more than 80 million weights")
+        made = eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
+    seed = seed.model_copy(update={"call": seed.call + _element(made, seed.family)})
+    if seed.constructor is not None:
+        marked = made_with_marks(lambda: eval(binding.constructor() or "", scope))
+        if unset := _unset(marked):
+            lines = _MATRICES if all(item.dim() > 1 for item in unset) else _ALL
+            seed = seed.model_copy(update={"initialize": lines, "imports": (_NN, *seed.imports)})
+    flops, moved = _formulas(seed, scope, small)
+    return seed.model_copy(update={"flops": flops, "moved": moved})

@@ -1,0 +1,113 @@
+"""The layers of all model families of the installed transformers, listed from their text without importing any."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from cuda_agent.core.errors import DeviceError
+from cuda_agent.tasks.records import LeftOut
+
+#: whose layers stand for the copies that other families made of them.
+_FIRST = (
+    "llama", "mistral", "mixtral", "bert", "gpt2", "t5", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3",
+    "vit", "clip", "whisper", "bart", "roberta", "deberta_v2", "deepseek_v3", "phi", "phi3", "gpt_neox", "olmo2",
+    "cohere", "falcon", "bloom", "opt", "mamba", "mamba2", "swin", "convnext", "dinov2", "siglip",
+)  # fmt: skip
+_MODELS = ("PreTrainedModel", "PretrainedModel", "GenericFor")
+#: functions that are operators of their own.
+_FUNCTIONS = re.compile(r"^(apply_(\w+_)?(rotary|rope)\w*|rotate_\w+)$")
+#: norms, MLPs, attention, rotary embeddings, gated and expert layers, and the blocks that are made of them.
+_KINDS = re.compile(
+    r"Norm|MLP|Mlp|FeedForward|FFN|Dense|Intermediate|Output$|Attention|Attn|Rotary|Rope|RoPE|Expert|MoE|Moe|MOE"
+    r"|Router|Gat(e|ed|ing)|GLU|Mixer|Layer$|Block|Mamba|Conv|SSM|Delta"
+)
+_RECORDS = re.compile(r"(Output|Outputs|Config|Cache|Enum|Mixin|Kwargs|Dict)\w*$")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A class or function of a family, to be tried."""
+
+    module: str
+    name: str
+    family: str
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+def _folder() -> Path:
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        raise DeviceError("transformers isn't installed", "pip install cuda-agent[tasks], or crawl --library torch")
+    return Path(spec.origin).parent / "models"
+
+
+def _anonymous(source: str, prefix: str) -> str:
+    """The text of a class without its family's name, so that copies are recognised."""
+    return hashlib.sha256(re.sub(rf"\b_*{re.escape(prefix)}", "", source).encode()).hexdigest()
+
+
+def _prefix(names: list[str]) -> str:
+    """What most classes of a file begin with: `Llama`."""
+    words = [re.match(r"[A-Z][a-z0-9]*|[A-Z]+(?=[A-Z]|$)", name) for name in names]
+    found = [word[0] for word in words if word]
+    return max(set(found), key=found.count) if found else ""
+
+
+def _bases(node: ast.ClassDef) -> str:
+    return " ".join(ast.unparse(base) for base in node.bases)
+
+
+def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | LeftOut]:
+    """What a file defines; what an earlier family has word for word is left out."""
+    source = path.read_text()
+    nodes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    prefix = _prefix([node.name for node in nodes if isinstance(node, ast.ClassDef)])
+    module = f"transformers.models.{family}.{path.stem}"
+    models: set[str] = set()
+    for node in nodes:
+        item = Listed(module, node.name, family)
+        if isinstance(node, ast.ClassDef):
+            bases = _bases(node)
+            if any(word in bases for word in _MODELS) or any(word in models for word in bases.split()):
+                models.add(node.name)
+                yield LeftOut(name=item.full_name, reason="a whole model, not a layer of one")
+                continue
+            if _RECORDS.search(bases) or not node.bases:
+                continue
+            if not _KINDS.search(node.name):
+                reason = "no norm, MLP, attention, rotary embedding, gated or expert layer, nor a block of them"
+                yield LeftOut(name=item.full_name, reason=reason)
+                continue
+        elif not _FUNCTIONS.match(node.name):
+            continue
+        text = ast.unparse(node)
+        key = _anonymous(text, prefix)
+        if key in known:
+            yield LeftOut(name=item.full_name, reason=f"the same text as {known[key]}")
+        else:
+            known[key] = item.full_name
+            yield item
+
+
+def listed() -> tuple[tuple[Listed, ...], tuple[LeftOut, ...]]:
+    """(to be tried, left out), the well-known families first. Raises DeviceError without transformers."""
+    folder = _folder()
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("_"))
+    ordered = [name for name in _FIRST if name in names] + [name for name in names if name not in _FIRST]
+    known: dict[str, str] = {}
+    found: list[Listed] = []
+    left_out: list[LeftOut] = []
+    for family in ordered:
+        for path in sorted((folder / family).glob("modeling_*.py")):
+            for item in _file(path, family, known):
+                (found if isinstance(item, Listed) else left_out).append(item)  # type: ignore[arg-type]
+    return tuple(found), tuple(left_out)

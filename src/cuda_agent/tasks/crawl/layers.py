@@ -1,0 +1,341 @@
+"""Tries layers of transformers: `python -m cuda_agent.tasks.crawl.layers JOBS RESULTS FIRST`, inside a sandbox.
+
+A class becomes a seed when a configuration and inputs are found at which it runs. Sizes are looked for in what its
+constructor reads of the configuration, inputs in what its `forward` asks for; candidates are tried on meta tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import itertools
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
+from cuda_agent.tasks.crawl.binding import bindings
+from cuda_agent.tasks.crawl.costs import measured
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
+from cuda_agent.tasks.records import Parameter, Port, Seed
+
+_IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
+#: some experts copy their weights for every token.
+_SMALL_EXPERTS = {"T": 4, "N": 8}
+SMALL = {"B": 2, "T": 16, "S": 12, "D": 256, "N": 32, "H": 8, "W": 8, "G": 4}
+_SIZES = {
+    "B": (2, 4, 8, 16), "T": (512, 1024, 2048, 4096), "S": (256, 512, 1024, 2048), "D": (512, 1024, 2048, 4096),
+    "N": (2048, 4096, 8192, 16384), "H": (28, 32, 56, 64), "W": (28, 32, 56, 64), "G": (8, 16, 32),
+}  # fmt: skip
+_SIZES_EXPERTS = {"B": (1, 2, 4), "T": (16, 32, 64, 128), "D": (512, 1024, 2048), "N": (16, 32, 64, 128, 256)}
+_TRIES = 160
+_MOST_WEIGHTS = 80_000_000
+#: how a size is called by the families, and what it is set to.
+_FIELDS = {
+    "D": "hidden_size d_model n_embd embed_dim dim n_embed emb_dim hidden_dim embedding_size",
+    "intermediate_size": "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner mlp_dim inner_dim "
+    "ffn_hidden_size intermediate_dim dense_intermediate_size",
+    "heads": "num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads",
+    "kv_heads": "num_key_value_heads num_kv_heads",
+    "experts": "num_experts num_local_experts n_routed_experts moe_num_experts",
+    "active": "num_experts_per_tok moe_topk moe_k",
+    "expert_size": "moe_intermediate_size expert_ffn_hidden_size shared_expert_intermediate_size",
+    "64": "head_dim d_kv attention_head_dim",
+}
+_SIZE_OF = {name: size for size, names in _FIELDS.items() for name in names.split()}
+_CHOICES = {
+    "intermediate_size": ("4 * D", "2 * D", "3 * D"),
+    "heads": ("D // 64",),
+    "kv_heads": ("D // 128",),
+    "experts": ("16", "32"),
+    "active": ("2",),
+    "expert_size": ("D // 2", "D"),
+}
+_PHRASES = (
+    (r"Rotary|Rope|RoPE|^apply_|^rotate_", "rotary embedding", "rotary position embedding"),
+    (r"Router|Gate$|Gating", "experts", "router of experts"),
+    (r"Expert|MoE|Moe|MOE", "experts", "mixture of experts"),
+    (r"RMSNorm|T5LayerNorm", "normalization", "RMS normalisation"),
+    (r"Norm", "normalization", "normalisation"),
+    (r"Attention|Attn|Attn$", "attention", "attention"),
+    (r"Gated|GLU", "gated layer", "gated layer"),
+    (r"MLP|Mlp|FeedForward|FFN|FF$|Dense|Intermediate|Output$", "feed-forward", "feed-forward layer"),
+    (r"Mamba|Mixer|SSM|Delta", "state space", "token mixer"),
+    (r"Conv", "convolution", "convolution block"),
+    (r"", "transformer block", "transformer layer"),
+)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """A way to construct a class: `template` with sizes in braces."""
+
+    template: str
+    imports: tuple[str, ...]
+    used: frozenset[str]
+    config: Any = field(default=None, compare=False)
+
+
+def _config_classes(module: Any, annotated: Any) -> list[Any]:
+    from transformers import PreTrainedConfig
+
+    found = [item for item in vars(module).values() if inspect.isclass(item) and issubclass(item, PreTrainedConfig)]
+    mine = [item for item in found if item is not PreTrainedConfig]
+    named = annotated.__name__ if inspect.isclass(annotated) else str(annotated)
+    return sorted(dict.fromkeys(mine), key=lambda item: (item.__name__ not in named.split("|"), item.__name__))[:4]
+
+
+@contextlib.contextmanager
+def _recorded(config: Any) -> Iterator[dict[str, None]]:
+    """The names that `config` is asked for meanwhile, in order."""
+    kind, reads = type(config), dict[str, None]()
+    original: Any = kind.__getattribute__
+
+    def recording(own: Any, name: str) -> Any:
+        reads[name] = None
+        return original(own, name)
+
+    config.__class__ = type(kind.__name__, (kind,), {"__getattribute__": recording})
+    try:
+        yield reads
+    finally:
+        config.__class__ = kind
+
+
+def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
+    """Keyword arguments for the configuration: the sizes that are read, under the names that it declares."""
+    aliases = getattr(config, "attribute_map", {})
+    found: dict[str, str] = {}
+    for name in reads:
+        real, size = aliases.get(name, name), _SIZE_OF.get(name)
+        declared = real in inspect.signature(type(config).__init__).parameters or real in vars(config)
+        if size is None or not declared or not isinstance(getattr(config, real, None) or 1, int):
+            continue
+        found[real] = size if size == "64" else f"{{{size}}}"
+    return found
+
+
+def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: dict[str, str]) -> Iterator[Maker]:
+    """With the sizes that the class reads set to ours, then as the configuration comes. `slot`: empty where the
+    configuration is the first argument, else its name."""
+    imports = (
+        f"from {config_class.__module__} import {config_class.__name__}",
+        f"from {module.__name__} import {cls.__name__}",
+    )
+    rest = "".join(f", {name}={value}" for name, value in others.items())
+    values = {name: eval(re.sub(r"\{\w+\}", "256", value)) for name, value in others.items()}
+    config = config_class(attn_implementation="eager", experts_implementation="batched_mm")
+    try:
+        with _recorded(config) as reads, torch.device("meta"):
+            cls(**{slot or "config": config, **values})
+    except Exception as error:  # noqa: BLE001 - this configuration isn't for this class
+        raise Unfit(f"can't be made from {config_class.__name__}: {_line(error)}") from None
+    source = inspect.getsource(cls)
+    fixed = {}
+    if re.search(r"[Aa]ttention|[Aa]ttn", source) and "_attn_implementation" in inspect.getsource(module):
+        fixed["attn_implementation"] = _IMPLEMENTATIONS["attn_implementation"]
+    if re.search(r"[Ee]xperts|MoE|Moe", source):
+        fixed["experts_implementation"] = _IMPLEMENTATIONS["experts_implementation"]
+    ours = _settings(config, reads)
+    ungrouped = {name: value.replace("kv_heads", "heads") for name, value in ours.items()}
+    free = {name: value for name, value in ours.items() if value != "64"}
+    tried: list[dict[str, str]] = []
+    for settings in (ours, ungrouped, free, {}):
+        if settings in tried:
+            continue
+        tried.append(settings)
+        written = ", ".join(f"{name}={value}" for name, value in (settings | fixed).items())
+        made = f"{config_class.__name__}({written})"
+        template = f"{cls.__name__}({f'{slot}={made}' if slot else made}{rest})"
+        yield Maker(template, imports, frozenset(re.findall(r"\{(\w+)\}", template)), config)
+
+
+def _makers(cls: Any, module: Any) -> Iterator[Maker]:
+    """Ways to construct the class. Raises Unfit when its constructor asks for what isn't known."""
+    parameters = [item for name, item in inspect.signature(cls.__init__).parameters.items() if name != "self"]
+    wanted = [item for item in parameters if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
+    config = next((item for item in wanted if item.name.endswith("config") or "Config" in str(item.annotation)), None)
+    required = [item.name for item in wanted if item.default is item.empty and item is not config]
+    others = constructor_values(required)
+    if config is None:
+        template = f"{cls.__name__}({', '.join(others.values())})"
+        imports = (f"from {module.__name__} import {cls.__name__}",)
+        yield Maker(template, imports, frozenset(re.findall(r"\{(\w+)\}", template)))
+        return
+    failures = []
+    for config_class in _config_classes(module, config.annotation):
+        try:
+            slot = "" if config is wanted[0] and config.name == "config" else config.name
+            yield from _config_makers(cls, module, config_class, slot, others)
+        except Unfit as unfit:
+            failures.append(str(unfit))
+        except Exception as error:  # noqa: BLE001 - the library's own configuration fails
+            failures.append(f"{config_class.__name__} can't be made: {_line(error)}")
+    if failures:
+        raise Unfit(failures[0])
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:140] if text else ''}"
+
+
+def _hidden(item: Any, maker: Maker) -> str:
+    """The layouts' word for the width: D where we set it, else what the configuration has; a rotary embedding takes
+    from its tensor no more than the dtype."""
+    if re.search(r"Rotary|Rope|RoPE", item.__name__):
+        return "64"
+    if "D" in maker.used or maker.config is None:
+        return "D"
+    names = [name for name in _FIELDS["D"].split() if isinstance(getattr(maker.config, name, None), int)]
+    return str(getattr(maker.config, names[0])) if names else "D"
+
+
+def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argument, ...], call: str) -> Seed:
+    ports = tuple(Port(**port) for argument in chosen for port in argument.ports)
+    used = set(re.findall(r"\{(\w+)\}", (maker.template if maker else "")))
+    used |= set(
+        re.findall(r"[A-Za-z_]\w*", " ".join([port.layout for port in ports] + [port.high or "" for port in ports]))
+    )
+    parameters = tuple(Parameter(name=name, choices=choices) for name, choices in _CHOICES.items() if name in used)
+    text = " ".join([*used, *(choice for parameter in parameters for choice in parameter.choices)])
+    natural = _SIZES | (_SIZES_EXPERTS if maker and "batched_mm" in maker.template else {})
+    sizes = {name: choices for name, choices in natural.items() if re.search(rf"\b{name}\b", text)}
+    _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], item.__name__))
+    own = f"from {module.__name__} import {item.__name__}"
+    return Seed(
+        name=f"{module.__name__.split('.')[2]}.{item.__name__}",
+        library="transformers",
+        operator=item.__name__,
+        family=family,
+        spelling="module" if maker else "functional",
+        ports=ports,
+        parameters=parameters,
+        imports=maker.imports if maker else (own,),
+        constructor=maker.template if maker else None,
+        call=call,
+        where=("D % 128 == 0",) if {"heads", "kv_heads"} & used else (),
+        sizes=sizes,
+        says=f"{phrase} of {module.__name__.split('.')[2].replace('_', ' ')}",
+    )
+
+
+def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:
+    first, rest = chosen[0], chosen[1:]
+    return f"{callee}({', '.join([first.text, *(f'{argument.name}={argument.text}' for argument in rest)])})"
+
+
+def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
+    """The first choice of inputs that meta tensors pass through. Raises Unfit."""
+    function = item.forward if maker else item
+    width = _hidden(item, maker) if maker else "64"
+    problem = "no inputs were found for it"
+    tried = 0
+    for plan in arguments_of(function, width, maker.config if maker else None, is_function=maker is None):
+        for chosen in itertools.islice(itertools.product(*plan), _TRIES):
+            if (tried := tried + 1) > _TRIES:
+                break
+            call = _calls("{layer}" if maker else item.__name__, chosen)
+            seed = _candidate(item, module, maker, chosen, call)
+            try:
+                return _without_idle_settings(measured(seed, small_sizes(seed), _MOST_WEIGHTS))
+            except Unfit as unfit:
+                raise unfit from None
+            except Exception as error:  # noqa: BLE001 - these inputs aren't for this class
+                problem = problem if tried > 1 else _line(error)
+    raise Unfit(f"ran with no inputs that were tried; the first: {problem}")
+
+
+@contextlib.contextmanager
+def _implementations() -> Iterator[set[str]]:
+    """Which of the settings that choose an implementation are asked for meanwhile."""
+    from transformers import PreTrainedConfig
+
+    asked: set[str] = set()
+    kept = {name: vars(PreTrainedConfig)[f"_{name}"] for name in _IMPLEMENTATIONS}
+
+    def watched(name: str, own: property) -> property:
+        def read(config: Any) -> Any:
+            asked.add(name)
+            assert own.fget is not None
+            return own.fget(config)
+
+        return property(read, own.fset)
+
+    for name, own in kept.items():
+        setattr(PreTrainedConfig, f"_{name}", watched(name, own))
+    try:
+        yield asked
+    finally:
+        for name, own in kept.items():
+            setattr(PreTrainedConfig, f"_{name}", own)
+
+
+def _without_idle_settings(seed: Seed) -> Seed:
+    """The seed whose configuration only chooses the implementations that its layer asks for."""
+    made = seed.constructor
+    if made is None or not any(name in made for name in _IMPLEMENTATIONS):
+        return seed
+    scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
+    with torch.device("meta"), torch.no_grad():
+        layer = eval(binding.constructor() or "", scope).eval()
+        with _implementations() as asked:
+            eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
+    for name, value in _IMPLEMENTATIONS.items():
+        if name not in asked:
+            made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")
+    return seed.model_copy(update={"constructor": made})
+
+
+def small_sizes(seed: Seed) -> dict[str, int]:
+    """Sizes at which a layer is tried."""
+    return SMALL | (_SMALL_EXPERTS if "batched_mm" in (seed.constructor or "") else {})
+
+
+def proposed(item: Any, module: Any) -> tuple[Seed, str]:
+    """(the seed, hash of its operators). Raises Unfit with the first reason."""
+    if inspect.isfunction(item):
+        seed = _first_that_runs(item, module, None)
+        return seed, attempt(seed, small_sizes(seed), ())
+    if not (inspect.isclass(item) and issubclass(item, nn.Module)):
+        raise Unfit("no layer")
+    reasons: list[str] = []
+    for maker in _makers(item, module):
+        try:
+            seed = _first_that_runs(item, module, maker)
+            return seed, attempt(seed, small_sizes(seed), ())
+        except Unfit as unfit:
+            reasons.append(str(unfit))
+        except Exception as error:  # noqa: BLE001 - the boundary to the library under trial
+            reasons.append(f"fails: {_line(error)}")
+    raise Unfit(reasons[0] if reasons else "no way to make it was found")
+
+
+def outcome(job: dict[str, Any]) -> dict[str, Any]:
+    """{"seed": …, "graph": …} or {"reason": …}."""
+    try:
+        module = importlib.import_module(job["module"])
+    except Exception as error:  # noqa: BLE001 - a family that doesn't import here
+        return {"reason": f"its family doesn't import: {_line(error)}"}
+    try:
+        seed, graph = proposed(getattr(module, job["name"]), module)
+    except Unfit as unfit:
+        return {"reason": str(unfit)}
+    except Exception as error:  # noqa: BLE001 - the boundary to the library under trial
+        return {"reason": f"fails: {_line(error)}"}
+    return {"seed": seed.model_dump(mode="json"), "graph": graph}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
