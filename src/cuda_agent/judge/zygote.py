@@ -113,7 +113,7 @@ class Fork:
 
     def __init__(self, zygote: Zygote, channel: JudgeChannel) -> None:
         self._zygote, self._channel = zygote, channel
-        self._ended = False
+        self.ended = False
 
     def __enter__(self) -> Fork:
         return self
@@ -130,9 +130,9 @@ class Fork:
 
     def end(self) -> Fault | int | None:
         """Its exit code, or what became of its whole sandbox; harmless when done before."""
-        if self._ended:
+        if self.ended:
             return None
-        self._ended = True
+        self.ended = True
         self._channel.close()
         return self._zygote.end()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cuda_agent.cli.tasks import compose, crawl, filter, merge
+from cuda_agent.cli.tasks import build, compose, crawl, filter, merge
 
 app = typer.Typer(
     name="tasks",
@@ -25,3 +25,4 @@ app.command("crawl")(crawl.command)
 app.command("compose")(compose.command)
 app.command("filter")(filter.command)
 app.command("merge")(merge.command)
+app.command("build")(build.command)

@@ -104,6 +104,7 @@ class TaskCheck:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
+        self._model: Any = None
 
     @property
     def _device(self) -> str:
@@ -162,6 +163,8 @@ class TaskCheck:
         """The graph of `forward`; a task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
+        if self._model is None:
+            self._model = make_model(self._task, self._init, self._device, self._seed)
         inputs = make_inputs(self._task, self._device, self._seed)
         return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
 

@@ -20,6 +20,8 @@ from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
 from cuda_agent.tasks.records import DatasetTask, Finding, Rule
 
+#: of a reduction, where no graph says it.
+_USUAL_LENGTH = 4096
 #: what a process that dies or hangs at a step breaks.
 _STEPS = {
     "open": Rule.RUNS,
@@ -70,6 +72,10 @@ class Asked:
             threads=self._room.threads,
         )
 
+    @property
+    def alive(self) -> bool:
+        return not self._fork.ended
+
     def ask(self, op: str, **params: Any) -> dict[str, Any]:
         """Raises Failure where the task breaks a rule, or its process ends, hangs or talks nonsense."""
         begun = time.monotonic()
@@ -110,11 +116,15 @@ def _checked(asked: Asked, key: str, options: FilterOptions) -> Checked:
     asked.open()
     ran = asked.ask("run")
     graph = _graph(asked)
-    random = random_operators(graph)
+    random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
         raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
+    length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
     products = ran.get("products") is True
-    asked.ask("answers", floor=error_floor(options.precision, options.device, largest_reduction(graph), products))
+    asked.ask("answers", floor=error_floor(options.precision, options.device, length, products))
+    if isinstance(graph, Failure):
+        # Said only now: that it is stochastic, too, would say more.
+        raise graph
     asked.ask("compiled")
     sample = asked.sample()
     peak = ran.get("peak_memory_bytes")
@@ -133,9 +143,14 @@ def seed_of(key: str) -> int:
     return int(digest_text("filter", key)[:11], 16)
 
 
-def _graph(asked: Asked) -> Graph:
-    reply = asked.ask("graph")
+def _graph(asked: Asked) -> Graph | Failure:
+    """The graph, or why there is none. Raises Failure where the process didn't survive it."""
     try:
+        reply = asked.ask("graph")
         return Graph.from_json(str(reply["graph"]), where="the captured graph")
     except (KeyError, CudaAgentError, RecursionError) as error:
-        raise Failure(Finding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300])) from None
+        return Failure(Finding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
+    except Failure as failure:
+        if failure.scarce or not asked.alive:
+            raise
+        return failure

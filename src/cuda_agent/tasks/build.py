@@ -1,0 +1,210 @@
+"""The whole synthesis from one configuration: crawl, compose, filter, decontaminate, until enough tasks are left.
+
+Every stage goes on where its files end, so a build that was killed is simply started again. Given the same recorded
+measurements the same configuration gives the same set: how many candidates are composed next depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import Field
+
+from cuda_agent.core.config import Configuration
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import TaskError, UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.tasks.choose import choose
+from cuda_agent.tasks.compose.builtin import BuiltinComposer
+from cuda_agent.tasks.compose.rates import rates_for
+from cuda_agent.tasks.compose.run import ComposeSettings, compose, digest_of, read_seeds, settle
+from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
+from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks
+from cuda_agent.tasks.decontaminate.capture import capturing
+from cuda_agent.tasks.decontaminate.references import Reference, load_references
+from cuda_agent.tasks.decontaminate.stage import THRESHOLD, Compared, compare
+from cuda_agent.tasks.filter.funnel import write_funnel
+from cuda_agent.tasks.filter.measurements import Measured, read_measured
+from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.workspace.sandbox import resolve_level
+
+CHOSEN_FILE = "chosen.json"
+_CONFIG_FILE = "build.json"
+Say = Callable[[str, str], None]
+#: candidates of the first round, for each task that is wanted; of later ones, for each that is missing at their rate.
+_FIRST, _MORE = 1.15, 1.05
+
+
+class ComposeOptions(Configuration):
+    """What is composed. `window_ms`: of the predicted eager times on `stack`."""
+
+    stack: str = "H200"
+    window_ms: tuple[float, float] = (2.0, 80.0)
+    memory_gb: float = Field(default=20.0, gt=0)
+
+
+class BuildOptions(Configuration):
+    """A whole build. `against`: evaluation sets, as `tasks decontaminate --against` takes them. `most_candidates`: how
+    many are composed at most, where too few pass."""
+
+    folder: Path
+    against: tuple[str, ...] = Field(min_length=1)
+    tasks: int = Field(default=6000, ge=1)
+    seed: int = 0
+    libraries: tuple[str, ...] = ("torch", "transformers")
+    compose: ComposeOptions = ComposeOptions()
+    #: without the device.
+    filter: dict[str, Any] = Field(default_factory=dict)
+    threshold: float = Field(default=THRESHOLD, gt=0, le=1)
+    copies: int = Field(default=1, ge=1)
+    most_candidates: int | None = Field(default=None, ge=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From YAML; relative paths are as seen from its folder. Raises UsageError."""
+        try:
+            values = yaml.safe_load(path.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            line = " ".join(str(error).split())
+            raise UsageError(f"Can't read {path}: {line}", "Give a YAML file") from None
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise UsageError(f"{path} holds no settings", "Write `name: value` on each line")
+        if isinstance(values.get("compose"), dict):
+            values["compose"] = ComposeOptions.parse(values["compose"]).model_dump()
+        options = cls.parse(values)
+        FilterOptions.parse({"device": "cpu", **options.filter})
+        against = tuple(_beside(path, name) for name in options.against)
+        return options.model_copy(update={"folder": path.parent / options.folder, "against": against})
+
+
+def _beside(path: Path, name: str) -> str:
+    """A path as seen from the configuration's folder; the name of a data set on the hub stays."""
+    there = path.parent / name
+    return str(there) if there.exists() or name.startswith(".") else name
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a build made. `chosen`: the set, in order."""
+
+    folder: Path
+    candidates: int
+    measured: Measured
+    compared: Compared
+    chosen: tuple[DatasetTask, ...]
+
+
+def build(options: BuildOptions, device: Device, say: Say) -> Build:
+    """Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
+    folder = options.folder
+    _settle(options, folder)
+    filtering = FilterOptions.parse({"device": device.value, **options.filter})
+    level = resolve_level(filtering.sandbox)
+    if not (folder / SEEDS_FILE).exists():
+        crawl(options.libraries, level, lambda text: say("crawl", text)).write(folder)
+    references = load_references(
+        options.against,
+        capturing(Device.CPU, level, filtering.host_memory_mib),
+        lambda text: say("references", text),
+    )
+    most = options.most_candidates or 3 * options.tasks
+    count = min(most, math.ceil(_FIRST * options.tasks))
+    while True:
+        made = _round(options, count, filtering, references, say)
+        if made.chosen:
+            _write_chosen(made)
+            return made
+        kept = made.compared.account.kept
+        say("build", f"{kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
+        if count >= most:
+            raise TaskError(
+                f"Of {count} candidates {kept} are left, too few for {options.tasks} tasks at the published shares",
+                "Look at funnel.json for the rule that most break, or raise most_candidates",
+            )
+        count = min(most, _next_count(count, kept, options.tasks))
+
+
+def _round(
+    options: BuildOptions, count: int, filtering: FilterOptions, references: Sequence[Reference], say: Say
+) -> Build:
+    """All stages with `count` candidates."""
+    folder = options.folder
+    _compose(options, count, lambda text: say("compose", text))
+    done = filter_folder(folder, filtering, lambda text: say("filter", text))
+    if done.left:
+        raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
+    tasks, measured = read_tasks(folder), read_measured(done.path)
+    passed = passing(tasks, measured)
+    compared = compare(
+        passed,
+        graphs_of(measured),
+        references,
+        against=options.against,
+        threshold=options.threshold,
+        copies=options.copies,
+        say=lambda text: say("decontaminate", text),
+    )
+    compared.write(folder)
+    later = {line.task_key: line.finding for line in compared.lines if line.finding is not None}
+    write_funnel(folder, tasks, measured.by_key, later)
+    chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
+    return Build(folder, len(tasks), measured, compared, tuple(chosen or ()))
+
+
+def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:
+    seeds, wanted = read_seeds(options.folder), options.compose
+    target = Target(
+        low_ms=wanted.window_ms[0],
+        high_ms=wanted.window_ms[1],
+        memory_gb=wanted.memory_gb,
+        rates=rates_for(wanted.stack),
+    )
+    composer = BuiltinComposer(seeds, options.seed, target)
+    versions = {"torch": metadata.version("torch").split("+")[0]}
+    settings = ComposeSettings(
+        composer=composer.name,
+        seed=options.seed,
+        target=target,
+        seeds_digest=digest_of(seeds),
+        library_versions=versions,
+    )
+    settle(options.folder, settings)
+    compose(options.folder, composer, count, say)
+
+
+def _next_count(count: int, kept: int, wanted: int) -> int:
+    """As many more as are missing at the rate at which candidates were kept; at least a twentieth more, since what is
+    missing may be a rare kind."""
+    rate = max(kept / count, 0.02)
+    missing = max(0, wanted - kept)
+    return count + max(math.ceil(_MORE * missing / rate), math.ceil(count / 20), 20)
+
+
+def _settle(options: BuildOptions, folder: Path) -> None:
+    """Notes the configuration. Raises UsageError where the folder was begun with another that isn't only larger."""
+    path = folder / _CONFIG_FILE
+    values = options.model_dump(mode="json", exclude={"folder"})
+    if path.exists():
+        begun = json.loads(path.read_text())
+        for name in ("seed", "libraries", "compose"):
+            if begun.get(name) != values[name]:
+                raise UsageError(f"{folder} was begun with another {name}", "Build into another folder")
+    write_durably(path, json.dumps(values, indent=1))
+
+
+def _write_chosen(made: Build) -> None:
+    """The set's keys in order, and a digest of its sources, by which two builds are compared."""
+    keys = [task.task.key for task in made.chosen]
+    digest = digest_text(*(task.task.source for task in made.chosen))
+    write_durably(made.folder / CHOSEN_FILE, json.dumps({"digest": digest, "keys": keys}, indent=1))

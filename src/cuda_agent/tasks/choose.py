@@ -1,0 +1,46 @@
+"""Which of the tasks that passed everything make the set: the first ones of each kind, at the published shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
+from cuda_agent.tasks.records import DatasetTask
+
+#: points by which a kind's share may miss the published one, so that a rare kind doesn't cost thousands of candidates.
+SLACK_POINTS = 0.5
+
+
+def kind_of(task: DatasetTask) -> int:
+    """Number of torch operators; 0 for a transformers module, as the shares have it."""
+    library, _, count = task.data_source.partition("#")
+    return 0 if library == "transformers" else int(count or 0)
+
+
+def choose(
+    passed: Sequence[DatasetTask], wanted: int, shares: Mapping[int, float] = PUBLISHED_SHARES
+) -> list[DatasetTask] | None:
+    """`wanted` tasks in their order; None where there are too few of some kind. `shares` in percent."""
+    by_kind: dict[int, list[DatasetTask]] = {kind: [] for kind in shares}
+    for task in passed:
+        by_kind.setdefault(kind_of(task), []).append(task)
+    counts = _counts({kind: len(by_kind[kind]) for kind in shares}, wanted, shares)
+    if counts is None:
+        return None
+    keys = {task.task.key for kind, count in counts.items() for task in by_kind[kind][:count]}
+    return [task for task in passed if task.task.key in keys]
+
+
+def _counts(there: Mapping[int, int], wanted: int, shares: Mapping[int, float]) -> dict[int, int] | None:
+    """How many of each kind: as near to the shares as there are tasks; what one kind lacks, the others give."""
+    counts = {kind: min(there[kind], int(wanted * share / 100)) for kind, share in shares.items()}
+    most = {kind: min(there[kind], int(wanted * (share + SLACK_POINTS) / 100) + 1) for kind, share in shares.items()}
+    while sum(counts.values()) < wanted:
+        able = [kind for kind in shares if counts[kind] < most[kind]]
+        if not able:
+            return None
+        # Who lags furthest behind its share has the next one.
+        behind = min(able, key=lambda kind: (counts[kind] - wanted * shares[kind] / 100, kind))
+        counts[behind] += 1
+    least = {kind: int(wanted * max(0.0, share - SLACK_POINTS) / 100) for kind, share in shares.items()}
+    return counts if all(counts[kind] >= least[kind] for kind in shares) else None
