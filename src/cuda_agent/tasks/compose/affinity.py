@@ -1,107 +1,298 @@
 """Which operator a person would write after which, and what values each makes.
 
-Weights by family; a pair that isn't named gets `_SELDOM`. What would be pointless whatever its family (a sum of
-probabilities, an activation of an activation) is refused by operator.
+Seeds are told apart by role, which is finer than their family: `pointwise` holds sums of two tensors, logarithms and
+comparisons. Weights by role; a pair that isn't named gets `_SELDOM`. What would be pointless or constant (a sum of
+probabilities, the sign of a softmax) is refused by operator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
+from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.records import Seed
 
-#: how often a family is the one that a task is built around.
-_IMPORTANCE = {
-    "convolution": 3.0, "matrix product": 3.0, "normalization": 2.5, "activation": 2.5, "pointwise": 2.0,
-    "reduction": 2.0, "loss": 1.5, "pooling": 1.5, "attention": 1.5,
+_ROLES: dict[str, frozenset[str]] = {
+    "softmax": frozenset(("softmax", "softmin", "log_softmax", "softmax2d")),
+    "scaling": frozenset((
+        "add_scalar", "mul_scalar", "div_scalar", "bias_add", "feature_scale", "channel_bias", "channel_scale",
+        "clamp", "clamp_min", "clamp_max", "neg", "masked_fill",
+    )),
+    "rounding": frozenset((
+        "ceil", "floor", "round", "trunc", "sign", "sgn", "frac", "deg2rad", "rad2deg", "nan_to_num",
+        "remainder_scalar", "heaviside", "nextafter", "fmod", "remainder", "floor_divide", "copysign", "ldexp",
+        "float_power",
+    )),
+    "comparison": frozenset((
+        "gt", "ge", "lt", "le", "isclose", "logical_and", "logical_xor", "signbit", "heaviside_scalar",
+    )),
+    "ordering": frozenset((
+        "sort", "argsort", "msort", "topk", "kthvalue", "median", "nanmedian", "quantile", "argmax", "argmin",
+    )),
+    "total": frozenset((
+        "total", "average", "dist", "trace", "any", "all", "count_nonzero", "std_mean", "var_mean", "aminmax",
+        "matrix_norm",
+    )),
+    "distance": frozenset(("cdist", "pairwise_distance", "cosine_similarity", "vecdot", "dot", "cross")),
+    "resampling": frozenset((
+        "pixel_shuffle", "pixel_unshuffle", "upsample_nearest", "upsample_bilinear", "upsample_bicubic",
+        "upsample_linear", "upsample_trilinear", "downsample_area", "grid_sample",
+    )),
+    "joining": frozenset(("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "meshgrid_sum")),
+    "triangle": frozenset(("tril", "triu")),
+    "sliding": frozenset(("unfold", "fold")),
 }  # fmt: skip
-_SELDOM = 0.3
+#: how often a task is built around a role, relative to one that isn't named.
+_IMPORTANCE = {
+    "convolution": 4.0, "matrix product": 4.0, "normalization": 3.0, "activation": 3.0, "binary": 2.5,
+    "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 2.0, "math": 1.5, "attention": 1.2,
+    "indexing": 1.2, "ordering": 0.8, "total": 0.8, "padding": 0.5, "joining": 0.5, "special function": 0.4,
+    "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
+    "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8,
+}  # fmt: skip
+_SELDOM = 0.1
 _FOLLOWS: dict[str, dict[str, float]] = {
     "convolution": {
-        "normalization": 4, "activation": 5, "pooling": 2, "pointwise": 1.5, "reduction": 0.8, "convolution": 0.6,
-        "shape": 1, "math": 0.5, "upsampling": 1, "loss": 0.3,
+        "normalization": 5, "activation": 6, "pooling": 2.5, "scaling": 1.5, "binary": 1.5, "reduction": 1,
+        "convolution": 0.5, "resampling": 1.5, "padding": 0.2, "softmax": 0.3, "data movement": 0.4, "math": 0.2,
     },
     "matrix product": {
-        "activation": 5, "normalization": 3, "pointwise": 2, "reduction": 1.5, "softmax": 2, "math": 1, "loss": 1,
-        "scan": 0.4, "matrix product": 0.6, "selection": 0.6, "sorting": 0.4,
+        "activation": 6, "normalization": 3, "scaling": 3, "binary": 2, "reduction": 2, "softmax": 3, "loss": 2,
+        "math": 0.5, "matrix product": 0.5, "ordering": 0.8, "triangle": 1, "distance": 0.5, "attention": 0.5,
+        "scan": 0.2, "total": 0.3, "recurrent": 0.4,
     },
     "normalization": {
-        "activation": 5, "matrix product": 3, "convolution": 2, "pointwise": 2, "pooling": 1, "attention": 1,
-        "normalization": 0, "softmax": 0.5, "upsampling": 0.4,
+        "activation": 6, "matrix product": 4, "convolution": 3, "binary": 1.5, "scaling": 1.5, "pooling": 1.5,
+        "attention": 1.5, "recurrent": 1, "resampling": 0.5, "softmax": 0.3, "normalization": 0, "distance": 0.5,
+        "padding": 0.2, "reduction": 0.4,
     },
     "activation": {
-        "pointwise": 3, "matrix product": 3, "convolution": 2, "pooling": 2, "normalization": 2, "reduction": 2,
-        "activation": 0, "softmax": 0.2, "loss": 0.4, "upsampling": 0.5, "scan": 0.3,
+        "binary": 3, "matrix product": 4, "convolution": 3, "pooling": 3, "normalization": 2, "reduction": 2.5,
+        "scaling": 1.5, "activation": 0, "softmax": 0.1, "loss": 0.4, "resampling": 1, "total": 0.4, "scan": 0.2,
+        "padding": 0.4, "data movement": 0.3, "indexing": 0.2, "ordering": 0.2,
     },
     "pooling": {
-        "activation": 2, "convolution": 3, "normalization": 2, "pointwise": 1, "reduction": 1, "pooling": 0,
-        "math": 0.3,
+        "activation": 2.5, "convolution": 4, "normalization": 2.5, "scaling": 0.8, "binary": 0.8, "pooling": 0,
+        "reduction": 0.6, "data movement": 0.2, "resampling": 0.3,
     },
-    "pointwise": {
-        "activation": 4, "normalization": 4, "reduction": 2.5, "matrix product": 1.5, "math": 1.5, "pointwise": 1,
-        "convolution": 1, "pooling": 1, "softmax": 2, "scan": 0.6, "loss": 0.6,
+    "binary": {
+        "activation": 5, "normalization": 5, "reduction": 3, "matrix product": 1.5, "math": 1.5, "binary": 1,
+        "convolution": 1, "pooling": 0.6, "softmax": 2.5, "scan": 0.6, "loss": 0.4, "scaling": 1.5, "total": 1,
+        "ordering": 0.4, "triangle": 0.3,
     },
-    "math": {"reduction": 3, "pointwise": 3, "math": 0.5, "normalization": 1, "scan": 1, "activation": 0.6},
-    "softmax": {"matrix product": 3, "pointwise": 2, "reduction": 0.3, "softmax": 0, "activation": 0, "loss": 0.5},
-    "scan": {"pointwise": 2, "reduction": 1, "normalization": 1, "activation": 1, "math": 1, "scan": 0},
+    "scaling": {
+        "activation": 4, "softmax": 4, "reduction": 2, "binary": 2, "math": 2, "normalization": 1.5, "scaling": 0.7,
+        "matrix product": 1, "loss": 0.8, "scan": 0.4, "total": 0.4, "triangle": 0.4, "pooling": 0.3,
+        "convolution": 0.6,
+    },
+    "math": {
+        "reduction": 4, "binary": 3, "math": 0.4, "scaling": 2, "scan": 1.5, "total": 1.5, "normalization": 0.5,
+        "matrix product": 0.5, "pooling": 0.1,
+    },
+    "softmax": {
+        "matrix product": 4, "binary": 2, "reduction": 0.5, "ordering": 1.5, "loss": 1, "softmax": 0,
+        "activation": 0, "normalization": 0, "scaling": 0.5, "triangle": 0.3, "scan": 0.5, "total": 0.2,
+    },
+    "scan": {"binary": 2, "reduction": 1, "normalization": 1, "scaling": 2, "math": 1, "activation": 1, "scan": 0},
     "reduction": {
-        "activation": 2, "math": 1.5, "softmax": 1, "pointwise": 0.8, "matrix product": 0.8, "normalization": 0.5,
-        "reduction": 0.2, "loss": 0.2,
+        "activation": 2, "math": 2, "scaling": 2, "softmax": 1, "binary": 1, "matrix product": 0.8,
+        "normalization": 0.2, "reduction": 0.3, "loss": 0.3, "ordering": 0.3, "pooling": 0, "convolution": 0,
     },
-    "attention": {"matrix product": 3, "normalization": 2, "pointwise": 2, "activation": 0.5, "attention": 0},
+    "attention": {
+        "matrix product": 3, "normalization": 3, "binary": 2, "activation": 0.3, "attention": 0, "reduction": 1,
+    },
+    "recurrent": {"matrix product": 3, "normalization": 2, "activation": 0.5, "reduction": 1.5, "recurrent": 0.1},
+    "indexing": {
+        "normalization": 2, "matrix product": 2, "binary": 2, "reduction": 2, "activation": 1, "scaling": 1,
+        "attention": 0.5, "recurrent": 0.5, "math": 0.4, "distance": 0.5, "indexing": 0,
+    },
+    "padding": {"convolution": 6, "pooling": 4, "padding": 0, "activation": 0.3},
+    "resampling": {
+        "convolution": 4, "activation": 2, "binary": 2, "normalization": 1, "resampling": 0, "reduction": 0.3,
+        "scaling": 0.5,
+    },
+    "joining": {
+        "matrix product": 3, "convolution": 3, "normalization": 2, "activation": 2, "reduction": 1.5, "joining": 0,
+    },
+    "data movement": {
+        "matrix product": 2, "normalization": 2, "binary": 2, "activation": 1, "reduction": 1, "convolution": 1,
+        "data movement": 0, "scaling": 0.5,
+    },
+    "ordering": {"reduction": 2, "scaling": 1, "binary": 0.5, "softmax": 1, "activation": 0.4, "math": 0.4},
+    "distance": {"math": 2, "scaling": 3, "reduction": 2, "softmax": 1.5, "ordering": 1, "total": 1},
+    "triangle": {"matrix product": 3, "reduction": 2, "softmax": 0.5, "scaling": 0.5, "binary": 0.5, "total": 0.5},
+    "sliding": {"normalization": 1, "activation": 1, "reduction": 1},
+    "special function": {"reduction": 2, "binary": 2, "scaling": 2, "math": 0.3},
+    "rounding": {"scaling": 2, "binary": 2, "reduction": 1, "activation": 0.2},
 }  # fmt: skip
+_COMMON = frozenset((
+    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "bmm", "addmm", "einsum", "relu", "gelu",
+    "silu", "sigmoid", "tanh", "leaky_relu", "elu", "mish", "hardswish", "softplus", "softmax", "log_softmax", "glu",
+    "layer_norm", "rms_norm", "batch_norm_1d", "batch_norm_2d", "group_norm", "instance_norm_2d", "add", "sub", "mul",
+    "div", "maximum", "where", "sum", "mean", "amax", "max", "logsumexp", "std", "var", "vector_norm", "max_pool2d",
+    "avg_pool2d", "adaptive_avg_pool2d", "mul_scalar", "add_scalar", "div_scalar", "bias_add", "channel_bias",
+    "channel_scale", "feature_scale", "clamp", "masked_fill", "exp", "log", "sqrt", "abs", "square", "sin", "cos",
+    "cross_entropy", "mse_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits", "kl_div", "nll_loss", "cumsum",
+    "scaled_dot_product_attention", "embedding", "cat", "topk", "argmax", "cosine_similarity", "cdist", "normalize",
+    "gather", "index_select", "scatter_add", "index_add", "upsample_nearest", "upsample_bilinear", "pixel_shuffle",
+    "transpose", "permute", "total", "average", "tril",
+))  # fmt: skip
+_RARE = frozenset((
+    "nansum", "nanmean", "nanmedian", "fmax", "fmin", "nextafter", "isclose", "ldexp", "heaviside", "float_power",
+    "logical_and", "logical_xor", "signbit", "sgn", "kron", "matrix_power", "renorm", "tanhshrink", "softmin", "airy_ai",
+    "bucketize", "searchsorted", "isin", "take", "rot90", "fliplr", "flipud", "index_put", "addr", "chain_matmul",
+    "i0", "erfc", "digamma", "lgamma", "deg2rad", "rad2deg", "transformer", "transformer_decoder", "addbmm",
+    "transformer_encoder", "block_diag", "meshgrid_sum", "conv_tbc", "cross", "diagonal_scatter", "affine_grid", "rsub",
+    "multilabel_margin_loss", "triplet_margin_with_distance_loss", "softmax2d", "gradient", "trapezoid", "xlogy",
+    "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
+))  # fmt: skip
+_CLASSIFYING = frozenset((
+    "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+    "kl_div",
+))  # fmt: skip
+_METRIC = frozenset((
+    "triplet_margin_loss", "triplet_margin_with_distance_loss", "cosine_embedding_loss", "margin_ranking_loss",
+    "hinge_embedding_loss",
+))  # fmt: skip
+#: what scores and embeddings come from.
+_SCORING = frozenset((
+    "linear", "bilinear", "matmul", "mm", "addmm", "log_softmax", "div_scalar", "mul_scalar", "bias_add",
+))  # fmt: skip
+_EMBEDDING = frozenset(("linear", "normalize", "layer_norm", "tanh", "embedding_bag", "batch_norm_1d"))
+#: along the last dimension: of an image or a signal that is hardly ever meant.
+_LAST_DIMENSION = frozenset(("softmax", "scan", "ordering", "matrix product", "normalization", "distance", "joining"))
+#: nothing follows these: one number or a few, truth values, several outputs.
+_LAST = frozenset(("loss", "total", "comparison"))
 
-_SOFTMAX = frozenset(("softmax", "softmin", "log_softmax", "softmax2d", "gumbel_softmax"))
-#: values of what these make; every other operator makes `normal`, and what keeps the values it got is in `_KEEPS`.
+#: values of what these make; every other operator makes `normal`.
 _MAKES = {
     "softmax": "probabilities", "softmin": "probabilities", "softmax2d": "probabilities", "sigmoid": "probabilities",
-    "hardsigmoid": "probabilities", "log_softmax": "log_probabilities", "logsigmoid": "log_probabilities",
-    "exp": "positive", "exp2": "positive", "relu": "positive", "relu6": "positive", "softplus": "positive",
-    "abs": "positive", "square": "positive", "logcumsumexp": "normal", "norm": "positive", "var": "positive",
-    "std": "positive",
+    "log_softmax": "log_probabilities", "exp": "positive", "exp2": "positive", "softplus": "positive",
+    "cosh": "positive", "i0": "positive", "erfc": "positive", "var": "positive", "std": "positive",
+    "vector_norm": "positive", "norm": "positive", "cdist": "positive", "pairwise_distance": "positive",
+    "relu": "zero or more", "relu6": "zero or more", "abs": "zero or more", "square": "zero or more",
+    "clamp_min": "normal", "hardsigmoid": "zero or more", "hypot": "positive", "ndtr": "probabilities",
 }  # fmt: skip
 _ACCEPTS = {
-    "normal": {"normal", "uniform", "positive", "probabilities", "log_probabilities"},
-    "uniform": {"probabilities", "uniform"},
-    "positive": {"positive", "probabilities", "uniform"},
-    "probabilities": {"probabilities"},
-    "log_probabilities": {"log_probabilities"},
+    "normal": frozenset(("normal", "uniform", "positive", "probabilities", "log_probabilities", "zero or more")),
+    "uniform": frozenset(("probabilities", "uniform")),
+    "positive": frozenset(("positive", "probabilities")),
+    "probabilities": frozenset(("probabilities",)),
+    "log_probabilities": frozenset(("log_probabilities",)),
 }
-_KEEPING = frozenset(("pooling", "shape", "upsampling", "indexing", "selection"))
-#: constant or redundant whatever comes in: by the operator (or the family) before, then after.
-_POINTLESS = frozenset((
-    ("layer_norm", "mean"), ("layer_norm", "sum"), ("layer_norm", "var"), ("layer_norm", "std"), ("softmax", "sum"),
-    ("softmax", "mean"), ("softmin", "sum"), ("softmin", "mean"), ("softmax2d", "sum"), ("softmax2d", "mean"),
-    ("rms_norm", "layer_norm"), ("sigmoid", "relu"), ("square", "abs"), ("exp", "abs"), ("cumsum", "diff"),
+#: fine with zeros, though their own inputs are drawn above zero.
+_TAKES_ZERO = frozenset(("sqrt", "log1p", "lp_pool1d", "lp_pool2d", "lp_pool3d", "pow", "entr", "acosh"))
+_KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movement"))
+_POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
+_PLAIN_ON_POSITIVE = frozenset((
+    "relu", "abs", "leaky_relu", "prelu", "elu", "celu", "selu", "sign", "sgn", "clamp_min", "threshold", "copysign",
+    "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss",
 ))  # fmt: skip
+#: constant or redundant: what comes before, then what may not come after.
+_POINTLESS: dict[str, frozenset[str]] = {
+    "layer_norm": frozenset((
+        "mean", "sum", "var", "std", "nanmean", "nansum", "std_mean", "var_mean", "average", "total",
+    )),
+    "instance_norm_2d": frozenset(("mean", "sum", "adaptive_avg_pool2d", "average", "total", "nanmean", "nansum")),
+    "softmax": frozenset(("sum", "mean", "nansum", "nanmean", "average", "total", "cross_entropy", "l1_loss")),
+    "normalize": frozenset(("norm", "vector_norm", "cosine_similarity", "rms_norm", "renorm")),
+    "cumsum": frozenset(("diff", "reverse_cumsum")),
+    "exp": frozenset(("log", "exp", "expm1", "exp2", "sinh", "cosh", "square", "pow_scalar", "logsumexp", "i0", "i1")),
+    "log": frozenset(("exp",)),
+    "square": frozenset(("sqrt", "exp", "cosh", "sinh", "i0")),
+    "sort": frozenset(("sum", "mean", "amax", "amin", "max", "min", "topk", "kthvalue", "median", "std", "var")),
+    "nan_to_num": frozenset(("nansum", "nanmean", "nanmedian")),
+}  # fmt: skip
+_POINTLESS |= {
+    "instance_norm_1d": _POINTLESS["instance_norm_2d"] | {"adaptive_avg_pool1d"},
+    "instance_norm_3d": _POINTLESS["instance_norm_2d"] | {"adaptive_avg_pool3d"},
+    "softmin": _POINTLESS["softmax"], "softmax2d": _POINTLESS["softmax"], "exp2": _POINTLESS["exp"],
+    "expm1": _POINTLESS["exp"], "cosh": _POINTLESS["exp"], "sinh": _POINTLESS["exp"], "i0": _POINTLESS["exp"],
+    "log_softmax": frozenset(("cross_entropy", "logsumexp", "matmul", "mm", "bmm", "linear", "log_softmax")),
+}  # fmt: skip
 
 
-def group(seed: Seed) -> str:
-    """The seed's family, with the softmaxes apart from the other activations."""
-    return "softmax" if seed.operator in _SOFTMAX else seed.family
+@lru_cache(maxsize=None)
+def _role(family: str, operator: str, ports: int) -> str:
+    for name, operators in _ROLES.items():
+        if operator in operators:
+            return name
+    if "_pad_" in operator or operator == "pad":
+        return "padding"
+    if family == "pointwise":
+        return "binary" if ports > 1 else "math"
+    return family
 
 
-def importance(family: str) -> float:
-    """How often a task is built around this family, relative to one that isn't named."""
-    return _IMPORTANCE.get(family, 1.0)
+def role(seed: Seed) -> str:
+    """What the seed is in a chain, finer than its family."""
+    return _role(seed.family, seed.operator, len(seed.ports))
+
+
+def importance(name: str) -> float:
+    """How often a task is built around this role, relative to one that isn't named."""
+    return _IMPORTANCE.get(name, 1.0)
+
+
+def commonness(seed: Seed) -> float:
+    """How often the operator is met, relative to one that is neither usual nor rare."""
+    if seed.operator in _COMMON:
+        return 4.0
+    if seed.operator in _RARE or seed.family == "special function":
+        return 0.25
+    return 0.4 if seed.operator.endswith(("3d", "_3d")) else 1.0
+
+
+def domain(seeds: Sequence[Seed]) -> str:
+    """What flows through a chain: `image` (of two or three dimensions), `signal`, `heads` of attention, or `rows` of features."""
+    names = {name for seed in seeds for name in names_of(seed.ports[0].layout)}
+    return "image" if {"H", "W"} <= names else "signal" if {"C", "L"} <= names else "heads" if "G" in names else "rows"
+
+
+def suits(seed: Seed, flowing: str) -> float:
+    """How well an operator goes with what flows: one on the last dimension hardly ever with images."""
+    own = domain((seed,))
+    if own != "rows" and flowing != "rows" and own != flowing:
+        return 0.0
+    if flowing in ("rows", "heads") or not seed.ports[0].layout.startswith("* "):
+        return 1.0
+    if role(seed) in _LAST_DIMENSION:
+        return 0.02
+    return 1.0 if any(item.name == "dim" and "1" in item.choices for item in seed.parameters) else 0.1
 
 
 def affinity(before: Seed, after: Seed) -> float:
     """How readily `after` follows `before`; 0 where nobody would write it."""
-    if before.family == "loss" or before.library != "torch" or after.library != "torch":
+    if before.library != "torch" or after.library != "torch" or after.ports[0].dtype != "float32":
         return 0.0
-    if before.operator == after.operator and group(before) not in ("matrix product", "convolution"):
+    first, second = role(before), role(after)
+    if first in _LAST or (before.operator == after.operator and first not in ("matrix product", "convolution")):
         return 0.0
-    if (before.operator, after.operator) in _POINTLESS or not _fits(before, after):
+    if after.operator in _POINTLESS.get(before.operator, ()) or not _fits(before, after):
         return 0.0
-    return _FOLLOWS.get(group(before), {}).get(group(after), _SELDOM)
+    if after.operator in _CLASSIFYING and before.operator not in _SCORING:
+        return 0.0
+    if after.operator == "linear_cross_entropy" and first not in ("normalization", "activation", "indexing"):
+        return 0.0
+    if after.operator in ("any", "all") and first not in ("normalization", "matrix product", "convolution", "binary"):
+        return 0.0
+    if after.operator in _METRIC and before.operator not in _EMBEDDING:
+        return 0.0
+    return _FOLLOWS.get(first, {}).get(second, _SELDOM)
 
 
 def made_by(seed: Seed) -> str:
     """What its output holds."""
-    if seed.family in _KEEPING:
+    if role(seed) in _KEEPING:
         return seed.ports[0].values
     return _MAKES.get(seed.operator, "normal")
 
 
 def _fits(before: Seed, after: Seed) -> bool:
-    wanted = after.ports[0].values
-    return made_by(before) in _ACCEPTS.get(wanted, set())
+    made, wanted = made_by(before), after.ports[0].values
+    if made in _POSITIVE and after.operator in _PLAIN_ON_POSITIVE:
+        return False
+    if made == "zero or more" and wanted == "positive":
+        return after.operator in _TAKES_ZERO
+    return made in _ACCEPTS.get(wanted, frozenset())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.compose.affinity import affinity, group, importance
+from cuda_agent.tasks.compose.affinity import affinity, commonness, domain, importance, role, suits
 from cuda_agent.tasks.compose.chain import Link, Plan
 from cuda_agent.tasks.compose.emission import emit
 from cuda_agent.tasks.compose.layouts import Unsolvable
@@ -22,6 +23,10 @@ _ATTEMPTS = 400
 #: no seed may stand in more than this part of the tasks.
 _MOST = 0.04
 _GRACE = 5
+#: settings that are chosen together, by their place: both bounds, or kernel and stride.
+_TIED = frozenset((
+    "clamp", "hardtanh", "unfold", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "threshold",
+))  # fmt: skip
 
 
 class BuiltinComposer:
@@ -38,7 +43,7 @@ class BuiltinComposer:
         self._used: Counter[str] = Counter()
         self._texts: set[str] = set()
         self._made = 0
-        self._families = Counter(group(item) for item in seeds)
+        self._common = _shares(seeds)
 
     def tell(self, task: DatasetTask) -> None:
         """A task that stands: its seeds count as used, and its text isn't written again."""
@@ -78,7 +83,7 @@ class BuiltinComposer:
         seeds = self._transformers if count == 0 else self._torch
         if not seeds:
             raise Unsolvable("no seeds of this library")
-        chain = [self._draw(seeds, [self._weight(seed) * importance(group(seed)) for seed in seeds], rng)]
+        chain = [self._draw(seeds, [self._weight(seed) * importance(role(seed)) for seed in seeds], rng)]
         while len(chain) < count:
             after = rng.random() < 0.6
             options = self._neighbours(chain, after) or self._neighbours(chain, not after)
@@ -87,7 +92,8 @@ class BuiltinComposer:
             side, weights = options
             found = self._draw(self._torch, weights, rng)
             chain = [*chain, found] if side else [found, *chain]
-        links = tuple(Link(seed, _choices(seed, rng)) for seed in chain)
+        flowing = domain(chain)
+        links = tuple(Link(seed, _choices(seed, flowing, seed is chain[-1], rng)) for seed in chain)
         first = chain[0].ports[0].layout
         lead = lead_for(first, chain[1:], rng) if first.startswith("*") else ()
         return Plan(links, lead)
@@ -96,20 +102,23 @@ class BuiltinComposer:
         """Weights of all seeds to stand after the chain, or before it; None when none fits."""
         end = chain[-1] if after else chain[0]
         inside = {seed.operator for seed in chain}
+        flowing = domain(chain)
         weights = []
         for seed in self._torch:
-            likes = affinity(end, seed) if after else affinity(seed, end)
-            again = seed.operator in inside and group(seed) not in ("matrix product", "convolution", "activation")
+            likes = (affinity(end, seed) if after else affinity(seed, end)) * suits(seed, flowing)
+            if likes and domain((seed,)) != "rows":
+                likes *= min(suits(item, domain((seed,))) for item in chain)
+            again = seed.operator in inside and role(seed) not in ("matrix product", "convolution", "activation")
             weights.append(0.0 if again else likes * self._weight(seed))
         return (after, weights) if any(weights) else None
 
     def _weight(self, seed: Seed) -> float:
-        """Less for what was used more than others; a family's weight doesn't grow with its number of seeds."""
+        """Its share of its role, somewhat less where it was used more than that; 0 where it was used too much."""
         used = self._used[seed.name]
         if used > _GRACE + _MOST * self._made:
             return 0.0
         average = sum(self._used.values()) / max(1, len(self._torch) + len(self._transformers))
-        return 1.0 / self._families[group(seed)] ** 0.5 / (1.0 + used / (1.0 + average)) ** 2
+        return self._common[id(seed)] / math.sqrt(1.0 + used / (1.0 + average))
 
     @staticmethod
     def _draw(seeds: Sequence[Seed], weights: Sequence[float], rng: random.Random) -> Seed:
@@ -118,10 +127,31 @@ class BuiltinComposer:
         return rng.choices(seeds, weights)[0]
 
 
-def _choices(seed: Seed, rng: random.Random) -> tuple[str, ...]:
-    """One expression for each parameter; the first of its choices, which is the usual one, more often."""
-    return tuple(rng.choices(item.choices, _leaning(len(item.choices)))[0] for item in seed.parameters)
+def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
+    """By identity, each seed's share of its role: by how common its operator is, however many spellings that has."""
+    spellings = Counter((seed.library, seed.operator) for seed in seeds)
+    weights = [commonness(seed) / math.sqrt(spellings[seed.library, seed.operator]) for seed in seeds]
+    totals: dict[str, float] = {}
+    for seed, weight in zip(seeds, weights, strict=True):
+        totals[role(seed)] = totals.get(role(seed), 0.0) + weight
+    return {id(seed): weight / totals[role(seed)] for seed, weight in zip(seeds, weights, strict=True)}
 
 
-def _leaning(count: int) -> list[float]:
-    return [2.0] + [1.0] * (count - 1)
+def _choices(seed: Seed, flowing: str, last: bool, rng: random.Random) -> tuple[str, ...]:
+    """One expression for each parameter; the first of its choices, which is the usual one, more often. Settings that
+    belong together, such as two bounds, are chosen together."""
+    together = rng.randrange(8) if seed.operator in _TIED else None
+    found = []
+    for item in seed.parameters:
+        weights = [2.0] + [1.0] * (len(item.choices) - 1)
+        if item.name == "dim" and "1" in item.choices:
+            weights = [8.0 if (choice == "1") == (flowing != "rows") else 1.0 for choice in item.choices]
+        elif item.name == "keepdim":
+            weights = [1.0 if last or choice == "False" else 0.0 for choice in item.choices]
+        elif item.name == "stride" and role(seed) == "pooling":
+            weights = [5.0] + [1.0] * (len(item.choices) - 1)
+        if together is not None:
+            found.append(item.choices[together % len(item.choices)])
+        else:
+            found.append(rng.choices(item.choices, weights)[0])
+    return tuple(found)

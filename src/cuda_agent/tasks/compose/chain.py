@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value
+from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value, variables
 from cuda_agent.tasks.expressions import fill, placeholders
 from cuda_agent.tasks.records import Seed
 
@@ -23,6 +23,8 @@ _REFUSALS = (
     ImportError, ZeroDivisionError,
 )  # fmt: skip
 _LIBRARIES = ("torch", "transformers", "math")
+#: along fewer elements nobody sums, sorts or normalises what an operator has made.
+_FEWEST = 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Link:
         """Dimensions that the tensor before doesn't settle, in order."""
         given = {*names_of(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
         names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_of(port.layout))
+        names |= dict.fromkeys(name for port in self.seed.ports for name in variables(port.high or "0"))
         return tuple(name for name in names if name not in given)
 
 
@@ -87,16 +90,18 @@ def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
         if steps and not steps[-1].plain:
             raise Unsolvable("nothing follows several outputs")
         chosen = {name: sizes[position, name] for name in link.free}
-        steps.append(_step(link, current, chosen))
+        steps.append(_step(position, link, current, chosen))
         current = steps[-1].outputs[0]
     return tuple(steps)
 
 
-def _step(link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> Step:
+def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> Step:
     seed = link.seed
     first = seed.ports[0]
     if current.dtype != _dtype(first.dtype):
         raise Unsolvable(f"{seed.name} takes {first.dtype}, not {current.dtype}")
+    if position and first.layout.startswith("* ") and (current.dim() < 2 or current.shape[-1] < _FEWEST):
+        raise Unsolvable(f"{seed.name} needs more than {tuple(current.shape)}")
     names = bind(first.layout, current.shape, chosen)
     for parameter, choice in zip(seed.parameters, link.choices, strict=True):
         names[parameter.name] = value(choice, names)

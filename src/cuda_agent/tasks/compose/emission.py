@@ -7,7 +7,9 @@ import random
 import re
 from collections.abc import Sequence
 
+from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import used_names
+from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.compose.naming import Named, Names, constant, literal
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
@@ -97,7 +99,7 @@ def _layer(named: Named) -> list[str]:
     if seed.constructor is None:
         return []
     lines = []
-    made = without_defaults(fill(seed.constructor, named.texts | _literals(named)))
+    made = without_defaults(_double(fill(seed.constructor, named.texts | _literals(named))))
     tree = ast.parse(made, mode="eval").body
     first = tree.args[0] if isinstance(tree, ast.Call) and tree.args else None
     if isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id.endswith("Config"):
@@ -167,7 +169,12 @@ def _call(named: Named, before: str) -> str:
     bare = re.fullmatch(r".*[(,]\s*\{" + port + r"\}\s*[,)].*", seed.call) is not None
     texts = {item: _own(text, named) if item in named.texts else text for item, text in _texts(named).items()}
     texts |= named.ports | {port: before if simple or bare else f"({before})", "layer": f"self.{named.layer}"}
-    return without_defaults(fill(seed.call, texts))
+    return without_defaults(_double(fill(seed.call, texts)))
+
+
+def _double(text: str) -> str:
+    """With double quotes around texts."""
+    return re.sub(r"'([^'\"]*)'", r'"\1"', text)
 
 
 def _texts(named: Named) -> dict[str, str]:
@@ -208,6 +215,8 @@ def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
         case "mask":
             return f"torch.rand({sizes}) < 0.5" if port.dtype == "bool" else f"(torch.rand({sizes}) < 0.5).float()"
         case "positions":
+            if port.dtype == "float32":
+                return f"torch.linspace(-3.0, 3.0, {shape[-1]})"
             text = f"torch.arange({shape[-1]}{kind})"
             return text if len(shape) == 1 else f"{text}.expand({sizes})"
         case "signs":
@@ -223,7 +232,9 @@ def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
             return f"torch.log_softmax(torch.randn({sizes}{kind}), dim=-1)"
     drawn = f"torch.randn({sizes}{kind})"
     inner = _contracted(port, named)
-    return f"{drawn} / {inner}**0.5" if inner else drawn
+    return (
+        drawn if inner is None else f"{drawn} / {inner}**0.5" if inner.isidentifier() else f"{drawn} / {inner} ** 0.5"
+    )
 
 
 def _bound(port: Port, named: Named) -> str:
@@ -239,9 +250,14 @@ def _contracted(port: Port, named: Named) -> str | None:
     if step.seed.family not in ("matrix product", "convolution") or port.name == step.seed.ports[0].name:
         return None
     size = step.flops / (2 * sum(tensor.numel() for tensor in step.outputs))
-    shape = named.shapes.get(port.name, ())
-    values = {constant(named.texts[item]): step.names[item] for item in named.sizes}
-    return next((text for text in shape if text.isidentifier() and values.get(text) == size), None)
+    inside = [item for item in names_of(port.layout) if item in named.sizes and item in ("K", "D", "C")]
+    for item in inside:
+        if step.names[item] == size:
+            return constant(named.texts[item])
+    for item in inside:
+        if item == "C" and size % step.names[item] == 0:
+            return f"({constant(named.texts[item])} * {int(size // step.names[item])})"
+    return None
 
 
 def _wrapped(line: str) -> list[str]:
@@ -268,23 +284,32 @@ def docstring(sized: Sized, names: Names) -> str:
     """What the module computes: a phrase of its operators, and a formula."""
     phrases = [_phrase(named) for named in names.steps]
     title = _joined(phrases)
+    title = title if title.startswith("x ") else f"{title[0].upper()}{title[1:]}"
     formula = names.first
     for named in names.steps:
-        seed = named.step.seed
-        others = list(named.ports.values())
-        if seed.operator in _INFIX and len(others) == 1:
-            outer = f"({formula})" if " " in formula and not formula.endswith(")") else formula
-            formula = f"{outer} {_INFIX[seed.operator]} {others[0]}"
-        else:
-            formula = f"{_function(seed)}({', '.join([formula, *others])})"
-    lines = f"{title[0].upper()}{title[1:]}: y = {formula}."
-    if len(lines) <= _WIDTH:
-        return lines
-    return f"{title[0].upper()}{title[1:]}.\n\ny = {formula}\n"
+        formula = _formula(formula, named)
+    result = "loss" if role(names.steps[-1].step.seed) == "loss" else "out" if re.search(r"\by\b", formula) else "y"
+    line = f"{title}: {result} = {formula}."
+    return line if len(line) <= _WIDTH else f"{title}.\n\n{result} = {formula}\n"
+
+
+def _formula(before: str, named: Named) -> str:
+    """The formula of one more operator."""
+    seed, others = named.step.seed, list(named.ports.values())
+    port = seed.ports[0].name
+    outer = before if isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name) else f"({before})"
+    if seed.operator in _INFIX and len(others) == 1:
+        return f"{outer} {_INFIX[seed.operator]} {others[0]}"
+    if seed.constructor is None and re.search(r"^\{\w+\} [-+*/@] ", seed.call):
+        return fill(seed.call, _texts(named) | named.ports | {port: outer})
+    if seed.constructor is None and (seed.call.count(f"{{{port}}}") > 1 or seed.operator == "einsum"):
+        written = _double(fill(seed.call, _texts(named) | named.ports | {port: outer}))
+        return re.sub(r"\b(torch|F)\.", "", written)
+    return f"{_function(seed)}({', '.join([before, *others])})"
 
 
 def _function(seed: Seed) -> str:
-    return seed.operator.replace(" ", "_")
+    return re.sub(r"_?[123]d$", "", seed.operator)
 
 
 def _phrase(named: Named) -> str:

@@ -19,7 +19,7 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.llm.chat import ChatClient, ContextExceeded, Message, Request
-from cuda_agent.tasks.compose.affinity import group
+from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.run import Skipped
 from cuda_agent.tasks.compose.schedule import Schedule
 from cuda_agent.tasks.compose.sizing import Target
@@ -124,12 +124,12 @@ class LanguageModelComposer:
     def _offered(self, count: int, rng: random.Random) -> list[Seed]:
         """Distinct operators over many families, in random order."""
         found: dict[str, Seed] = {}
-        families = sorted({group(seed) for seed in self._seeds})
+        families = sorted({role(seed) for seed in self._seeds})
         if not families:
             raise UsageError("There are no torch seeds", "Run: cuda-agent tasks crawl")
         for _ in range(50 * (count + _SPARE)):
             family = rng.choice(families)
-            seed = rng.choice([item for item in self._seeds if group(item) == family])
+            seed = rng.choice([item for item in self._seeds if role(item) == family])
             found.setdefault(seed.operator, seed)
             if len(found) == count + _SPARE:
                 break

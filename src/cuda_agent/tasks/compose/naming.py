@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.chain import Step, used_names
 from cuda_agent.tasks.compose.layouts import Unsolvable, leading, names_of, variables
 from cuda_agent.tasks.compose.sizes import word_for
@@ -17,19 +18,27 @@ from cuda_agent.tasks.records import Port, Seed
 
 #: parameters that are sizes, so constants of the module; every other one is written where it is used.
 _SIZE = re.compile(
-    r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|layers)|d_model|inner|kdim|vdim)"
+    r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|classes)|d_model|vocabulary)"
 )
 _LAYERS = {
     "convolution": "conv", "normalization": "norm", "pooling": "pool", "activation": "activation", "loss": "loss",
-    "recurrent": "rnn", "attention": "attention", "embedding": "embedding", "upsampling": "upsample",
+    "recurrent": "rnn", "attention": "attention", "padding": "pad", "resampling": "upsample", "distance": "distance",
+    "sliding": "unfold",
 }  # fmt: skip
 _BY_OPERATOR = {
     "linear": "linear", "bilinear": "bilinear", "softmax": "softmax", "embedding": "embedding", "lstm": "lstm",
-    "gru": "gru", "prelu": "prelu", "glu": "glu", "pixel_shuffle": "shuffle", "identity": "identity",
+    "gru": "gru", "pixel_shuffle": "shuffle", "pixel_unshuffle": "unshuffle", "channel_shuffle": "shuffle",
+    "fold": "fold", "transformer": "transformer", "transformer_encoder": "encoder", "transformer_decoder": "decoder",
+    "transformer_encoder_layer": "encoder", "transformer_decoder_layer": "decoder", "cosine_similarity": "similarity",
+    "embedding_bag": "embedding", "lstm_cell": "cell", "gru_cell": "cell", "rnn_cell": "cell",
 }  # fmt: skip
 _SECOND = {
     "add": ("residual", "bias"), "mul": ("gate", "scale"), "sub": ("offset", "mean"), "div": ("scale", "norm"),
     "matmul": ("weight", "projection"), "bmm": ("weight", "keys"), "maximum": ("other",), "minimum": ("other",),
+    "mm": ("weight",), "addmm": ("weight",), "baddbmm": ("weight",), "einsum": ("weight", "keys"), "inner": ("weight",),
+    "tensordot": ("weight",), "pow": ("exponent",), "lerp": ("end",), "where": ("other",), "fmax": ("other",),
+    "fmin": ("other",), "cdist": ("other", "centres"), "cosine_similarity": ("other",),
+    "pairwise_distance": ("other",), "cat": ("other",), "stack": ("other",), "rsub": ("other",),
 }  # fmt: skip
 _VAGUE = frozenset(("y", "z", "other", "input2", "b"))
 _MORE = ("y", "z", "w", "u", "v")
@@ -106,9 +115,10 @@ def _step(
     seed, first = step.seed, step.seed.ports[0]
     named = dimensions(first.layout)[1]
     known: dict[str, str] = {}
+    derived: dict[str, str] = {}
     for text, symbol in zip(named, current[len(current) - len(named) :], strict=True):
         if text.isidentifier() and symbol is not None:
-            known[text] = symbol
+            (known if symbol.isidentifier() else derived)[text] = symbol
     for letter, key in free.items():
         known[letter] = names.add(sized.named[key], sized.sizes[key]) if key[0] else _same(names, sized, key)
     needed = [item for item in used_names(seed) if item in step.names]
@@ -135,7 +145,7 @@ def _step(
         constant(symbol) if symbol else str(size)
         for symbol, size in zip(current, leading(first.layout, step.shapes[0]), strict=False)
     ]
-    shapes = {port.name: _shape(port, texts, step, before) for port in seed.ports[1:]}
+    shapes = {port.name: _shape(port, derived | texts, step, before) for port in seed.ports[1:]}
     names.steps.append(Named(step, layer, ports, texts, frozenset(sizes), shapes))
     return _after(step, texts, sizes, current)
 
@@ -191,26 +201,50 @@ def _written(expression: str, texts: dict[str, str]) -> str:
 def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: list[str | None]) -> list[str | None]:
     """What the dimensions of the output are called: by the parameter that makes them, or as they came in."""
     before, after = step.shapes[0], tuple(step.outputs[0].shape)
-    made = {step.names[item]: texts[item] for item in sizes if item.startswith(("out_", "embed", "hidden"))}
+    made = {
+        step.names[item]: texts[item] for item in sizes if item.startswith(("out_", "embed", "hidden", "num_classes"))
+    }
     new = {step.names[item]: texts[item] for item in sizes if item in step.link.free}
     feature = (
         1 if step.seed.family in ("convolution", "normalization", "pooling") and len(after) > 2 else len(after) - 1
     )
+    moved = _moved(before, after, current)
+    return [
+        made[size] if place == feature and size in made else moved[place] or new.get(size)
+        for place, size in enumerate(after)
+    ]
+
+
+def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | None]) -> list[str | None]:
+    """For each dimension of the output the text of the input's that it is, or that it is a part or a multiple of."""
+    if len(before) == len(after) and sorted(before) != sorted(after):
+        return [_part(old, new, symbol) for old, new, symbol in zip(before, after, current, strict=True)]
     found: list[str | None] = []
-    for place, size in enumerate(after):
-        if place == feature and size in made:
-            found.append(made[size])
-        elif len(before) == len(after) and before[place] == size and current[place] is not None:
-            found.append(current[place])
-        else:
-            moved = [symbol for symbol, old in zip(current, before, strict=True) if symbol and old == size]
-            found.append(new.get(size) or (moved[0] if moved else None))
+    free = list(zip(before, current, strict=True))
+    if len(before) == len(after) and tuple(before) == tuple(after):
+        return list(current)
+    for size in after:
+        pair = next((pair for pair in free if pair[0] == size), None)
+        found.append(None if pair is None else pair[1])
+        if pair is not None:
+            free.remove(pair)
     return found
+
+
+def _part(old: int, new: int, symbol: str | None) -> str | None:
+    """`height // 2` where that many are left, `2 * height` where there are twice as many."""
+    if symbol is None or old == new:
+        return symbol
+    if not symbol.isidentifier() or new == 1:
+        return None
+    if old // new > 1 and old // (old // new) == new:
+        return f"{symbol} // {old // new}"
+    return f"{new // old} * {symbol}" if new % old == 0 else None
 
 
 def _layer_names(seeds: Sequence[Seed]) -> list[str]:
     """Attributes: `conv`, `norm`, `linear`; numbered where a name would stand twice."""
-    plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(seed.family) or _slug(seed.operator) for seed in seeds]
+    plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(role(seed)) or _slug(seed.operator) for seed in seeds]
     held = [item for item, seed in zip(plain, seeds, strict=True) if seed.constructor is not None]
     counts: dict[str, int] = {}
     found = []

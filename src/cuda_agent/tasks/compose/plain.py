@@ -17,21 +17,31 @@ _KNOWN = {
     "keepdim": False, "approximate": "none", "largest": True, "descending": False, "sorted": True, "stable": False,
     "diagonal": 0, "offset": 0, "beta": 1.0, "threshold": 20.0, "right": False, "reduction": "mean", "stride": None,
     "dilation": 1, "groups": 1, "ceil_mode": False, "count_include_pad": True, "correction": 1,
+    "alpha": 1, "value": 1, "num_layers": 1, "bidirectional": False, "nonlinearity": "tanh",
 }  # fmt: skip
 
 
 def without_defaults(text: str) -> str:
-    """The call without those of its last keyword arguments that are the callee's defaults; any other text as it is."""
-    tree = ast.parse(text, mode="eval").body
-    if not isinstance(tree, ast.Call) or not tree.keywords:
-        return text
-    defaults = _defaults(ast.unparse(tree.func)) if _named(tree.func) else _KNOWN
-    kept = [item for item in tree.keywords if not _is_default(item, defaults)]
-    if len(kept) == len(tree.keywords):
-        return text
-    callee = ast.get_source_segment(text, tree.func) or ""
-    arguments = [ast.get_source_segment(text, item) or "" for item in (*tree.args, *kept)]
-    return f"{callee}({', '.join(arguments)})"
+    """The text without those keyword arguments of its calls that are the callee's defaults."""
+    spans = []
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        if not isinstance(node, ast.Call) or not (node.args or node.keywords):
+            continue
+        defaults = _defaults(ast.unparse(node.func)) if _named(node.func) else _KNOWN
+        parts: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+        dropped = [isinstance(item, ast.keyword) and _is_default(item, defaults) for item in parts]
+        for place, item in enumerate(parts):
+            if not dropped[place]:
+                continue
+            start, end = item.col_offset, item.end_col_offset or 0
+            if place and not all(dropped[:place]):
+                start = parts[place - 1].end_col_offset or 0
+            elif place + 1 < len(parts):
+                end = parts[place + 1].col_offset
+            spans.append((start, end))
+    for start, end in sorted(spans, reverse=True):
+        text = text[:start] + text[end:]
+    return text
 
 
 def _named(node: ast.expr) -> bool:
@@ -59,7 +69,7 @@ def _defaults(path: str) -> dict[str, Any]:
     for part in rest:
         found = getattr(found, part, None)
     try:
-        parameters = inspect.signature(found).parameters.values()  # type: ignore[arg-type]
+        parameters = inspect.signature(found).parameters.values()
     except (TypeError, ValueError):
         return _KNOWN
     told = {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}

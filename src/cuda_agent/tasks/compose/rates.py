@@ -33,7 +33,9 @@ class Rates(Record):
 
     def predict_us(self, step: Step) -> float:
         """Microseconds of one operator."""
-        return max(step.moved / self.memory_tb_s, step.flops / self._tflops(step)) * 1e-6 + self.launch_us
+        busy_us = max(step.moved / self.memory_tb_s, step.flops / self._tflops(step)) * 1e-6
+        launches = 3 * int(step.names.get("T", 1)) if step.seed.family == "recurrent" else 1
+        return busy_us + launches * self.launch_us
 
     def _tflops(self, step: Step) -> float:
         if step.seed.family == "convolution":
@@ -85,7 +87,7 @@ def memory_bytes(steps: Sequence[Step]) -> int:
         for index, (port, shape) in enumerate(zip(step.seed.ports, step.shapes, strict=True))
         if position == 0 or index > 0
     )
-    made = sum(tensor.numel() * tensor.element_size() for step in steps for tensor in step.outputs)
+    made: int = sum(tensor.numel() * tensor.element_size() for step in steps for tensor in step.outputs)
     return given + made + 4 * sum(step.weights for step in steps)
 
 

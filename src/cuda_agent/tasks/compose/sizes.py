@@ -4,75 +4,94 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cuda_agent.tasks.compose.chain import Plan
 from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.records import Seed
 
-#: word -> what is drawn first, and the bounds within which it may be scaled.
-_RANGES: dict[str, tuple[tuple[int, ...], int, int]] = {
-    "batch": ((8, 16, 32, 48, 64, 128), 1, 1024),
-    "rows": ((2048, 4096, 8192, 16384), 128, 1 << 22),
-    "tokens": ((4096, 8192, 16384, 32768), 256, 1 << 20),
-    "length": ((512, 1024, 1536, 2048, 4096), 64, 32768),
-    "frames": ((4096, 8192, 16384, 32000), 256, 1 << 20),
-    "heads": ((8, 12, 16, 32), 4, 64),
-    "channels": ((32, 64, 96, 128, 192, 256), 3, 1024),
-    "depth": ((8, 16, 32), 4, 128),
-    "height": ((28, 32, 56, 64, 112, 128, 224), 7, 1024),
-    "width": ((28, 32, 56, 64, 112, 128, 224), 7, 1024),
-    "features": ((512, 768, 1024, 1536, 2048, 4096, 8192), 64, 16384),
-    "hidden": ((768, 1024, 1536, 2048, 4096), 128, 12288),
-    "inner": ((512, 1024, 1536, 2048, 4096), 128, 16384),
-    "columns": ((512, 1024, 2048, 3072, 4096), 128, 16384),
-    "classes": ((1000, 4096, 10000, 32000), 10, 131072),
-    "vocabulary": ((16384, 32000, 50304), 1000, 262144),
+
+@dataclass(frozen=True)
+class Range:
+    """`drawn`: sizes to begin with. It is scaled between `least` and `usual`; up to `most` where nothing else helps."""
+
+    drawn: tuple[int, ...]
+    least: int
+    usual: int
+    most: int
+
+
+_RANGES = {
+    "batch": Range((8, 16, 32, 48, 64, 128), 1, 256, 4096),
+    "rows": Range((4096, 8192, 16384, 32768), 128, 1 << 18, 1 << 28),
+    "tokens": Range((4096, 8192, 16384, 32768), 256, 1 << 18, 1 << 22),
+    "length": Range((512, 1024, 1536, 2048, 4096), 64, 16384, 1 << 18),
+    "samples": Range((4096, 8192, 16384, 32000), 256, 1 << 18, 1 << 22),
+    "steps": Range((64, 128, 256, 512), 16, 1024, 4096),
+    "keys": Range((512, 1024, 2048), 64, 8192, 32768),
+    "channels": Range((32, 64, 96, 128, 192, 256), 3, 512, 2048),
+    "depth": Range((8, 16, 32), 4, 64, 128),
+    "height": Range((28, 32, 56, 64, 112, 128, 224), 7, 512, 2048),
+    "width": Range((28, 32, 56, 64, 112, 128, 224), 7, 512, 2048),
+    "features": Range((512, 768, 1024, 1536, 2048, 4096, 8192), 64, 8192, 32768),
+    "hidden": Range((768, 1024, 1536, 2048, 4096), 64, 8192, 16384),
+    "inner": Range((512, 1024, 1536, 2048, 4096), 64, 8192, 32768),
+    "columns": Range((512, 1024, 2048, 3072, 4096), 64, 8192, 32768),
+    "classes": Range((1000, 4096, 10000, 32000), 10, 65536, 1 << 18),
+    "input_size": Range((128, 256, 512), 64, 1024, 4096),
+    "hidden_size": Range((256, 512, 1024), 64, 1024, 4096),
+    "picks": Range((64, 128, 256), 8, 4096, 1 << 16),
 }
-_OTHER = ((16, 32, 64, 128), 2, 16384)
+_OTHER = Range((16, 32, 64, 128), 2, 16384, 1 << 20)
+#: words whose sizes nobody scales: they stand as they are drawn.
+_FIXED = frozenset(("heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots"))
 #: what is scaled first to meet a time.
-_ORDER = (
-    "rows", "tokens", "batch", "frames", "length", "depth", "height", "columns", "features", "hidden", "channels", "inner",
-    "classes",
-)  # fmt: skip
+_ORDER = ("rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "keys", "columns", "picks")
 #: odd factors of natural sizes, and how often each is taken.
 _FACTORS = {1: 8.0, 3: 3.0, 5: 1.0, 7: 1.0}
-_MATRIX = {"M": "rows", "K": "inner", "P": "columns"}
-_SPATIAL = {"C": "channels", "D": "depth", "H": "height", "W": "width", "L": "length", "T": "frames"}
-_PLAIN = {
-    "L": "length",
-    "T": "length",
-    "S": "length",
-    "E": "embedding",
-    "V": "vocabulary",
-    "D": "features",
-    "Q": "queries",
-}
+_FEW_FACTORS = {1: 8.0, 3: 2.0}
+#: sizes that networks also have: factors of a drawn size.
+_SIDESTEPS = (0.75, 1.25, 1.5, 1.75)
+_SIDESTEPPING = frozenset(("features", "hidden", "inner", "columns", "length", "tokens", "rows"))
+
+_IMAGE = {"N": "batch", "B": "batch", "C": "channels", "O": "out_channels", "Z": "depth", "H": "height", "W": "width"}
+_SIGNAL = {"N": "batch", "C": "channels", "O": "out_channels", "L": "length"}
+_BY_FAMILY = {
+    "attention": {"B": "batch", "G": "heads", "T": "length", "S": "keys", "K": "head_dim", "D": "hidden"},
+    "recurrent": {"B": "batch", "N": "batch", "T": "steps", "D": "input_size", "E": "hidden_size"},
+    "matrix product": {
+        "B": "batch", "G": "heads", "N": "rows", "M": "rows", "K": "inner", "P": "columns", "D": "features",
+        "E": "out_features", "T": "length", "S": "keys",
+    },
+    "loss": {"N": "batch", "C": "classes", "D": "features"},
+    "indexing": {"N": "rows", "B": "batch", "T": "length", "D": "features", "K": "picks", "M": "picks", "V": "vocabulary"},
+}  # fmt: skip
+_BY_LETTER = {
+    "N": "rows", "B": "batch", "T": "length", "L": "length", "D": "features", "C": "channels", "E": "out_features",
+    "M": "columns", "K": "slots", "V": "vocabulary", "S": "keys", "H": "height", "W": "width", "Z": "depth",
+}  # fmt: skip
 
 
 def word_for(seed: Seed, name: str) -> str:
     """What a person calls a dimension of this seed: `height` for the H of an image, `inner` for the K of a product."""
     if len(name) > 1:
         return name
-    inside = next((names for port in seed.ports if name in (names := names_of(port.layout))), (name,))
     first = names_of(seed.ports[0].layout)
-    if name in ("N", "B"):
-        return "batch" if len(inside) != 2 or "L" in inside else "rows"
-    if "H" in first and "W" in first and name in _SPATIAL:
-        return _SPATIAL[name]
-    if name in _MATRIX and {"M", "K"} <= {letter for port in seed.ports for letter in names_of(port.layout)}:
-        return _MATRIX[name]
-    if name == "C":
-        if "L" in first:
-            return "channels"
-        return "classes" if seed.family == "loss" else "features"
-    if name == "H":
-        return "heads"
-    return _PLAIN.get(name, name.lower())
+    if "H" in first and "W" in first and name in _IMAGE:
+        return _IMAGE[name]
+    if "L" in first and "C" in first and name in _SIGNAL:
+        return _SIGNAL[name]
+    if name == "M" and "N" in first:
+        return "picks" if seed.family == "indexing" else "columns"
+    return _BY_FAMILY.get(seed.family, {}).get(name) or _BY_LETTER.get(name, name.lower())
 
 
 def draw(seed: Seed, name: str, word: str, rng: random.Random) -> int:
     """A first size, before the time is met."""
-    return rng.choice(seed.sizes.get(name) or _RANGES.get(word, _OTHER)[0])
+    found = rng.choice(seed.sizes.get(name) or _RANGES.get(word, _OTHER).drawn)
+    if word in _SIDESTEPPING and rng.random() < 0.3 and found % 8 == 0:
+        return int(found * rng.choice(_SIDESTEPS))
+    return found
 
 
 def words(plan: Plan) -> dict[tuple[int, str], str]:
@@ -88,24 +107,37 @@ def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tupl
     ranks = {word: place for place, word in enumerate(_ORDER)}
     groups: list[tuple[float, tuple[tuple[int, str], ...]]] = []
     for key, word in named.items():
-        if word == "height":
-            groups.append((ranks[word], tuple(other for other in named if named[other] in ("height", "width"))))
-        elif word in ranks:
-            # A little disorder: not every task is made larger by its batch.
-            groups.append((ranks[word] + rng.choice((0.0, 0.0, 3.5)), (key,)))
+        if word in _FIXED:
+            continue
+        # A little disorder: not every task is made larger by its batch.
+        rank = ranks.get(word, len(ranks)) + rng.choice((0.0, 0.0, 6.5))
+        together = (
+            tuple(other for other in named if named[other] in ("height", "width")) if word == "height" else (key,)
+        )
+        groups.append((rank, together))
     return [group for _, group in sorted(groups, key=lambda item: item[0])]
 
 
-def scaled(size: int, factor: float, word: str, rng: random.Random) -> int:
-    """A natural size near `size * factor`, within the word's bounds."""
-    _, least, most = _RANGES.get(word, _OTHER)
-    return natural(min(max(size * factor, least), most), rng, least, most)
+def reaches(named: dict[tuple[int, str], str]) -> dict[tuple[int, str], str]:
+    """The word whose range each unknown has. A batch of plain vectors may be as large as rows are."""
+    found = set(named.values())
+    plain = not found & {"length", "height", "channels", "samples", "steps", "rows", "tokens", "keys", "columns"}
+    return {key: "rows" if word == "batch" and plain else word for key, word in named.items()}
 
 
-def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40) -> int:
-    """A power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two more often than others."""
+def scaled(size: int, factor: float, word: str, rng: random.Random, *, far: bool = False) -> int:
+    """A natural size near `size * factor`, within the word's usual bounds; `far`: within its widest."""
+    room = _RANGES.get(word, _OTHER)
+    most = max(room.most if far else room.usual, size)
+    least = min(room.least, size)
+    return natural(min(max(size * factor, least), most), rng, least, most, few=word == "batch")
+
+
+def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40, *, few: bool = False) -> int:
+    """A power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two more often than others. `few`:
+    without 5 and 7."""
     near = {}
-    for factor, weight in _FACTORS.items():
+    for factor, weight in (_FEW_FACTORS if few else _FACTORS).items():
         for power in range(41):
             found = factor << power
             if least <= found <= most and size / 1.25 <= found <= size * 1.25:
@@ -118,14 +150,14 @@ def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40
 def lead_for(layout: str, following: Sequence[Seed], rng: random.Random) -> tuple[str, ...]:
     """Words for what stands before the named dimensions of a first tensor, so that the operators that follow can take
     it: images before a 2-D convolution, rows or sequences before a linear layer."""
-    wanted = next((seed.ports[0].layout for seed in following if not seed.ports[0].layout.startswith("*")), None)
-    if layout == "*" and wanted is not None:
-        seed = next(seed for seed in following if seed.ports[0].layout == wanted)
-        return tuple(word_for(seed, name) for name in names_of(wanted))
-    if wanted is not None:
-        missing = names_of(wanted)[: -len(names_of(layout)) or None]
-        seed = next(seed for seed in following if seed.ports[0].layout == wanted)
-        return tuple(word_for(seed, name) for name in missing)
+    settled = next((seed for seed in following if not seed.ports[0].layout.startswith("*")), None)
+    if settled is not None:
+        wanted = [word_for(settled, name) for name in names_of(settled.ports[0].layout)]
+        named = next(seed for seed in following if names_of(seed.ports[0].layout))
+        if named is not settled:
+            # What stands between changes the last dimension, or may.
+            wanted[-1:] = [word_for(named, names_of(named.ports[0].layout)[-1])]
+        return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_of(layout)))])
     if layout == "*":
         last = any(seed.ports[0].layout.startswith("* ") for seed in following)
         shapes = [("rows", "features"), ("batch", "length", "hidden")]

@@ -14,8 +14,9 @@ from cuda_agent.tasks.compose.rates import H200, Rates, memory_bytes
 from cuda_agent.tasks.records import Cost
 
 _CLOSE = 1.25
-_TURNS = 12
-_LARGEST_STEP = 16.0
+_TURNS = 16
+#: sizes grow in turn, none by more than this at once.
+_LARGEST_STEP = 4.0
 
 
 class Target(Record):
@@ -45,7 +46,7 @@ def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
     """
     named = natural.words(plan)
     sizes = _first(plan, named, rng)
-    order = natural.scalable(named, rng)
+    order, reaches = natural.scalable(named, rng), natural.reaches(named)
     wanted_us: float | None = None
     best: Sized | None = None
     for _ in range(_TURNS):
@@ -58,7 +59,7 @@ def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
         if best is not None and _apart(best.cost, wanted_us) < math.log(_CLOSE):
             break
         factor = min(wanted_us / cost.predicted_us, room if room >= 1 else 0.8 * room)
-        if not _scale(sizes, named, order, min(max(factor, 1 / _LARGEST_STEP), _LARGEST_STEP), rng):
+        if not _scale(sizes, reaches, order, min(max(factor, 1 / _LARGEST_STEP), _LARGEST_STEP), rng):
             break
     if best is None or not target.low_ms <= best.cost.predicted_us / 1000 <= target.high_ms:
         raise Unsolvable("no sizes for this time")
@@ -92,20 +93,22 @@ def _apart(cost: Cost, wanted_us: float) -> float:
 
 def _scale(
     sizes: dict[tuple[int, str], int],
-    named: dict[tuple[int, str], str],
+    reaches: dict[tuple[int, str], str],
     order: list[tuple[tuple[int, str], ...]],
     factor: float,
     rng: random.Random,
 ) -> bool:
-    """Change the first group that can still move; False when none can."""
-    for group in order:
-        part = factor ** (1 / len(group))
-        moved = {key: natural.scaled(sizes[key], part, named[key], rng) for key in group}
-        if len({sizes[key] for key in group}) == 1:
-            moved = dict.fromkeys(group, next(iter(moved.values())))
-        if all(_moves(sizes[key], moved[key], part) for key in group):
-            sizes.update(moved)
-            return True
+    """Change the first group that can still move, which then goes to the end; False when none can."""
+    for far in (False, True):
+        for group in list(order):
+            part = factor ** (1 / len(group))
+            moved = {key: natural.scaled(sizes[key], part, reaches[key], rng, far=far) for key in group}
+            if len({sizes[key] for key in group}) == 1:
+                moved = dict.fromkeys(group, next(iter(moved.values())))
+            if all(_moves(sizes[key], moved[key], part) for key in group):
+                sizes.update(moved)
+                order.append(order.pop(order.index(group)))
+                return True
     return False
 
 
