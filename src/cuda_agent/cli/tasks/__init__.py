@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import typer
 
-from cuda_agent.cli.tasks import build, compose, crawl, filter, merge
+from cuda_agent.cli.tasks import (
+    build,
+    compose,
+    crawl,
+    decontaminate,
+    export,
+    filter,
+    fingerprint,
+    import_,
+    merge,
+    stats,
+)
 
 app = typer.Typer(
     name="tasks",
@@ -26,3 +37,8 @@ app.command("compose")(compose.command)
 app.command("filter")(filter.command)
 app.command("merge")(merge.command)
 app.command("build")(build.command)
+app.command("decontaminate")(decontaminate.command)
+app.command("fingerprint")(fingerprint.command)
+app.command("export")(export.command)
+app.command("import")(import_.command)
+app.command("stats")(stats.command)

@@ -17,6 +17,8 @@ from cuda_agent.tasks.decontaminate.graphhash import graph_hash
 from cuda_agent.tasks.decontaminate.reading import Source
 from cuda_agent.tasks.decontaminate.references import Capture, source_id
 
+#: what a task's process may hold where nothing else is said.
+MEMORY_MIB = 16384
 _LIMIT_S = 120.0
 #: tasks after which progress is told.
 _STEP = 25

@@ -1,0 +1,193 @@
+"""The published form: one parquet file for each split, and a dataset card; the same bytes for the same tasks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.stack import Stack
+from cuda_agent.tasks.choose import choose as at_published_shares
+from cuda_agent.tasks.compose.run import ComposeSettings
+from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
+from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_similarities, read_tasks, stack_name
+from cuda_agent.tasks.dataset.splits import SPLITS, split_of
+from cuda_agent.tasks.decontaminate.reading import arrow
+from cuda_agent.tasks.decontaminate.stage import Decontamination
+from cuda_agent.tasks.filter.measurements import Measured
+from cuda_agent.tasks.records import DatasetTask, Similarity
+
+#: name -> type, and what it means, for the card.
+COLUMNS = {
+    "ops": ("string", "the seeds that the task is made of, in order, as a JSON list"),
+    "data_source": ("string", "`torch#N`: N operators of torch; `transformers#1`: one module of transformers"),
+    "code": ("string", "the task: `Model`, `get_inputs`, `get_init_inputs` (KernelBench's convention)"),
+    "key": ("string", "hash of the code and its tolerances"),
+    "name": ("string", "a readable name, unique"),
+    "composer": ("string", "who composed it"),
+    "seed": ("int64", "of the composer's random choices"),
+    "number": ("int64", "its place in the composer's stream; with `seed` it reproduces the task"),
+    "flops": ("double", "operations of one forward pass in eager"),
+    "bytes": ("double", "bytes that eager's kernels read and write in it"),
+    "predicted_us": ("double", "predicted eager time, µs"),
+    "eager_us": ("double", "measured eager time, µs"),
+    "eager_low_us": ("double", "lower end of its 95 % interval, µs"),
+    "eager_high_us": ("double", "upper end of its 95 % interval, µs"),
+    "peak_memory_bytes": ("int64", "of one eager call, weights and inputs included"),
+    "stack": ("string", "hash of the hardware and software that it was measured on"),
+    "graph_hash": ("string", "of the operator graph with shapes abstracted"),
+    "graph_operators": ("string", "operators of the graph, as a JSON list"),
+    "similarity": ("double", "to the nearest evaluation task, of syntax trees, 0 to 1"),
+    "split": ("string", "train, validation or test, by operator graph"),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The tasks that are published, with all that is known of them."""
+
+    tasks: list[DatasetTask]
+    measured: Measured
+    similarities: dict[str, Similarity]
+    account: Decontamination
+
+    @property
+    def graphs(self) -> dict[str, str]:
+        return graphs_of(self.measured)
+
+
+def choose(folder: Path, *, stack: str | None = None, count: int | None = None) -> Chosen:
+    """Tasks that passed every filter and both comparisons, or `count` of them at the published shares.
+
+    Raises UsageError where a stage is missing, or too few have passed; StoreError.
+    """
+    measured = measured_on(folder, stack)
+    if measured is None:
+        raise UsageError(f"{folder} has no measurements", f"Run: cuda-agent tasks filter {folder}")
+    similarities = read_similarities(folder)
+    if similarities is None:
+        raise UsageError(f"{folder} was not decontaminated", f"Run: cuda-agent tasks decontaminate {folder}")
+    passed = passing(read_tasks(folder), measured)
+    unknown = [task.task.name for task in passed if task.task.key not in similarities]
+    if unknown:
+        raise UsageError(
+            f"{len(unknown)} tasks were not compared with the evaluation set, such as {unknown[0]}",
+            f"Run: cuda-agent tasks decontaminate {folder}",
+        )
+    clean = [task for task in passed if similarities[task.task.key].finding is None]
+    if not clean:
+        raise UsageError(f"No task of {folder} passed everything", "`cuda-agent tasks stats` says at which rule")
+    chosen = clean if count is None else at_published_shares(clean, count)
+    if chosen is None:
+        raise UsageError(
+            f"{len(clean)} tasks passed everything, too few of some kind for {count} at the published shares",
+            "Compose more, or leave out --count",
+        )
+    return Chosen(chosen, measured, similarities, Decontamination.read(folder))
+
+
+def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
+    """Writes `train.parquet`, `validation.parquet`, `test.parquet` (those that hold a task) and `README.md`; tasks by
+    split. Raises StoreError."""
+    pyarrow = arrow()
+    seed = ComposeSettings.read(folder).seed if (folder / ComposeSettings.file_name).exists() else 0
+    rows = [_row(task, chosen, seed) for task in chosen.tasks]
+    schema = pyarrow.schema([(name, getattr(pyarrow, _arrow_type(kind))()) for name, (kind, _) in COLUMNS.items()])
+    counts = {}
+    for split in SPLITS:
+        mine = [row for row in rows if row["split"] == split]
+        path = out / f"{split}.parquet"
+        if not mine:
+            path.unlink(missing_ok=True)
+            continue
+        counts[split] = len(mine)
+        table = pyarrow.Table.from_pylist(mine, schema=schema)
+        buffer = io.BytesIO()
+        pyarrow.parquet.write_table(table, buffer, compression="zstd", compression_level=19, store_schema=False)
+        write_durably(path, buffer.getvalue())
+    write_durably(out / "README.md", card(chosen, counts))
+    return counts
+
+
+def _arrow_type(kind: str) -> str:
+    return {"double": "float64"}.get(kind, kind)
+
+
+def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
+    measurement = chosen.measured.by_key[task.task.key]
+    graph = measurement.graph_hash or f"none {task.task.key}"
+    cost = task.cost
+    return {
+        "ops": json.dumps(list(task.ops)),
+        "data_source": task.data_source,
+        "code": task.task.source,
+        "key": task.task.key,
+        "name": task.task.name,
+        "composer": task.composer,
+        "seed": seed,
+        "number": task.number,
+        "flops": cost.flops if cost else None,
+        "bytes": cost.bytes if cost else None,
+        "predicted_us": cost.predicted_us if cost else None,
+        "eager_us": measurement.eager_us,
+        "eager_low_us": measurement.eager_low_us,
+        "eager_high_us": measurement.eager_high_us,
+        "peak_memory_bytes": measurement.peak_memory_bytes,
+        "stack": stack_name(chosen.measured),
+        "graph_hash": measurement.graph_hash,
+        "graph_operators": json.dumps(list(measurement.graph_operators)),
+        "similarity": chosen.similarities[task.task.key].similarity,
+        "split": split_of(graph),
+    }
+
+
+def card(chosen: Chosen, counts: dict[str, int]) -> str:
+    """The dataset card, with what `datasets` needs to load the files."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cuda_agent.tasks.dataset", "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("card.md.j2").render(
+        counts=counts,
+        total=len(chosen.tasks),
+        size=_size(len(chosen.tasks)),
+        columns=COLUMNS,
+        shares=shares(chosen.tasks),
+        seeds=len({seed for task in chosen.tasks for seed in task.ops}),
+        graphs=len({chosen.graphs.get(task.task.key) for task in chosen.tasks}),
+        account=chosen.account,
+        stack=_stack(chosen.measured.stack),
+        stack_hash=stack_name(chosen.measured),
+    )
+
+
+def shares(tasks: Sequence[DatasetTask]) -> dict[str, tuple[int, float, float]]:
+    """By origin: tasks, their percent, the published percent."""
+    counts = Counter(task.task.origin for task in tasks)
+    published = {f"torch#{kind}" if kind else "transformers#1": share for kind, share in PUBLISHED_SHARES.items()}
+    others = sorted(set(counts) - set(published))
+    total = max(1, len(tasks))
+    return {o: (counts[o], 100 * counts[o] / total, published.get(o, 0.0)) for o in [*published, *others]}
+
+
+def _size(count: int) -> str:
+    for limit, name in ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
+        if count < limit:
+            return name
+    return "100K<n<1M"
+
+
+def _stack(stack: Stack) -> str:
+    gpu = f"{stack.gpus[0].name}, driver {stack.driver}" if stack.gpus else stack.cpu
+    return f"{gpu}, torch {stack.torch}, Python {stack.python}"

@@ -1,0 +1,74 @@
+"""The published data set's format, read as candidates."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.compose.run import CANDIDATES_FILE
+from cuda_agent.tasks.decontaminate.reading import read_parquet
+from cuda_agent.tasks.records import DatasetTask
+
+PUBLISHED = ("ops", "data_source", "code")
+_LONGEST = 60
+
+
+def read_published(path: Path) -> list[DatasetTask]:
+    """The tasks of a parquet file with the columns `ops`, `data_source` and `code`, in its order. Their code isn't
+    executed. Raises UsageError, StoreError."""
+    if not path.is_file():
+        raise UsageError(f"No such file: {path}", "Give a parquet file")
+    table = read_parquet(path)
+    missing = [name for name in PUBLISHED if name not in table.column_names]
+    if missing:
+        raise StoreError(f"{path} has no column {', '.join(missing)}", f"It needs {', '.join(PUBLISHED)}")
+    if table.num_rows == 0:
+        raise UsageError(f"{path} holds no task", "Give another file")
+    return [_task(row, number, path) for number, row in enumerate(table.to_pylist())]
+
+
+def write_candidates(folder: Path, tasks: list[DatasetTask]) -> Path:
+    """`candidates.jsonl` of a new folder. Raises UsageError where it is there already, StoreError."""
+    path = folder / CANDIDATES_FILE
+    if path.exists():
+        raise UsageError(f"{path} exists", "Import into another folder")
+    write_durably(path, "".join(task.model_dump_json() + "\n" for task in tasks))
+    return path
+
+
+def _task(row: dict[str, Any], number: int, path: Path) -> DatasetTask:
+    code = row["code"]
+    if not isinstance(code, str) or not code.strip():
+        raise StoreError(f"{path}, row {number}: `code` is empty", "Restore the file")
+    ops = _operators(row["ops"])
+    words = "_".join(re.sub(r"\W+", "_", op.rsplit(".", 1)[-1]).strip("_").lower() for op in ops)
+    name = row.get("name") or f"{number:05d}_{words}"[:_LONGEST].rstrip("_")
+    task = Task(name=name, source=code, origin=str(row["data_source"]), operators=ops, split=row.get("split"))
+    return DatasetTask(
+        task=task,
+        ops=ops,
+        composer=str(row.get("composer") or "imported"),
+        number=int(row["number"]) if row.get("number") is not None else number,
+    )
+
+
+def _operators(value: Any) -> tuple[str, ...]:
+    """From a list, or a text that holds one: JSON, Python, or words between commas."""
+    if isinstance(value, list | tuple):
+        return tuple(map(str, value))
+    text = str(value or "").strip()
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list | tuple):
+            return tuple(map(str, found))
+        return (str(found),)
+    return tuple(word.strip() for word in text.split(",") if word.strip())

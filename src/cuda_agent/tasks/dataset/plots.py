@@ -1,0 +1,216 @@
+"""Plots of a data set as SVG files, readable on light and dark grounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from cuda_agent.core.files import write_durably
+from cuda_agent.tasks.dataset.stats import Point, Stats, bound_of, logarithmic, ridge_of
+from cuda_agent.tasks.decontaminate.stage import Decontamination
+from cuda_agent.tasks.filter.funnel import Funnel
+
+WIDTH = 760
+_TOP, _LEFT, _RIGHT, _BOTTOM = 62, 64, 20, 46
+_BAR, _GAP = 14, 8
+_MOST_POINTS = 3000
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A named number; `second`: another, drawn behind as a mark. `note`: what stands at its end."""
+
+    name: str
+    value: float
+    note: str
+    second: float | None = None
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on an axis, in pixels."""
+
+    at: float
+    text: str
+
+
+def write_plots(stats: Stats, out: Path) -> list[Path]:
+    """Those for which there are numbers. Raises StoreError."""
+    plots = {
+        "composition": _composition(stats),
+        "operators": _operators(stats),
+        "roofline": _roofline(stats) if stats.points else None,
+        "times": _times(stats),
+        "funnel": _funnel(stats.funnel) if stats.funnel is not None else None,
+        "similarity": _similarity(stats.decontamination) if stats.decontamination is not None else None,
+    }
+    written = []
+    for name, text in plots.items():
+        if text is not None:
+            written.append(out / f"{name}.svg")
+            write_durably(written[-1], text)
+    return written
+
+
+def _composition(stats: Stats) -> str:
+    bars = [
+        Bar(s.origin, s.percent, f"{s.percent:.2f} %  (published {s.published_percent:.2f} %)", s.published_percent)
+        for s in stats.composition
+    ]
+    return _bars("Composition", f"share of {stats.tasks:,} tasks by origin; the mark is the published share", bars)
+
+
+def _operators(stats: Stats, most: int = 30) -> str:
+    bars = [Bar(name, count, f"{count:,}") for name, count in list(stats.seeds.items())[:most]]
+    largest = stats.largest_seed_percent
+    caption = f"tasks that use a seed; {len(stats.seeds)} seeds, the most frequent in {largest:.1f} % of the tasks"
+    return _bars(f"The {len(bars)} most frequent seeds", caption, bars)
+
+
+def _funnel(funnel: Funnel) -> str:
+    asked = funnel.all.candidates - funnel.all.unknown
+    bars = [Bar("asked", asked, f"{asked:,}")]
+    for stage in funnel.all.stages:
+        lost = f"{stage.left:,}" + (f"  (−{stage.broke:,})" if stage.broke else "")
+        bars.append(Bar(stage.rule.value.replace("_", " "), stage.left, lost))
+    return _bars("Funnel", "candidates that are left after each rule, in the order in which they are asked", bars)
+
+
+def _times(stats: Stats) -> str:
+    measured = [point.eager_us / 1e3 for point in stats.points if point.eager_us is not None]
+    values = measured or [point.predicted_us / 1e3 for point in stats.points]
+    counts, low, high = logarithmic(values, 48)
+    word = "measured" if measured else "predicted"
+    return _histogram(f"Eager time, {word}", "tasks by ms of one forward pass", counts, _decades(low, high))
+
+
+def _similarity(account: Decontamination) -> str:
+    ticks = [Tick(_x(place / 10), f"{place / 10:.1f}") for place in range(11)]
+    caption = f"{account.tasks:,} tasks by similarity to the nearest of {account.references:,}; line: the bound"
+    return _histogram("Similarity to evaluation tasks", caption, account.histogram, ticks, mark=_x(account.threshold))
+
+
+def _roofline(stats: Stats) -> str:
+    points = _thinned(stats.points)
+    height = 430
+    wanted = [(p.flops / max(1.0, p.bytes), _us(p) / 1e3, bound_of(p, stats.rates)) for p in points]
+    _, x_low, x_high = logarithmic([x for x, _, _ in wanted], 1)
+    _, y_low, y_high = logarithmic([y for _, y, _ in wanted], 1)
+
+    def x(value: float) -> float:
+        share = math.log10(max(value, x_low) / x_low) / math.log10(x_high / x_low)
+        return _x(min(1.0, share))
+
+    def y(value: float) -> float:
+        share = math.log10(max(value, y_low) / y_low) / math.log10(y_high / y_low)
+        return height - _BOTTOM - min(1.0, share) * (height - _BOTTOM - _TOP)
+
+    total = max(1, sum(stats.bound.values()))
+    memory, compute = (100 * stats.bound.get(kind, 0) / total for kind in ("memory", "compute"))
+    return _render(
+        "scatter.svg.j2",
+        height=height,
+        title="Roofline class",
+        caption=f"{memory:.0f} % bound by memory, {compute:.0f} % by compute; the line parts them on {stats.rates.name}",
+        points=[(round(x(a), 1), round(y(b), 1), kind) for a, b, kind in wanted],
+        x_ticks=_decades(x_low, x_high),
+        y_ticks=[Tick(y(10.0**e), _power(10.0**e)) for e in _exponents(y_low, y_high)],
+        x_title="operations for each byte",
+        y_title="eager ms",
+        mark=x(ridge_of(stats.rates)) if x_low <= ridge_of(stats.rates) <= x_high else None,
+    )
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    step = max(1, math.ceil(len(points) / _MOST_POINTS))
+    return list(points[::step])
+
+
+def _us(point: Point) -> float:
+    return point.eager_us if point.eager_us is not None else point.predicted_us
+
+
+def _x(share: float) -> float:
+    return _LEFT + share * (WIDTH - _LEFT - _RIGHT)
+
+
+def _exponents(low: float, high: float) -> range:
+    return range(round(math.log10(low)), round(math.log10(high)) + 1)
+
+
+def _decades(low: float, high: float) -> list[Tick]:
+    exponents = _exponents(low, high)
+    width = max(1, len(exponents) - 1)
+    return [Tick(_x((e - exponents[0]) / width), _power(10.0**e)) for e in exponents]
+
+
+def _power(value: float) -> str:
+    return f"{value:,.0f}" if 1 <= value < 1e5 else f"{value:g}"
+
+
+def _bars(title: str, caption: str, bars: Sequence[Bar]) -> str:
+    left = 24 + max((7.2 * len(bar.name) for bar in bars), default=0)
+    room = WIDTH - left - 24 - max((6.6 * len(bar.note) for bar in bars), default=0)
+    most = max((max(bar.value, bar.second or 0) for bar in bars), default=0) or 1
+    return _render(
+        "bars.svg.j2",
+        height=_TOP + len(bars) * (_BAR + _GAP) + 20,
+        title=title,
+        caption=caption,
+        left=left,
+        bar=_BAR,
+        rows=[
+            (
+                _TOP + place * (_BAR + _GAP),
+                bar,
+                round(bar.value / most * room, 1),
+                None if bar.second is None else round(left + bar.second / most * room, 1),
+            )
+            for place, bar in enumerate(bars)
+        ],
+    )
+
+
+def _histogram(
+    title: str, caption: str, counts: Sequence[int], ticks: Sequence[Tick], mark: float | None = None
+) -> str:
+    height = 330
+    floor = height - _BOTTOM
+    most = max(counts, default=0) or 1
+    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(counts))
+    columns = [
+        (round(_LEFT + place * step + 0.5, 1), round(floor - count / most * (floor - _TOP), 1), count)
+        for place, count in enumerate(counts)
+        if count
+    ]
+    steps = sorted({0, round(most / 2), most})
+    return _render(
+        "histogram.svg.j2",
+        height=height,
+        title=title,
+        caption=caption,
+        floor=floor,
+        column=round(step - 1, 1),
+        columns=columns,
+        x_ticks=ticks,
+        y_ticks=[Tick(floor - s / most * (floor - _TOP), f"{s:,}") for s in steps],
+        mark=mark,
+    )
+
+
+def _render(template: str, **values: object) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cuda_agent.tasks.dataset", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(
+        width=WIDTH, axis_left=_LEFT, axis_right=WIDTH - _RIGHT, axis_top=_TOP, axis_bottom=_BOTTOM, **values
+    )

@@ -1,0 +1,171 @@
+"""What a data set is made of: composition, operators, cost, roofline class, times, funnel; from its folder's files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.tasks.compose.rates import Rates, rates_for
+from cuda_agent.tasks.compose.run import ComposeSettings
+from cuda_agent.tasks.dataset.export import shares
+from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_similarities, read_tasks
+from cuda_agent.tasks.dataset.splits import split_of
+from cuda_agent.tasks.decontaminate.stage import Decontamination
+from cuda_agent.tasks.filter.funnel import Funnel, funnel
+from cuda_agent.tasks.records import DatasetTask, Measurement
+
+_QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
+
+
+class Share(Record):
+    """Tasks of one origin, in percent of all, beside the published percent."""
+
+    origin: str
+    tasks: int
+    percent: float
+    published_percent: float
+
+
+class Spread(Record):
+    """Least, tenth, half, nine tenths, most."""
+
+    least: float
+    low: float
+    median: float
+    high: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        ordered = sorted(values)
+        if not ordered:
+            return None
+        picked = (ordered[round(q * (len(ordered) - 1))] for q in _QUANTILES)
+        return cls(**dict(zip(cls.model_fields, picked, strict=True)))
+
+
+class Point(Record):
+    """One task: operations and bytes of a pass, measured µs where it was measured."""
+
+    flops: float
+    bytes: float
+    predicted_us: float
+    eager_us: float | None = None
+
+
+class Stats(StoredRecord):
+    """Of the tasks that passed everything that was asked so far. `seeds`, `operators`: tasks that use each; operators
+    of the captured graphs. `bound`: by what the roofline of `rates` limits a task."""
+
+    file_name = "stats.json"
+    candidates: int
+    tasks: int
+    composition: tuple[Share, ...]
+    seeds: dict[str, int]
+    operators: dict[str, int]
+    graphs: int
+    splits: dict[str, int]
+    flops: Spread | None
+    bytes: Spread | None
+    predicted_us: Spread | None
+    eager_us: Spread | None
+    #: measured over predicted.
+    prediction: Spread | None
+    bound: dict[str, int]
+    rates: Rates
+    funnel: Funnel | None
+    decontamination: Decontamination | None
+    points: tuple[Point, ...] = Field(default=(), repr=False)
+
+    @property
+    def largest_seed_percent(self) -> float:
+        return 100 * max(self.seeds.values(), default=0) / max(1, self.tasks)
+
+
+def read_stats(folder: Path, stack: str | None = None) -> Stats:
+    """Raises UsageError where the folder holds no candidates, StoreError."""
+    candidates = read_tasks(folder)
+    measured = measured_on(folder, stack)
+    similarities = read_similarities(folder)
+    tasks = passing(candidates, measured)
+    by_key: Mapping[str, Measurement] = measured.by_key if measured is not None else {}
+    later = None
+    if similarities is not None:
+        later = {key: line.finding for key, line in similarities.items() if line.finding is not None}
+        tasks = [task for task in tasks if task.task.key in similarities and task.task.key not in later]
+    graphs = graphs_of(measured)
+    known = [graphs[task.task.key] for task in tasks if task.task.key in graphs]
+    points = [_point(task, by_key.get(task.task.key)) for task in tasks if task.cost is not None]
+    settled = (folder / ComposeSettings.file_name).exists()
+    rates = ComposeSettings.read(folder).target.rates if settled else rates_for("H200")
+    ratios = [p.eager_us / p.predicted_us for p in points if p.eager_us is not None and p.predicted_us > 0]
+    found = [by_key[task.task.key] for task in tasks if task.task.key in by_key]
+    return Stats(
+        candidates=len(candidates),
+        tasks=len(tasks),
+        composition=tuple(
+            Share(origin=origin, tasks=count, percent=percent, published_percent=published)
+            for origin, (count, percent, published) in shares(tasks).items()
+        ),
+        seeds=_ranked(Counter(seed for task in tasks for seed in set(task.ops))),
+        operators=_ranked(Counter(op for one in found for op in set(one.graph_operators))),
+        graphs=len(set(known)),
+        splits=dict(Counter(split_of(graph) for graph in known)),
+        flops=Spread.of([point.flops for point in points]),
+        bytes=Spread.of([point.bytes for point in points]),
+        predicted_us=Spread.of([point.predicted_us for point in points]),
+        eager_us=Spread.of([one.eager_us for one in found if one.eager_us is not None]),
+        prediction=Spread.of(ratios),
+        bound=dict(Counter(bound_of(point, rates) for point in points)),
+        rates=rates,
+        funnel=funnel(candidates, by_key, later) if measured is not None else None,
+        decontamination=Decontamination.read(folder) if similarities is not None else None,
+        points=tuple(points),
+    )
+
+
+def bound_of(point: Point, rates: Rates) -> str:
+    """`memory` where moving the bytes takes longer than the operations, `compute` otherwise."""
+    return "memory" if point.bytes / (rates.memory_tb_s * 1e12) >= point.flops / peak_of(rates) else "compute"
+
+
+def peak_of(rates: Rates) -> float:
+    """Operations a second of eager's products."""
+    return rates.product_tflops * 1e12
+
+
+def ridge_of(rates: Rates) -> float:
+    """Operations for each byte from where on a task is bound by compute."""
+    return peak_of(rates) / (rates.memory_tb_s * 1e12)
+
+
+def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, float]:
+    """Counts in bins of equal width on a logarithmic axis, and the axis's ends (powers of ten)."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return [0] * bins, 1.0, 10.0
+    low, high = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)) + 1e-9)
+    high = max(high, low + 1)
+    counts = [0] * bins
+    for value in positive:
+        counts[min(bins - 1, int((math.log10(value) - low) / (high - low) * bins))] += 1
+    return counts, 10.0**low, 10.0**high
+
+
+def _point(task: DatasetTask, measurement: Measurement | None) -> Point:
+    assert task.cost is not None
+    return Point(
+        flops=task.cost.flops,
+        bytes=task.cost.bytes,
+        predicted_us=task.cost.predicted_us,
+        eager_us=measurement.eager_us if measurement is not None else None,
+    )
+
+
+def _ranked(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
