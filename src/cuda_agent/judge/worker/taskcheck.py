@@ -271,7 +271,8 @@ class TaskCheck:
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
         self._runner = Runner(self._device)
         gc.collect()
-        gc.freeze()
+        # For good: this process doesn't live long.
+        gc.disable()
         self._runner.warmup(self._model, [self._drawn], calls=int(params["calls"]))
         return {}
 

@@ -15,15 +15,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import shutil
 import signal
 import socket
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 
@@ -35,6 +38,12 @@ from cuda_agent.workspace.process import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3
+#: what the compiler imports when it first compiles for a GPU.
+_GPU_COMPILER = (
+    "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
+    "triton.compiler",
+)  # fmt: skip
 
 
 def create(context: Context) -> Mapping[str, Operation]:
@@ -120,23 +129,59 @@ class Zygote:
 
 
 def _warm_compiler(device: str) -> None:
-    import torch._dynamo
-    import torch._inductor.compile_fx
-    import torch._inductor.config as compiler
-    import torch.export
-
+    _import_all(("torch._dynamo", "torch.export", "torch._inductor.compile_fx"))
+    compiler: Any = importlib.import_module("torch._inductor.config")
     compiler.compile_threads = 1
     # Each fork has a cache of its own, in which a precompiled header pays for nothing.
     compiler.cpp_cache_precompile_headers = False
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    if device == "cpu":
+        _compile("inductor")
+        return
+    for step in (partial(_import_all, _GPU_COMPILER), partial(_compile, "aot_eager"), _load_triton_driver):
+        # None should start CUDA; what does after all is left to the forks.
+        if _is_harmless(step):
+            step()
+
+
+def _import_all(names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _compile(backend: str) -> None:
+    """Through exporting and compiling a module of ours. Who believes that there is a GPU saves the state of its
+    generator, which starts CUDA."""
+    import torch.export
+
+    module: Any = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
     inputs = (torch.ones(2, 4),)
-    with torch.no_grad(), warnings.catch_warnings():
+    hidden = mock.patch.object(torch.cuda, "is_available", return_value=False)
+    with hidden, torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = torch.export.export(module, inputs, strict=False)
         exported.run_decompositions(torch.export.default_decompositions())
-        # For a GPU only up to the compiler's back end, which would start CUDA.
-        torch.compile(module, backend="inductor" if device == "cpu" else "aot_eager")(*inputs)
-        torch._dynamo.reset()
+        torch.compile(module, backend=backend)(*inputs)
+        importlib.import_module("torch._dynamo").reset()
+
+
+def _load_triton_driver() -> None:
+    """Triton compiles a small C library when it is first used."""
+    backend = importlib.import_module("triton.backends.nvidia.driver")
+    importlib.import_module("triton.runtime.driver").driver.set_active(backend.CudaDriver())
+
+
+def _is_harmless(step: Callable[[], None]) -> bool:
+    """Whether a step works and leaves CUDA alone: tried in a fork, since a driver that has started can't be stopped."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            step()
+            code = 1 if _cuda_has_started() else 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def _end_all(fork: int | None) -> int | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
@@ -62,6 +63,11 @@ class Passes:
 
     def __enter__(self) -> Passes:
         options = self._options
+        compiling = bytecode.fill()
+        if compiling is not None:
+            self._stack.callback(compiling.kill)
+            self._say("compiling torch's Python once")
+            compiling.wait()
         folder = self._stack.enter_context(judge_folder())
         # The zygote and a fork count what they share twice.
         most = memory_limit_mib(1 << 40) // max(options.worker_count(), options.lane_count())
