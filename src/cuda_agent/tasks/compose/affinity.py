@@ -8,7 +8,7 @@ probabilities, the sign of a softmax) is refused by operator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 from cuda_agent.tasks.compose.layouts import names_of
 from cuda_agent.tasks.records import Seed
@@ -45,7 +45,7 @@ _ROLES: dict[str, frozenset[str]] = {
 }  # fmt: skip
 #: how often a task is built around a role, relative to one that isn't named.
 _IMPORTANCE = {
-    "convolution": 4.0, "matrix product": 4.0, "normalization": 3.0, "activation": 3.0, "binary": 2.5,
+    "convolution": 6.0, "matrix product": 6.0, "normalization": 4.0, "activation": 4.0, "binary": 2.5,
     "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 2.0, "math": 1.5, "attention": 1.2,
     "indexing": 1.2, "ordering": 0.8, "total": 0.8, "padding": 0.5, "joining": 0.5, "special function": 0.4,
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
@@ -140,7 +140,7 @@ _COMMON = frozenset((
 ))  # fmt: skip
 _RARE = frozenset((
     "nansum", "nanmean", "nanmedian", "fmax", "fmin", "nextafter", "isclose", "ldexp", "heaviside", "float_power",
-    "logical_and", "logical_xor", "signbit", "sgn", "kron", "matrix_power", "renorm", "tanhshrink", "softmin", "airy_ai",
+    "logical_and", "logical_xor", "signbit", "sgn", "kron", "matrix_power", "renorm", "tanhshrink", "softmin",
     "bucketize", "searchsorted", "isin", "take", "rot90", "fliplr", "flipud", "index_put", "addr", "chain_matmul",
     "i0", "erfc", "digamma", "lgamma", "deg2rad", "rad2deg", "transformer", "transformer_decoder", "addbmm",
     "transformer_encoder", "block_diag", "meshgrid_sum", "conv_tbc", "cross", "diagonal_scatter", "affine_grid", "rsub",
@@ -182,7 +182,7 @@ _ACCEPTS = {
     "log_probabilities": frozenset(("log_probabilities",)),
 }
 #: fine with zeros, though their own inputs are drawn above zero.
-_TAKES_ZERO = frozenset(("sqrt", "log1p", "lp_pool1d", "lp_pool2d", "lp_pool3d", "pow", "entr", "acosh"))
+_TAKES_ZERO = frozenset(("sqrt", "log1p", "lp_pool1d", "lp_pool2d", "lp_pool3d", "entr", "acosh"))
 _KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movement"))
 _POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
 _PLAIN_ON_POSITIVE = frozenset((
@@ -213,7 +213,7 @@ _POINTLESS |= {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _role(family: str, operator: str, ports: int) -> str:
     for name, operators in _ROLES.items():
         if operator in operators:
@@ -245,8 +245,11 @@ def commonness(seed: Seed) -> float:
 
 
 def domain(seeds: Sequence[Seed]) -> str:
-    """What flows through a chain: `image` (of two or three dimensions), `signal`, `heads` of attention, or `rows` of features."""
+    """What flows through a chain: `image` (of two or three dimensions), `signal` (or with `time first`), `heads` of
+    attention, or `rows` of features."""
     names = {name for seed in seeds for name in names_of(seed.ports[0].layout)}
+    if any(seed.ports[0].layout.startswith("L ") for seed in seeds):
+        return "time first"
     return "image" if {"H", "W"} <= names else "signal" if {"C", "L"} <= names else "heads" if "G" in names else "rows"
 
 
@@ -279,7 +282,7 @@ def affinity(before: Seed, after: Seed) -> float:
         return 0.0
     if after.operator in _METRIC and before.operator not in _EMBEDDING:
         return 0.0
-    return _FOLLOWS.get(first, {}).get(second, _SELDOM)
+    return _FOLLOWS.get(first, {}).get(second, _SELDOM * min(1.0, importance(first), importance(second)))
 
 
 def made_by(seed: Seed) -> str:

@@ -315,6 +315,8 @@ def _function(seed: Seed) -> str:
 def _phrase(named: Named) -> str:
     """The seed's own phrase, with the dimension named where it says `a dimension`."""
     says, dim = named.step.seed.says, named.step.names.get("dim")
+    if "(2, 3)" in named.step.seed.call:
+        return says.replace("a dimension", "height and width")
     if "a dimension" in says and isinstance(dim, int):
         rank = len(named.step.shapes[0])
         place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"

@@ -42,6 +42,11 @@ _SECOND = {
 }  # fmt: skip
 _VAGUE = frozenset(("y", "z", "other", "input2", "b"))
 _MORE = ("y", "z", "w", "u", "v")
+#: where a name is taken.
+_AGAIN = {
+    "weight": ("kernel", "matrix"), "bias": ("shift", "offset"), "scale": ("factor", "gain"), "mask": ("other_mask",),
+    "index": ("other_index",), "source": ("update",), "vector": ("direction",), "target": ("labels",),
+}  # fmt: skip
 _FEATURE_WORDS = frozenset(("channels", "features", "hidden", "inner", "columns", "embedding", "width"))
 
 
@@ -71,6 +76,8 @@ class Names:
 
     def add(self, word: str, size: int) -> str:
         """A constant of that name, or of one beside it where the name is taken."""
+        if word.startswith("out_") and word in self.constants:
+            return _parameter(self, word, size)
         for name in (word, f"out_{word}", f"{word}_2", f"{word}_3"):
             if name not in self.constants:
                 self.constants[name] = size
@@ -263,7 +270,7 @@ def _slug(text: str) -> str:
 def _port(seed: Seed, port: Port, taken: set[str]) -> str:
     """A variable for one more input, not used yet."""
     wanted: tuple[Any, ...] = (*_SECOND.get(seed.operator, ()), *_MORE) if port.name in _VAGUE else (port.name,)
-    for found in (*wanted, *(f"{port.name}{number}" for number in range(2, 9))):
+    for found in (*wanted, *_AGAIN.get(port.name, ()), *(f"{port.name}{number}" for number in range(2, 9))):
         if found not in taken:
             taken.add(found)
             return str(found)

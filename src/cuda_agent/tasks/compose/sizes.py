@@ -64,7 +64,9 @@ _BY_FAMILY = {
         "E": "out_features", "T": "length", "S": "keys",
     },
     "loss": {"N": "batch", "C": "classes", "D": "features"},
-    "indexing": {"N": "rows", "B": "batch", "T": "length", "D": "features", "K": "picks", "M": "picks", "V": "vocabulary"},
+    "indexing": {
+        "N": "rows", "B": "batch", "T": "length", "D": "features", "K": "picks", "M": "picks", "V": "vocabulary",
+    },
 }  # fmt: skip
 _BY_LETTER = {
     "N": "rows", "B": "batch", "T": "length", "L": "length", "D": "features", "C": "channels", "E": "out_features",
@@ -83,6 +85,10 @@ def word_for(seed: Seed, name: str) -> str:
         return _SIGNAL[name]
     if name == "M" and "N" in first:
         return "picks" if seed.family == "indexing" else "columns"
+    if name == "M" and "B" in first:
+        return "rows"
+    if name == "K" and "G" in first:
+        return "head_dim"
     return _BY_FAMILY.get(seed.family, {}).get(name) or _BY_LETTER.get(name, name.lower())
 
 
@@ -125,10 +131,10 @@ def reaches(named: dict[tuple[int, str], str]) -> dict[tuple[int, str], str]:
     return {key: "rows" if word == "batch" and plain else word for key, word in named.items()}
 
 
-def scaled(size: int, factor: float, word: str, rng: random.Random, *, far: bool = False) -> int:
-    """A natural size near `size * factor`, within the word's usual bounds; `far`: within its widest."""
+def scaled(size: int, factor: float, word: str, rng: random.Random, *, width: float = 1.0) -> int:
+    """A natural size near `size * factor`, within `width` times the word's usual bound; 0 stands for its widest."""
     room = _RANGES.get(word, _OTHER)
-    most = max(room.most if far else room.usual, size)
+    most = max(min(room.most, int(room.usual * width)) if width else room.most, size)
     least = min(room.least, size)
     return natural(min(max(size * factor, least), most), rng, least, most, few=word == "batch")
 

@@ -15,6 +15,8 @@ from cuda_agent.tasks.records import Cost
 
 _CLOSE = 1.25
 _TURNS = 16
+#: of the usual bounds: some tasks have small batches of large things, others the other way round.
+_WIDTHS = (0.25, 0.5, 1.0, 1.0)
 #: sizes grow in turn, none by more than this at once.
 _LARGEST_STEP = 4.0
 
@@ -47,6 +49,7 @@ def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
     named = natural.words(plan)
     sizes = _first(plan, named, rng)
     order, reaches = natural.scalable(named, rng), natural.reaches(named)
+    width = rng.choice(_WIDTHS)
     wanted_us: float | None = None
     best: Sized | None = None
     for _ in range(_TURNS):
@@ -59,7 +62,7 @@ def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
         if best is not None and _apart(best.cost, wanted_us) < math.log(_CLOSE):
             break
         factor = min(wanted_us / cost.predicted_us, room if room >= 1 else 0.8 * room)
-        if not _scale(sizes, reaches, order, min(max(factor, 1 / _LARGEST_STEP), _LARGEST_STEP), rng):
+        if not _scale(sizes, reaches, order, min(max(factor, 1 / _LARGEST_STEP), _LARGEST_STEP), width, rng):
             break
     if best is None or not target.low_ms <= best.cost.predicted_us / 1000 <= target.high_ms:
         raise Unsolvable("no sizes for this time")
@@ -96,13 +99,14 @@ def _scale(
     reaches: dict[tuple[int, str], str],
     order: list[tuple[tuple[int, str], ...]],
     factor: float,
+    width: float,
     rng: random.Random,
 ) -> bool:
     """Change the first group that can still move, which then goes to the end; False when none can."""
-    for far in (False, True):
+    for bound in (width, 1.0, 0.0):
         for group in list(order):
             part = factor ** (1 / len(group))
-            moved = {key: natural.scaled(sizes[key], part, reaches[key], rng, far=far) for key in group}
+            moved = {key: natural.scaled(sizes[key], part, reaches[key], rng, width=bound) for key in group}
             if len({sizes[key] for key in group}) == 1:
                 moved = dict.fromkeys(group, next(iter(moved.values())))
             if all(_moves(sizes[key], moved[key], part) for key in group):

@@ -1,0 +1,121 @@
+"""Every task here is composed from the catalogue, and its own text is run on meta tensors."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+import torch
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.tasks.compose.builtin import BuiltinComposer
+from cuda_agent.tasks.compose.chain import Link, Plan, solve
+from cuda_agent.tasks.compose.layouts import Unsolvable
+from cuda_agent.tasks.compose.rates import H200, memory_bytes, rates_for
+from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.crawl import catalogue
+from cuda_agent.tasks.records import DatasetTask, Seed
+
+SEEDS = tuple(entry.seed for entry in catalogue.read())
+NUMBERS = [number for number in range(32) if Schedule().kind(number)]
+
+
+def run(source: str) -> Any:
+    """What the module gives, on meta tensors."""
+    space: dict[str, Any] = {}
+    with torch.device("meta"), torch.no_grad():
+        exec(compile(source, "<task>", "exec"), space)
+        model = space["Model"](*space["get_init_inputs"]()).eval()
+        return model(*space["get_inputs"]())
+
+
+def composed(seed: int = 0, numbers: list[int] = NUMBERS) -> list[DatasetTask]:
+    composer = BuiltinComposer(SEEDS, seed, Target())
+    found = []
+    for number in numbers:
+        found.append(composer.compose(number))
+        composer.tell(found[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[DatasetTask]:
+    return composed()
+
+
+def test_they_run_as_written(tasks: list[DatasetTask]) -> None:
+    for task in tasks:
+        made = run(task.task.source)
+        assert isinstance(made, torch.Tensor | tuple), task.ops
+
+
+def test_they_look_like_the_convention(tasks: list[DatasetTask]) -> None:
+    for task in tasks:
+        source = task.task.source
+        tree = ast.parse(source)
+        assert ast.get_docstring(tree)
+        names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        assert names == ["Model", "get_inputs", "get_init_inputs"]
+        assert max(map(len, source.splitlines())) <= 120
+        assert "{" not in source and "'" not in source.replace("aren't", "").replace("n's", "").replace("t's", "")
+        constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+        assert constants, source
+
+
+def test_numbers_of_operators_follow_the_schedule(tasks: list[DatasetTask]) -> None:
+    schedule = Schedule()
+    for task in tasks:
+        assert len(task.ops) == schedule.kind(task.number) == len(task.task.operators)
+        assert task.data_source == f"torch#{len(task.ops)}"
+
+
+def test_predicted_times_lie_in_the_window(tasks: list[DatasetTask]) -> None:
+    for task in tasks:
+        assert task.cost is not None and 2000 <= task.cost.predicted_us <= 80_000
+
+
+def test_texts_are_distinct_and_the_same_again(tasks: list[DatasetTask]) -> None:
+    assert len({task.task.source for task in tasks}) == len(tasks)
+    assert composed(numbers=NUMBERS[:12]) == tasks[:12]
+    assert composed(seed=1, numbers=NUMBERS[:3]) != tasks[:3]
+
+
+def test_a_composer_that_is_told_the_past_goes_on_alike(tasks: list[DatasetTask]) -> None:
+    composer = BuiltinComposer(SEEDS, 0, Target())
+    for task in tasks[:20]:
+        composer.tell(task)
+    assert composer.compose(NUMBERS[20]) == tasks[20]
+
+
+def test_without_seeds_of_a_library_nothing_is_composed() -> None:
+    with pytest.raises(TaskError, match="no seeds of this library"):
+        BuiltinComposer(SEEDS, 0, Target()).compose(next(n for n in range(200) if Schedule().kind(n) == 0))
+
+
+def seed(name: str, layout: str) -> Seed:
+    return next(item for item in SEEDS if item.name == name and item.ports[0].layout == layout)
+
+
+def test_shapes_and_costs_of_a_chain() -> None:
+    conv, relu = seed("nn.Conv2d", "N C H W"), seed("F.relu", "*")
+    plan = Plan((Link(conv, ("64", "3", "2", "kernel_size // 2", "True")), Link(relu, ())))
+    steps = solve(plan, {(0, "N"): 4, (0, "C"): 16, (0, "H"): 32, (0, "W"): 32})
+    assert tuple(steps[1].outputs[0].shape) == (4, 64, 16, 16)
+    assert steps[0].weights == 64 * 16 * 9 + 64
+    assert steps[0].flops == 2 * 4 * 64 * 16 * 16 * 16 * 9
+    assert memory_bytes(steps) == 4 * (4 * 16 * 32 * 32 + steps[0].weights + 2 * 4 * 64 * 16 * 16)
+    assert H200.predict_us(steps[1]) == pytest.approx(2 * 4 * 4 * 64 * 16 * 16 / 4.1e6 + 5)
+
+
+def test_what_does_not_follow() -> None:
+    norm = seed("nn.BatchNorm2d", "N C H W")
+    with pytest.raises(Unsolvable):
+        solve(Plan((Link(seed("torch.sum", "* D"), ("-1", "False")), Link(norm, ())), ("batch",)), {
+            (0, "batch"): 4, (0, "D"): 8,
+        })  # fmt: skip
+
+
+def test_other_stacks() -> None:
+    assert rates_for("A100").memory_tb_s < H200.memory_tb_s
