@@ -12,6 +12,7 @@ from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge import guard
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import fixed_files
+from judge_specimens import eager_only
 
 pytestmark = pytest.mark.integration
 
@@ -65,5 +66,5 @@ def test_the_pages_patterns_pass_on_the_cpu() -> None:
     assert not guard.check_texts(candidate)
     options = JudgeOptions(device=Device.CPU, timing_budget_s=1.0)
     with JudgeSession(Task(name="scale_add", source=TASK), options) as session:
-        evaluation = session.verify(candidate)
+        evaluation = eager_only(session).verify(candidate)
     assert evaluation.verify is not None and evaluation.verify.passed, evaluation.reason + evaluation.log_tail
