@@ -1,4 +1,4 @@
-"""The whole synthesis from one configuration: crawl, compose, filter, decontaminate, until enough tasks are left.
+"""The whole synthesis from one configuration: crawl; compose, filter, decontaminate until enough is left; export.
 
 Every stage goes on where its files end, so a build that was killed is simply started again. Given the same recorded
 measurements the same configuration gives the same set: how many candidates are composed next depends on nothing else.
@@ -21,25 +21,25 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.hashing import digest_text
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
 from cuda_agent.tasks.compose.run import ComposeSettings, compose, digest_of, read_seeds, settle
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
-from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks
-from cuda_agent.tasks.decontaminate.capture import capturing
+from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.dataset.export import Chosen, export
+from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
+from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
 from cuda_agent.tasks.decontaminate.references import Reference, load_references
-from cuda_agent.tasks.decontaminate.stage import THRESHOLD, Compared, compare
+from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
 from cuda_agent.tasks.filter.measurements import Measured, read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
-from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.workspace.sandbox import resolve_level
 
-CHOSEN_FILE = "chosen.json"
+EXPORT_FOLDER = "export"
 _CONFIG_FILE = "build.json"
 Say = Callable[[str, str], None]
 #: candidates of the first round, for each task that is wanted; of later ones, for each that is missing at their rate.
@@ -96,55 +96,71 @@ def _beside(path: Path, name: str) -> str:
 
 @dataclass(frozen=True)
 class Build:
-    """What a build made. `chosen`: the set, in order."""
+    """What a build made: counts of candidates, of those that kept every rule, and of the set by split."""
 
     folder: Path
     candidates: int
-    measured: Measured
-    compared: Compared
-    chosen: tuple[DatasetTask, ...]
+    kept: int
+    splits: dict[str, int]
 
 
-def build(options: BuildOptions, device: Device, say: Say) -> Build:
-    """Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
+@dataclass(frozen=True)
+class _Round:
+    """What the stages left of the first so many candidates. `chosen`: None where no set can be chosen of it."""
+
+    kept: int
+    chosen: Chosen | None
+
+
+def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
+    """`recorded`: name of the stack (see `tasks filter`) whose recorded measurements are taken; nothing is measured.
+
+    Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
     folder = options.folder
     _settle(options, folder)
     filtering = FilterOptions.parse({"device": device.value, **options.filter})
     level = resolve_level(filtering.sandbox)
+
+    def measure(count: int) -> Measured:
+        if recorded is not None:
+            return _recorded(folder, recorded, count)
+        done = filter_folder(folder, filtering, lambda text: say("filter", text), below=count)
+        if done.left:
+            raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
+        return read_measured(done.path)
+
     if not (folder / SEEDS_FILE).exists():
-        crawl(options.libraries, level, lambda text: say("crawl", text)).write(folder)
+        way = Way(level, default_workers(), lambda text: say("crawl", text))
+        crawl(options.libraries, way).write(folder)
     references = load_references(
         options.against,
-        capturing(Device.CPU, level, filtering.host_memory_mib),
+        capturing(Device.CPU, level, MEMORY_MIB),
         lambda text: say("references", text),
     )
     most = options.most_candidates or 3 * options.tasks
     count = min(most, math.ceil(_FIRST * options.tasks))
     while True:
-        made = _round(options, count, filtering, references, say)
-        if made.chosen:
-            _write_chosen(made)
-            return made
-        kept = made.compared.account.kept
-        say("build", f"{kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
+        made = _round(options, count, measure, references, say)
+        if made.chosen is not None:
+            return Build(folder, count, made.kept, export(folder, folder / EXPORT_FOLDER, made.chosen))
+        say("build", f"{made.kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
         if count >= most:
             raise TaskError(
-                f"Of {count} candidates {kept} are left, too few for {options.tasks} tasks at the published shares",
+                f"Of {count} candidates {made.kept} are left, too few for {options.tasks} at the published shares",
                 "Look at funnel.json for the rule that most break, or raise most_candidates",
             )
-        count = min(most, _next_count(count, kept, options.tasks))
+        count = min(most, _next_count(count, made.kept, options.tasks))
 
 
 def _round(
-    options: BuildOptions, count: int, filtering: FilterOptions, references: Sequence[Reference], say: Say
-) -> Build:
-    """All stages with `count` candidates."""
+    options: BuildOptions, count: int, measure: Callable[[int], Measured], references: Sequence[Reference], say: Say
+) -> _Round:
+    """All stages with the candidates whose numbers are below `count`, even where the folder holds more: a build that
+    is started again goes through the same rounds."""
     folder = options.folder
     _compose(options, count, lambda text: say("compose", text))
-    done = filter_folder(folder, filtering, lambda text: say("filter", text))
-    if done.left:
-        raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
-    tasks, measured = read_tasks(folder), read_measured(done.path)
+    measured = measure(count)
+    tasks = [task for task in read_tasks(folder) if task.number < count]
     passed = passing(tasks, measured)
     compared = compare(
         passed,
@@ -159,7 +175,23 @@ def _round(
     later = {line.task_key: line.finding for line in compared.lines if line.finding is not None}
     write_funnel(folder, tasks, measured.by_key, later)
     chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
-    return Build(folder, len(tasks), measured, compared, tuple(chosen or ()))
+    if chosen is None:
+        return _Round(compared.account.kept, None)
+    lines = {line.task_key: line for line in compared.lines}
+    return _Round(compared.account.kept, Chosen(chosen, measured, lines, compared.account))
+
+
+def _recorded(folder: Path, stack: str, count: int) -> Measured:
+    """Raises UsageError where there are none, or not of every candidate."""
+    measured = measured_on(folder, stack)
+    tasks = [task for task in read_tasks(folder) if task.number < count]
+    missing = sum(measured is None or task.task.key not in measured.by_key for task in tasks)
+    if measured is None or missing:
+        raise UsageError(
+            f"{missing} of {len(tasks)} candidates have no recorded measurement on {stack}",
+            "Bring its file of measurements into the folder, or measure here (without --recorded)",
+        )
+    return measured
 
 
 def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:
@@ -201,10 +233,3 @@ def _settle(options: BuildOptions, folder: Path) -> None:
             if begun.get(name) != values[name]:
                 raise UsageError(f"{folder} was begun with another {name}", "Build into another folder")
     write_durably(path, json.dumps(values, indent=1))
-
-
-def _write_chosen(made: Build) -> None:
-    """The set's keys in order, and a digest of its sources, by which two builds are compared."""
-    keys = [task.task.key for task in made.chosen]
-    digest = digest_text(*(task.task.source for task in made.chosen))
-    write_durably(made.folder / CHOSEN_FILE, json.dumps({"digest": digest, "keys": keys}, indent=1))

@@ -11,23 +11,31 @@ import typer
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg
 from cuda_agent.cli.output import ProgressView, emit, say
-from cuda_agent.tasks.build import CHOSEN_FILE, BuildOptions, build
+from cuda_agent.core.enums import Device
+from cuda_agent.tasks.build import EXPORT_FOLDER, BuildOptions, build
 
 
 def command(
     config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What to build, as YAML.")],
     device: DeviceArg = DeviceOption.AUTO,
+    recorded: Annotated[
+        str | None,
+        typer.Option("--recorded", metavar="STACK", help="Measure nothing: take what was measured on this stack."),
+    ] = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
-    """Crawl, compose, filter and decontaminate until enough tasks are left; goes on where a killed build ended."""
+    """Crawl; compose, filter, decontaminate until enough tasks are left; export. Goes on where a killed build ended."""
     options = BuildOptions.read(config)
     with ProgressView("tasks build") as view:
-        made = build(options, resolve_device(device.value), view)
+        where = Device.CPU if recorded is not None else resolve_device(device.value)
+        made = build(options, where, view, recorded=recorded)
     if as_json:
-        counts = {"candidates": made.candidates, "kept": made.compared.account.kept, "tasks": len(made.chosen)}
+        counts = {"candidates": made.candidates, "kept": made.kept, "splits": made.splits}
         emit(json.dumps({"folder": str(made.folder), **counts}, indent=1))
     else:
-        say(f"{made.compared.account.kept} of {made.candidates} candidates are left, {len(made.chosen)} make the set")
-        say(f"{made.folder / CHOSEN_FILE}")
+        total = sum(made.splits.values())
+        say(
+            f"{made.kept} of {made.candidates} candidates are left, {total} make the set: {made.folder / EXPORT_FOLDER}"
+        )
     return 0
