@@ -246,7 +246,7 @@ def test_what_the_tolerance_forgives_is_not_paid(true_us: float) -> None:
         timing.ratio(on_a_gpu(random.Random(3), 40, true_us, hidden_us=hidden), "eager", "candidate", TRUSTED)
         for hidden in (0.0, 4.0 + 0.05 * true_us)
     ]
-    assert honest.low > (0.85 if true_us < 10 else 0.93) * honest.value, "an honest one loses little"
+    assert honest.low > (0.75 if true_us < 10 else 0.9) * honest.value, "an honest one loses little"
     assert hiding.low < 1.02 * 50.0 / (true_us * 1.05 + 4.0)
 
 
