@@ -12,6 +12,7 @@ import typer
 from cuda_agent.cli.options import DebugArg, JsonArg, SandboxArg, SandboxOption
 from cuda_agent.cli.output import ProgressView, emit, say
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
+from cuda_agent.tasks.crawl.trials import Way, default_workers
 from cuda_agent.workspace.sandbox import resolve_level
 
 
@@ -21,14 +22,17 @@ def command(
         list[str] | None,
         typer.Option("--library", metavar="NAME", help="torch or transformers; both when not given (repeatable)."),
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes that try seeds; half of the cores when not given.")
+    ] = None,
     sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
-        level = resolve_level(sandbox.value)
-        found = crawl(library or ["torch", "transformers"], level, lambda text: view("crawl", text))
+        way = Way(resolve_level(sandbox.value), workers or default_workers(), lambda text: view("crawl", text))
+        found = crawl(library or ["torch", "transformers"], way)
     found.write(directory)
     if as_json:
         emit(json.dumps(_summary(found), indent=1))

@@ -22,7 +22,8 @@ _CONSTRUCTOR = {
     "layer_type": "'full_attention'", "window_size": "7", "shift_size": "0",
     "has_relative_attention_bias": "False", "is_decoder": "False", "dropout": "0.0", "drop_path": "0.0",
     "hidden_act": "'gelu'", "activation": "'gelu'", "num_layers": "2", "act_fn": "'gelu'", "bias": "True",
-    "drop_path_rate": "0.0",
+    "drop_path_rate": "0.0", "in_dim": "{D}", "out_dim": "{D}", "hidden_features": "{intermediate_size}",
+    "hidden_channels": "{D}", "feature_dim": "{D}", "features": "{D}", "n_state": "{D}", "width": "{D}",
 }  # fmt: skip
 _IDS = ("input_ids", "token_type_ids", "ids")
 _POSITIONS = ("position_ids", "positions")

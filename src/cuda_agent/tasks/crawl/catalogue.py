@@ -74,6 +74,13 @@ def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Paramet
     return tuple(reversed(kept))
 
 
+def callees(seed: Seed) -> tuple[str, ...]:
+    """All that a seed's code calls, as `nn.Conv2d`, `F.pad`, `torch.linalg.cross`, `Tensor.cumsum`."""
+    text = f"{seed.constructor or ''} {seed.call}"
+    methods = re.findall(r"[})]\.(\w+)\(", text)
+    return (*re.findall(r"(?<![\w.])((?:nn|F|torch)\.[\w.]*\w)\(", text), *(f"Tensor.{name}" for name in methods))
+
+
 def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], page: dict[str, Any]) -> Seed:
     own: dict[str, Any] = {"call": told} if isinstance(told, str) else dict(told)
     found: dict[str, Any] = {name: own.get(name, about.get(name, page.get(name))) for name in (*_SHARED, "says")}

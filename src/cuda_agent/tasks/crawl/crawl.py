@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from cuda_agent.core.enums import SandboxLevel
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import UsageError, WorkerError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
-from cuda_agent.tasks.crawl.trials import run_jobs, try_entries
+from cuda_agent.tasks.crawl.trials import Way, run_jobs, try_entries
 from cuda_agent.tasks.records import LeftOut, Seed
 
 SEEDS_FILE = "seeds.jsonl"
 LEFT_OUT_FILE = "left_out.jsonl"
+_OFFERS = "cuda_agent.tasks.crawl.offers"
+_LAYERS = "cuda_agent.tasks.crawl.layers"
 
 
 @dataclass(frozen=True)
@@ -37,45 +39,72 @@ def _lines(records: Sequence[Record]) -> str:
     return "".join(record.model_dump_json() + "\n" for record in records)
 
 
-def crawl_torch(level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
-    """Raises SandboxError, UsageError when a page of the catalogue is broken."""
+def crawl_torch(way: Way) -> Crawl:
+    """The catalogue's entries that the installed torch has, then its element-wise operators that no page describes.
+
+    Raises SandboxError, UsageError when a page of the catalogue is broken."""
     entries = catalogue.read()
-    outcomes = try_entries(entries, level, say)
-    seeds, left_out = [], []
-    for entry, outcome in zip(entries, outcomes, strict=True):
+    seeds: list[Seed] = []
+    left_out: list[LeftOut] = []
+    owners: dict[str, str] = {}
+    for entry, outcome in zip(entries, try_entries(entries, way), strict=True):
         if "reason" in outcome:
             left_out.append(LeftOut(name=entry.seed.name, reason=outcome["reason"]))
         else:
             seeds.append(entry.seed)
+            owners.setdefault(outcome["graph"], entry.seed.name)
+    described = {name for entry in entries for name in catalogue.callees(entry.seed)}
+    offered = run_jobs([{"list": True}], _OFFERS, replace(way, workers=1))[0]
+    if "names" not in offered:
+        raise WorkerError(f"Torch can't be listed: {offered['reason']}", "Run `cuda-agent doctor`")
+    spelled = {name.rpartition(".")[2]: name for name in sorted(described)}
+    others = []
+    for name in offered["names"]:
+        own = name.rpartition(".")[2]
+        if name not in described and own not in spelled:
+            others.append(name)
+        elif name not in described:
+            left_out.append(LeftOut(name=name, reason=f"another spelling of {spelled[own]}"))
+    outcomes = run_jobs([{"name": name} for name in others], _OFFERS, way)
+    _sort(others, outcomes, owners, seeds, left_out)
     return Crawl(tuple(seeds), tuple(left_out))
 
 
-def crawl_transformers(level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
+def _sort(
+    names: Sequence[str],
+    outcomes: Sequence[dict[str, Any]],
+    owners: dict[str, str],
+    seeds: list[Seed],
+    left_out: list[LeftOut],
+) -> None:
+    """Seeds of new graphs to `seeds`; all else to `left_out`. `owners`: name by graph, of those that stand."""
+    for name, outcome in zip(names, outcomes, strict=True):
+        owner = owners.get(outcome.get("graph", ""))
+        if owner is not None:
+            left_out.append(LeftOut(name=name, reason=f"the same operators as {owner}"))
+        elif "reason" in outcome:
+            left_out.append(LeftOut(name=name, reason=outcome["reason"]))
+        else:
+            owners[outcome["graph"]] = name
+            seeds.append(Seed.model_validate(outcome["seed"]))
+
+
+def crawl_transformers(way: Way) -> Crawl:
     """One seed for each graph of operators, that of the first family which has it. Raises DeviceError, SandboxError."""
     found, unseen = listed()
-    jobs = [{"module": item.module, "name": item.name} for item in found]
-    outcomes = run_jobs(jobs, "cuda_agent.tasks.crawl.layers", level, say)
+    outcomes = run_jobs([{"module": item.module, "name": item.name} for item in found], _LAYERS, way)
     seeds: list[Seed] = []
     left_out = list(unseen)
-    owners: dict[str, str] = {}
-    for item, outcome in zip(found, outcomes, strict=True):
-        reason = outcome.get("reason")
-        if reason is None and outcome["graph"] in owners:
-            reason = f"the same operators as {owners[outcome['graph']]}"
-        if reason is not None:
-            left_out.append(LeftOut(name=item.full_name, reason=reason))
-            continue
-        owners[outcome["graph"]] = item.full_name
-        seeds.append(Seed.model_validate(outcome["seed"]))
+    _sort([item.full_name for item in found], outcomes, {}, seeds, left_out)
     return Crawl(tuple(seeds), tuple(left_out))
 
 
-def crawl(libraries: Sequence[str], level: SandboxLevel, say: Callable[[str], None]) -> Crawl:
+def crawl(libraries: Sequence[str], way: Way) -> Crawl:
     """Seeds of the named libraries. Raises UsageError for another library, SandboxError."""
     unknown = [name for name in libraries if name not in _CRAWLERS]
     if unknown:
         raise UsageError(f"No crawler for {unknown[0]!r}", f"Known are {', '.join(_CRAWLERS)}")
-    found = [_CRAWLERS[name](level, say) for name in dict.fromkeys(libraries)]
+    found = [_CRAWLERS[name](way) for name in dict.fromkeys(libraries)]
     return Crawl(
         tuple(seed for part in found for seed in part.seeds), tuple(item for part in found for item in part.left_out)
     )

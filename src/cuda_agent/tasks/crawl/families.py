@@ -27,6 +27,11 @@ _KINDS = re.compile(
     r"Norm|MLP|Mlp|FeedForward|FFN|Dense|Intermediate|Output$|Attention|Attn|Rotary|Rope|RoPE|Expert|MoE|Moe|MOE"
     r"|Router|Gat(e|ed|ing)|GLU|Mixer|Layer$|Block|Mamba|Conv|SSM|Delta"
 )
+#: the name of a family before the name of a part that all of them have.
+_OF_FAMILY = (
+    r"\b_*[A-Z][A-Za-z0-9]*?(?=(RMSNorm|LayerNorm|MLP|Attention|RotaryEmbedding|DecoderLayer|EncoderLayer|Experts"
+    r"|Router|Config|Block|Layer)\b)"
+)
 _RECORDS = re.compile(r"(Output|Outputs|Config|Cache|Enum|Mixin|Kwargs|Dict)\w*$")
 
 
@@ -50,9 +55,32 @@ def _folder() -> Path:
     return Path(spec.origin).parent / "models"
 
 
-def _anonymous(source: str, prefix: str) -> str:
-    """The text of a class without its family's name, so that copies are recognised."""
-    return hashlib.sha256(re.sub(rf"\b_*{re.escape(prefix)}", "", source).encode()).hexdigest()
+class _Bare(ast.NodeTransformer):
+    """Leaves what is computed: no docstrings, annotations, decorators, messages of errors."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        self.generic_visit(node)
+        node.decorator_list, node.returns = [], None
+        return None if node.name in ("extra_repr", "__repr__") else node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return ast.Pass()
+
+
+def _anonymous(node: ast.ClassDef | ast.FunctionDef, prefix: str) -> str:
+    """What a class computes, without its family's name, so that copies are recognised."""
+    bare = _Bare().visit(node)
+    if isinstance(bare, ast.ClassDef):
+        bare.decorator_list = []
+    text = re.sub(_OF_FAMILY, "", ast.unparse(bare))
+    return hashlib.sha256(re.sub(rf"\b_*{re.escape(prefix)}", "", text).encode()).hexdigest()
 
 
 def _prefix(names: list[str]) -> str:
@@ -89,8 +117,7 @@ def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | L
                 continue
         elif not _FUNCTIONS.match(node.name):
             continue
-        text = ast.unparse(node)
-        key = _anonymous(text, prefix)
+        key = _anonymous(node, prefix)
         if key in known:
             yield LeftOut(name=item.full_name, reason=f"the same text as {known[key]}")
         else:

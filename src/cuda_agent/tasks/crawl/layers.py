@@ -30,7 +30,7 @@ from cuda_agent.tasks.records import Parameter, Port, Seed
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
 #: some experts copy their weights for every token.
-_SMALL_EXPERTS = {"T": 4, "N": 8}
+_SMALL_EXPERTS = {"T": 4, "N": 8, "D": 128}
 SMALL = {"B": 2, "T": 16, "S": 12, "D": 256, "N": 32, "H": 8, "W": 8, "G": 4}
 _SIZES = {
     "B": (2, 4, 8, 16), "T": (512, 1024, 2048, 4096), "S": (256, 512, 1024, 2048), "D": (512, 1024, 2048, 4096),
@@ -231,6 +231,8 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
 
 def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:
     first, rest = chosen[0], chosen[1:]
+    if callee != "{layer}":
+        return f"{callee}({', '.join(argument.text for argument in chosen)})"
     return f"{callee}({', '.join([first.text, *(f'{argument.name}={argument.text}' for argument in rest)])})"
 
 

@@ -82,7 +82,7 @@ def _inputs(binding: Binding, state: int, device: str = "cpu") -> dict[str, torc
     return binding.inputs(device)
 
 
-def _judge_outputs(outputs: Any) -> None:
+def _judge_outputs(outputs: Any, inputs: dict[str, torch.Tensor]) -> None:
     found = tensors(outputs)
     if not found:
         raise Unfit(f"its answer is no tensor but {type(outputs).__name__}")
@@ -95,6 +95,9 @@ def _judge_outputs(outputs: Any) -> None:
             raise Unfit("its answer isn't finite on ordinary inputs")
     if all(item.numel() == 0 for item in found):
         raise Unfit("its answer is empty")
+    given = {item.untyped_storage().data_ptr() for item in inputs.values()}
+    if all(item.untyped_storage().data_ptr() in given for item in found):
+        raise Unfit("a view of its input: nothing is computed")
 
 
 def _judge_chance(
@@ -150,7 +153,7 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
     _judge_training(binding, scope, layer, inputs)
     if not _same(inputs, kept):
         raise Unfit("it writes into its inputs")
-    _judge_outputs(outputs)
+    _judge_outputs(outputs, inputs)
     if _same(outputs, _run(binding, scope, layer, _inputs(binding, 4), 1)):
         raise Unfit("its answer doesn't depend on its inputs")
     meta = _meta(binding, scope, seen)

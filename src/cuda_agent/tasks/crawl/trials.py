@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,15 @@ _POLL_S = 0.1
 _SAY_EVERY = 100
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How seeds are tried: in which sandbox, in how many processes; `say` is told how far it has come."""
+
+    level: SandboxLevel
+    workers: int
+    say: Say
 
 
 class _Progress:
@@ -69,13 +82,14 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
 
 def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: Say) -> str:
     """Waits; how it ended, for the job in flight."""
-    told = 0
+    told, before = 0, progress.begun
+    progress.changed = time.monotonic()
     while process.poll() is None:
         progress.look()
         if len(progress.outcomes) >= told + _SAY_EVERY:
             told = len(progress.outcomes)
             say(f"{told} of {total} tried")
-        limit = _START_LIMIT_S if progress.begun < 0 else _SEED_LIMIT_S
+        limit = _START_LIMIT_S if progress.begun == before else _SEED_LIMIT_S
         if time.monotonic() - progress.changed > limit:
             process.kill()
             return f"ran for more than {limit:.0f} s"
@@ -86,8 +100,7 @@ def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: 
     return f"ended its process with code {process.poll()}"
 
 
-def run_jobs(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
-    """What `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError."""
+def _run_part(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="cuda-agent-crawl-") as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
@@ -109,10 +122,24 @@ def run_jobs(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, s
         return [progress.outcomes[number] for number in range(len(jobs))]
 
 
-def try_entries(entries: Sequence[Entry], level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
+def default_workers() -> int:
+    """Processes that try side by side: each holds a core."""
+    return max(1, min(16, len(os.sched_getaffinity(0)) // 2))
+
+
+def run_jobs(jobs: Sequence[dict[str, Any]], module: str, way: Way) -> list[dict[str, Any]]:
+    """What `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError."""
+    size = max(1, math.ceil(len(jobs) / way.workers))
+    parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    with ThreadPoolExecutor(max(1, len(parts))) as pool:
+        found = pool.map(lambda part: _run_part(part, module, way.level, way.say), parts)
+        return [outcome for part in found for outcome in part]
+
+
+def try_entries(entries: Sequence[Entry], way: Way) -> list[dict[str, Any]]:
     """The outcome of each entry: {"graph": …} or {"reason": …}."""
     jobs = [
         {"seed": entry.seed.model_dump(mode="json"), "small": entry.small, "leading": SMALL_LEADING}
         for entry in entries
     ]
-    return run_jobs(jobs, "cuda_agent.tasks.crawl.trial", level, say)
+    return run_jobs(jobs, "cuda_agent.tasks.crawl.trial", way)

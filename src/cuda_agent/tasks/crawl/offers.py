@@ -1,0 +1,194 @@
+"""What the installed torch offers, and why some of it gives no seed: `python -m cuda_agent.tasks.crawl.offers …`.
+
+Runs inside a sandbox. A callable that the catalogue doesn't describe is judged by what its schema says (aliases, tags,
+arguments) and by what happens when it is called on tensors; element-wise ones become seeds of their own, so that a new
+version's are picked up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import warnings
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from cuda_agent.tasks.crawl.catalogue import SMALL, SMALL_LEADING
+from cuda_agent.tasks.crawl.trial import Unfit, attempt, serve, tensors
+from cuda_agent.tasks.records import Port, Seed, Values
+
+_SPACES = ("torch.nn", "torch.nn.functional", "torch", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
+_PREFIX = {"torch.nn": "nn", "torch.nn.functional": "F", "torch.Tensor": "Tensor"}
+_BACKENDS = ("mkldnn", "cudnn", "miopen", "fbgemm", "quantize", "q_", "fake_quant", "sparse", "batch_norm_")
+_VALUES: tuple[Values, ...] = ("normal", "uniform", "positive")
+_SHAPES = ((2, 8, 16, 16), (2, 8, 16), (2, 4, 6, 8, 8))
+
+
+def _space(name: str) -> Any:
+    return torch.Tensor if name == "torch.Tensor" else importlib.import_module(name)
+
+
+def names() -> list[str]:
+    """All public callables, as a person writes them: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
+    found = []
+    for space in _SPACES:
+        holder = _space(space)
+        for name in sorted(dir(holder)):
+            value = inspect.getattr_static(holder, name, None)
+            if name.startswith("_") or not callable(getattr(holder, name, None)) or inspect.ismodule(value):
+                continue
+            layer = inspect.isclass(value) and issubclass(value, nn.Module)
+            if layer if space == "torch.nn" else not inspect.isclass(value):
+                found.append(f"{_PREFIX.get(space, space)}.{name}")
+    return found
+
+
+def _schemas(name: str) -> list[Any]:
+    packets = [getattr(torch.ops.aten, prefix + name, None) for prefix in ("", "special_", "linalg_", "fft_")]
+    return [getattr(packet, overload) for packet in packets if packet is not None for overload in packet.overloads()]
+
+
+def _by_schema(name: str) -> str | None:
+    """A reason that the operator's schemas give."""
+    overloads = [item for item in _schemas(name) if "out" not in item._overloadname]
+    if not overloads:
+        return None
+    if any(torch.Tag.nondeterministic_seeded in item.tags for item in overloads):
+        return "stochastic: its schema is tagged as drawing from the generator"
+    takes = [any("Tensor" in str(argument.type) for argument in item._schema.arguments) for item in overloads]
+    if not any(takes):
+        return "takes no tensor: it makes one, or asks for a setting"
+    gives = [any("Tensor" in str(item.type) for item in overload._schema.returns) for overload in overloads]
+    if not any(gives):
+        return "its answer is no tensor"
+    alias = [item._schema.returns[0].alias_info for item in overloads if item._schema.returns]
+    if all(item is not None and item.is_write for item in alias):
+        return "writes into its inputs"
+    if all(item is not None and not item.is_write for item in alias):
+        return "a view of its input: nothing is computed"
+    if any(torch.Tag.dynamic_output_shape in item.tags for item in overloads):
+        return "its shape depends on values, by its schema's tag"
+    return None
+
+
+def _instances(cls: Any) -> Iterator[Any]:
+    """Layers made with few, small arguments."""
+    for arguments in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1)):
+        try:
+            yield cls(*arguments)
+        except (TypeError, ValueError, RuntimeError, AssertionError):
+            continue
+    for extra in ({"output_ratio": 0.5}, {"output_size": 4}):
+        try:
+            yield cls(2, **extra)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+
+
+def _of_module(cls: Any) -> str:
+    for layer in _instances(cls):
+        if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
+            return "lazy: its weights take their shape from the first input"
+        if type(layer).forward is nn.Module.forward:
+            return "holds other modules or settings; computes nothing itself"
+        for shape in _SHAPES:
+            x = torch.randn(shape)
+            try:
+                made = []
+                for state in (1, 2):
+                    torch.manual_seed(state)
+                    made.append(tensors(layer.train()(x))[0])
+            except Exception:  # noqa: BLE001 - these inputs aren't for this layer
+                continue
+            if made[0].shape != made[1].shape or not torch.equal(*made):
+                return "stochastic: two runs in training from different states of the generator differ"
+            if made[0].untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+                return "a view of its input: nothing is computed"
+    return "no page of the catalogue describes it"
+
+
+def _seed(full: str, ports: int, values: Values) -> Seed:
+    names = ("x", "y")[:ports]
+    space, _, name = full.rpartition(".")
+    call = (
+        f"{{x}}.{name}({'{y}' if ports == 2 else ''})"
+        if space == "Tensor"
+        else f"{full}({', '.join('{' + item + '}' for item in names)})"
+    )
+    library = {"F": "import torch.nn.functional as F", "Tensor": ""}.get(space, "import torch")
+    return Seed(
+        name=full, library="torch", operator=name, family="pointwise",
+        spelling="method" if space == "Tensor" else "functional",
+        ports=tuple(Port(name=item, layout="*", values=values) for item in names),
+        imports=(library,) if library else (), call=call, moved="4 * (inputs + outputs)",
+        says=f"{name.replace('_', ' ')} of each element",
+    )  # fmt: skip
+
+
+def _element_wise(seed: Seed) -> bool:
+    """Whether it gives one tensor of real numbers, of its input's shape, and another than that."""
+    x = torch.rand(4, 6) + 0.1
+    scope: dict[str, Any] = {"torch": torch, "F": nn.functional, "x": x, "y": x.clone()}
+    made = eval(seed.call.replace("{", "").replace("}", ""), scope)
+    return (
+        isinstance(made, torch.Tensor) and made.shape == x.shape and made.is_floating_point() and made.dtype == x.dtype
+    )
+
+
+def _of_function(full: str) -> dict[str, Any]:
+    """A seed for an element-wise operator, else the reason of the call that came furthest."""
+    overloads = _schemas(full.rpartition(".")[2])
+    if not overloads and not full.startswith("F."):
+        return {"reason": "no operator of the dispatcher: a setting, a conversion or a tool"}
+    reason = "can't be called with one or two ordinary tensors, and no page of the catalogue describes it"
+    for ports in (1, 2):
+        for values in _VALUES:
+            seed = _seed(full, ports, values)
+            try:
+                graph = attempt(seed, SMALL, SMALL_LEADING)
+            except Unfit as unfit:
+                reason = str(unfit)
+                continue
+            except Exception:  # noqa: BLE001 - the library refuses such a call
+                continue
+            if any(torch.Tag.pointwise in item.tags for item in overloads) and _element_wise(seed):
+                return {"seed": seed.model_dump(mode="json"), "graph": graph}
+            return {"reason": "no element-wise operator, and no page of the catalogue describes it", "graph": graph}
+    return {"reason": reason}
+
+
+@cache
+def _written() -> dict[str, str]:
+    pages: dict[str, str] = yaml.safe_load(Path(__file__).with_name("left_out.yaml").read_text())
+    return pages
+
+
+def outcome(job: dict[str, Any]) -> dict[str, Any]:
+    """{"names": …} for {"list": true}; for {"name": …} a {"seed": …, "graph": …} or {"reason": …}."""
+    if job.get("list"):
+        return {"names": names()}
+    written = next((reason for pattern, reason in _written().items() if fnmatch(job["name"], pattern)), None)
+    if written is not None:
+        return {"reason": written}
+    space, _, name = job["name"].rpartition(".")
+    if space == "nn":
+        return {"reason": _of_module(getattr(nn, name))}
+    if any(word in name for word in _BACKENDS):
+        return {"reason": "of one backend, or for quantized or sparse tensors"}
+    if name.endswith("_"):
+        return {"reason": "writes into its inputs"}
+    reason = _by_schema(name)
+    return {"reason": reason} if reason is not None else _of_function(job["name"])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    serve(outcome, Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
