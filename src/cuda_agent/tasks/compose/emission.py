@@ -107,6 +107,7 @@ def _layer(named: Named) -> list[str]:
         lines.append(f"config = {config}")
         made = made.replace(config, "config", 1)
     lines.append(f"self.{named.layer} = {made}")
+    lines += [fill(line, {"layer": f"self.{named.layer}"}) for line in seed.initialize]
     return lines + _initial(named)
 
 
