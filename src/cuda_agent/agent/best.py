@@ -40,6 +40,12 @@ class Best:
         return profile.candidate.latency_us if profile else None
 
     @property
+    def is_rough(self) -> bool:
+        """Whether the rounds ended before ±1 %."""
+        profile = self.evaluation.profile if self.evaluation else None
+        return profile is not None and profile.stop == "decided"
+
+    @property
     def passed(self) -> bool:
         return self.evaluation is not None and self.evaluation.verdict is Verdict.PASSED
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.files import WorkspaceFiles
+from cuda_agent.core.config import TimingStop
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
@@ -28,7 +29,7 @@ class Session(Protocol):
     def verify(self, candidate: Candidate) -> Evaluation: ...
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport: ...
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport: ...
-    def evaluate(self, candidate: Candidate) -> Evaluation: ...
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation: ...
 
 
 class CandidateFolder(Protocol):

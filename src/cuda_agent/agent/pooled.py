@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
+from cuda_agent.core.config import TimingStop
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
@@ -73,14 +74,14 @@ class PooledSession:
         """As `JudgeSession.verify`."""
         return self._judged(candidate, with_profile=False)
 
-    def evaluate(self, candidate: Candidate) -> Evaluation:
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
         """As `JudgeSession.evaluate`."""
-        return self._judged(candidate, with_profile=True)
+        return self._judged(candidate, with_profile=True, stop=stop)
 
-    def _judged(self, candidate: Candidate, *, with_profile: bool) -> Evaluation:
+    def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
         self.progress("profile" if with_profile else "verify", "in the queue of the device")
         try:
-            return self._pool.submit(self.task, candidate, with_profile=with_profile).result()
+            return self._pool.submit(self.task, candidate, with_profile=with_profile, stop=stop).result()
         except CancelledError:
             raise WorkerError("The judge was closed", "Resume the run") from None
 

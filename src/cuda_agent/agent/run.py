@@ -244,13 +244,13 @@ class Run:
     def _settle(self, context: Context, session: Session) -> None:
         """The final word on the best candidate: one full evaluation in a fresh worker.
 
-        A passed Profile is one already, and counts unless it won against others by its measured time. Where nothing
-        passed, what stands in the workspace is judged, if it wasn't.
+        A precise Profile that passed is one already, and counts unless it won against others by its measured time.
+        Where nothing passed, what stands in the workspace is judged, if it wasn't.
         """
         best = self.best
         started = time.monotonic()
         if best.passed and best.candidate is not None:
-            if best.passes > 1:
+            if best.passes > 1 or best.is_rough:
                 self.progress("final", "measuring the best candidate again")
                 again = session.evaluate(best.candidate)
                 if again.verdict is not Verdict.TIMING_VOID:

@@ -32,6 +32,10 @@ class Configuration(Record):
             raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {said}") from None
 
 
+#: when timing rounds end before their budget: see `JudgeOptions.timing_stop`.
+TimingStop = Literal["settled", "decided"]
+
+
 class JudgeOptions(Configuration):
     """How one task is judged. Times in seconds, memory in MiB."""
 
@@ -43,7 +47,7 @@ class JudgeOptions(Configuration):
     timing_budget_s: float = Field(default=10.0, gt=0)
     #: `settled`: rounds until every needed ratio is known to ±1 %. `decided`, for a search's turns: a ratio is also
     #: enough when its interval is within ±5 % and plainly on one side of the milestone's 1/0.95.
-    timing_stop: Literal["settled", "decided"] = "settled"
+    timing_stop: TimingStop = "settled"
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)
     compile_baseline_timeout_s: float = Field(default=300.0, gt=0)
@@ -52,6 +56,10 @@ class JudgeOptions(Configuration):
     sandbox: Literal["auto", "full", "reduced"] = "auto"
     #: fixes the judge's secret draws; only tests set it.
     seed: int | None = None
+
+    def stopping(self, stop: TimingStop | None) -> JudgeOptions:
+        """These, with another rule for the end of timing rounds; None: the same."""
+        return self if stop is None else self.model_copy(update={"timing_stop": stop})
 
 
 class Limits(Configuration):

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Baseline, Device, Milestone, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.core.record import Record, StoredRecord
@@ -151,6 +152,8 @@ class ProfileReport(Record):
     matched: str
     rounds: int
     checked_outputs: int
+    #: the rule by which the rounds ended: every ratio known to ±1 %, or plainly on one side of a milestone.
+    stop: TimingStop = "settled"
     failed_baselines: dict[str, str] = Field(default_factory=dict)
     clocks: dict[str, float] = Field(default_factory=dict)
     throttle_reasons: tuple[str, ...] = ()

@@ -1,6 +1,10 @@
-"""The judge's view of the baseline worker: compiled once per session, in the background, and kept. Its times never are.
+"""The judge's view of the baselines' two workers: compiled once per session, in the background, and kept. Their times
+never are.
 
-A form that fails to compile, or takes its worker down with it, is left out with its reason; the worker is then
+Eager runs in a process like a candidate's, which has loaded torch and no compiler: the thousand modules of a compiler
+make every call of a few microseconds of the same program some 5 % slower. The compiled forms share another one.
+
+A form that fails to compile, or takes its worker down with it, is left out with its reason; the workers are then
 replaced and the others are prepared again. Eager is the task itself: when it fails, the task can't be judged.
 """
 
@@ -8,9 +12,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
@@ -20,6 +24,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.judge.process import Worker, WorkerFault
 
 EAGER = "eager"
+NULL = "null"
 MAX_COMPILE_THREADS = 4
 _LOAD_TIMEOUT_S = 600.0
 
@@ -36,27 +41,41 @@ def compile_cache(task: Task) -> Path:
 
 def compile_environment(folder: Path, device: Device) -> dict[str, str]:
     """What the compiler reads. On the CPU one thread: a pool of compiler processes takes longer to start than the few
-    kernels take, and gigabytes of memory."""
+    kernels take, and gigabytes of memory. And no precompiled header there: it would lie in the worker's scratch
+    folder, so each session made it anew (6 s) even where all kernels are in the cache; it saves 2 s a kernel."""
     threads = 1 if device is Device.CPU else min(MAX_COMPILE_THREADS, os.cpu_count() or 1)
-    return {
+    found = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }
+    return found | ({"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"} if device is Device.CPU else {})
+
+
+class StartWorker(Protocol):
+    """Starts a worker of the baselines; one with `writable` folders may write there."""
+
+    def __call__(self, *, writable: tuple[Path, ...]) -> Worker: ...
+
+
+class _Form(NamedTuple):
+    matched: bool
+    compiled: bool
 
 
 class Baselines:
-    """Baselines of one session. `start` makes a new baseline worker, which may write into `folder`."""
+    """Baselines of one session. Compilers keep what they make in `folder`."""
 
     def __init__(
-        self, task: Task, options: JudgeOptions, start: Callable[[], Worker], folder: Path, *, autotune: bool = False
+        self, task: Task, options: JudgeOptions, start: StartWorker, folder: Path, *, autotune: bool = False
     ) -> None:
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
-        #: forms that are prepared at all, where not all are wanted; to be set before `begin`.
-        self.only: tuple[str, ...] | None = None
-        self._worker: Worker | None = None
-        self._forms: dict[str, bool] = {}
+        #: no other form than eager is prepared; to be set before `begin`.
+        self.eager_only = False
+        self._plain: Worker | None = None
+        self._compiled: Worker | None = None
+        self._forms: dict[str, _Form] = {}
         self._failed: dict[str, str] = {}
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
@@ -68,29 +87,42 @@ class Baselines:
             self._thread = threading.Thread(target=self._prepare_and_keep, name="baselines", daemon=True)
             self._thread.start()
 
-    def wait(self) -> Worker:
-        """The worker with every form prepared; a dead one is replaced. Raises TaskError where eager itself fails."""
+    def wait(self) -> None:
+        """Returns when every form is prepared; dead workers are replaced. Raises TaskError where eager itself fails."""
         self.begin()
         assert self._thread is not None
         self._thread.join()
-        if self._error is None and (self._worker is None or not self._worker.alive) and not self._closed:
+        if self._error is None and not self._alive() and not self._closed:
             self._prepare_and_keep()
         if self._error is not None:
             raise self._error
-        assert self._worker is not None
-        return self._worker
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Those that run, prepared. Raises TaskError."""
+        self.wait()
+        return tuple(worker for worker in (self._plain, self._compiled) if worker is not None)
+
+    def worker_of(self, name: str) -> Worker:
+        """The one that runs a form, or the null program. Raises TaskError."""
+        self.wait()
+        form = self._forms.get(name)
+        worker = self._compiled if form is not None and form.compiled else self._plain
+        assert worker is not None
+        return worker
 
     def freeze(self) -> None:
         """After `wait`: adds the form whose weights are constants, the match for a candidate that derives its weights.
         Where it fails, that is among `failed`. A dead worker is left to `wait`."""
         name = f"frozen_{self._options.precision}"
-        if name in self._forms or name in self._failed:
+        if name in self._forms or name in self._failed or self.eager_only:
             return
-        worker = self.wait()
+        self.wait()
+        worker = self._compiled
+        assert worker is not None
         try:
             worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
             worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
-            self._forms[name] = True
+            self._forms[name] = _Form(matched=True, compiled=True)
         except WorkerFault as error:
             self.fail(name, error.fault.reason)
             if error.fault.kind == "device":
@@ -99,7 +131,7 @@ class Baselines:
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
-        return {name: matched for name, matched in self._forms.items() if name not in self._failed}
+        return {name: form.matched for name, form in self._forms.items() if name not in self._failed}
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -112,10 +144,18 @@ class Baselines:
 
     def close(self) -> None:
         self._closed = True
-        if self._worker is not None:
-            self._worker.kill()
+        self._end_workers()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=10.0)
+
+    def _alive(self) -> bool:
+        wanted = (self._plain,) if self.eager_only else (self._plain, self._compiled)
+        return all(worker is not None and worker.alive for worker in wanted)
+
+    def _end_workers(self) -> None:
+        for worker in (self._plain, self._compiled):
+            if worker is not None:
+                worker.kill()
 
     def _prepare_and_keep(self) -> None:
         try:
@@ -125,12 +165,16 @@ class Baselines:
             self._error = error
 
     def _prepare(self) -> bool:
-        """One attempt with a fresh worker; False when a form took it down."""
-        if self._worker is not None:
-            self._worker.kill()
-        worker = self._worker = self._start()
-        self._load(worker)
+        """One attempt with fresh workers; False when a form took one down."""
+        self._end_workers()
+        self._plain = self._start(writable=())
+        self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
+        self._forms = self._load(self._plain, compiled=False)
+        if self._compiled is not None:
+            self._forms |= self._load(self._compiled, compiled=True)
         for name in self.forms:
+            worker = self._compiled if self._forms[name].compiled else self._plain
+            assert worker is not None
             try:
                 worker.request("prepare", {"form": name}, timeout_s=self._options.compile_baseline_timeout_s)
             except WorkerFault as error:
@@ -140,26 +184,28 @@ class Baselines:
                 if not worker.alive or error.fault.kind == "device":
                     return False
         try:
-            worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+            for worker in filter(None, (self._plain, self._compiled)):
+                worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
         except WorkerFault as error:
             raise self._task_error(error) from None
         return True
 
-    def _load(self, worker: Worker) -> None:
+    def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
+        """Loads the task, and learns which forms there are for this worker."""
         params = {
             "name": self._task.name,
             "source": self._task.source,
             "precision": self._options.precision.value,
             "seed": 0,
             "autotune": self._autotune,
-            "environment": compile_environment(self._folder, self._options.device),
+            "environment": compile_environment(self._folder, self._options.device) if compiled else {},
+            "compiled": compiled,
         }
         try:
             reply = worker.request("load", params, timeout_s=_LOAD_TIMEOUT_S)
         except WorkerFault as error:
             raise self._task_error(error) from None
-        forms = _checked_forms(reply)
-        self._forms = {name: matched for name, matched in forms.items() if self.only is None or name in self.only}
+        return _checked_forms(reply, compiled)
 
     def _task_error(self, error: WorkerFault) -> TaskError:
         cause, _, remedy = error.fault.reason.partition("\n")
@@ -168,12 +214,12 @@ class Baselines:
         return TaskError(cause, remedy, detail=error.fault.log_tail)
 
 
-def _checked_forms(reply: Any) -> dict[str, bool]:
+def _checked_forms(reply: Any, compiled: bool) -> dict[str, _Form]:
     try:
-        forms = {str(form["name"]): bool(form["matched"]) for form in reply["forms"][:16]}
+        forms = {str(form["name"]): _Form(bool(form["matched"]), compiled) for form in reply["forms"][:16]}
     except (KeyError, TypeError):
         forms = {}
-    if EAGER not in forms:
+    if (EAGER in forms) is compiled:
         raise WorkerError("The baseline worker named no forms", "Run again")
     return forms
 

@@ -160,7 +160,7 @@ class Case:
         process = verification.candidate
         found = profile(
             session.task,
-            session.options,
+            self._options,
             session.reference,
             session.baselines,
             process,

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation, Task
@@ -95,14 +95,16 @@ class Pool:
     ) -> None:
         self.close()
 
-    def submit(self, task: Task, candidate: Candidate, *, with_profile: bool = True) -> Future[Evaluation]:
+    def submit(
+        self, task: Task, candidate: Candidate, *, with_profile: bool = True, stop: TimingStop | None = None
+    ) -> Future[Evaluation]:
         """Returns at once. The future holds the evaluation, or raises what isn't the candidate's fault: TaskError,
         DeviceError, SandboxError, StoreError, WorkerError. It can be cancelled until verification begins.
 
-        `with_profile=False`: verification only, as `JudgeSession.verify`.
+        `with_profile=False`: verification only, as `JudgeSession.verify`. `stop`: as `JudgeSession.evaluate`.
         """
         future: Future[Evaluation] = Future()
-        case = Case(task, self._options, candidate)
+        case = Case(task, self._options.stopping(stop), candidate)
         with self._lock:
             if self._closed:
                 raise WorkerError("The pool is closed", "Open another one")

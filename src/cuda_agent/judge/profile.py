@@ -47,9 +47,10 @@ def profile(
     *,
     floor: float,
     progress: Progress,
+    torch_computes: bool = False,
 ) -> Profiled:
     """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
-    its timed outputs must stay to eager's.
+    its timed outputs must stay to eager's. `torch_computes`: the program may be torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
     failure is in the result.
@@ -73,7 +74,8 @@ def profile(
             rounds.prepare()
             rounds.run()
             rounds.clocks.read()
-            return _concluded(rounds, baselines, options.device, load)
+            unasked = () if torch_computes else _computed_by_torch(rounds, options.device)
+            return Profiled(violations=unasked) if unasked else _concluded(rounds, baselines, options.device, load)
         except CandidateFault as error:
             return Profiled(fault=error.fault)
         finally:
@@ -82,7 +84,7 @@ def profile(
 
 def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
     """What the rounds say. `load`: who used the machine when they began."""
-    violations = _violations(rounds, baselines, device) or _computed_by_torch(rounds, device)
+    violations = _violations(rounds, baselines, device)
     if violations:
         return Profiled(violations=violations)
     neighbour = rounds.neighbour()
@@ -158,6 +160,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         matched=rounds.matched(),
         rounds=len(rounds.rounds),
         checked_outputs=rounds.check.checked,
+        stop=rounds.options.timing_stop,
         failed_baselines=dict(baselines.failed),
         clocks=rounds.clocks.summary(),
         throttle_reasons=rounds.clocks.throttle_reasons(),

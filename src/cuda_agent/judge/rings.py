@@ -1,7 +1,7 @@
 """Rings of slots for timing: how many, whether the L2 cache must be flushed besides, and their memory.
 
-Masters are mapped by the judge and the reference worker only. The candidate and the baseline worker have an input and
-an output ring each; the judge copies masters into an input ring when that worker's burst begins, so inputs are
+Masters are mapped by the judge and the reference worker only. The candidate and each baseline worker have an input and
+an output ring of their own; the judge copies masters into an input ring when that worker's burst begins, so inputs are
 released inside its time.
 """
 
@@ -30,8 +30,8 @@ BURST_SECONDS = 0.003
 CALL_SECONDS = 80e-6
 #: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
 RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
-#: copies of a slot's inputs (master, two rings) and outputs (two rings, a burst's results, the null's).
-INPUT_COPIES, OUTPUT_COPIES = 3, 4
+#: copies of a slot's inputs (master, three rings) and outputs (three rings, a burst's results, the null's).
+INPUT_COPIES, OUTPUT_COPIES = 4, 5
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class RingPlan:
     traffic_bytes: int
     l2_bytes: int
 
-    def calls(self, call_s: float) -> int:
+    def calls(self, call_s: float, share: float = 1.0) -> int:
         """Calls of one burst, of a program that takes `call_s` seconds: long enough and, if possible, past the L2
-        cache."""
+        cache. `share`: of a burst's usual length."""
         if not self.l2_bytes:
             return self.slots
         past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
-        long_enough = int(BURST_SECONDS / max(call_s, CALL_SECONDS))
+        long_enough = int(share * BURST_SECONDS / max(call_s, CALL_SECONDS))
         wanted = max(LEAST_CALLS, long_enough, past_l2 if past_l2 <= self.slots else 0)
         return min(self.slots, wanted)
 

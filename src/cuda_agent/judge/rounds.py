@@ -26,7 +26,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge import timing
-from cuda_agent.judge.baselines import EAGER, Baselines
+from cuda_agent.judge.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.buffers import synchronize
 from cuda_agent.judge.bystander import Bystander
 from cuda_agent.judge.clocks import ClockLog
@@ -41,7 +41,6 @@ from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
 
 CANDIDATE = "candidate"
 COMPILE = "compile"
-NULL = "null"
 #: rounds that are made even when the budget is over.
 LEAST_ROUNDS = 5
 #: beyond this many rounds a report only grows.
@@ -58,6 +57,10 @@ WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
 DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
 #: rounds that count as one independent one, beyond which the report says so.
 MOODY = 4.0
+#: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
+SHORT_BURST = 0.3
+#: share of the budget after which that is enough, where ±1 % can't be had.
+ENOUGH_SHARE = 0.6
 #: how often a program that has nothing new to say is still timed.
 SELDOM = 0.25
 
@@ -96,7 +99,9 @@ class Rounds:
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Any] | None = None
+        #: baselines to which the ratio is known to ±1 %, and those to which it is plain.
         self._settled: set[str] = set()
+        self._decided: set[str] = set()
         self._cores = Cores(self._rng, near_gpu()) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
@@ -122,7 +127,7 @@ class Rounds:
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))
-        self._add_ring(self._baseline)
+        self._add_baseline_rings()
         draw_s = self._draw(self._plan.slots) / self._plan.slots
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
@@ -133,7 +138,8 @@ class Rounds:
         calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
         left = self._left_s() * PLANNED_SHARE
         affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
-        self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0), affordable))
+        share = SHORT_BURST if self.options.timing_stop == "decided" else 1.0
+        self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0, share), affordable))
         self._draw(self._active)
         for name in names * DECOY_BURSTS[device]:
             if self._left_s() * 3 < self.options.timing_budget_s * 2:
@@ -141,21 +147,22 @@ class Rounds:
             if name == CANDIDATE or name in self.baselines.forms:
                 self._burst(name)
 
-    @property
-    def _baseline(self) -> Worker:
-        return self.baselines.wait()
-
     def _load_baseline_weights(self) -> None:
         state = self.reference.spec.state
         if not state:
             return
-        worker, weights = self._baseline, self.reference.weights
-        try:
-            worker.attach(weights.arena)
-            worker.request("set_weights", {"names": list(state), **weights.to_wire()}, timeout_s=self._timeout_s)
-            worker.detach(weights.arena)
-        except WorkerFault as error:
-            raise self._baseline_error(EAGER, error) from None
+        weights = self.reference.weights
+        for worker in self.baselines.workers():
+            try:
+                worker.attach(weights.arena)
+                worker.request("set_weights", {"names": list(state), **weights.to_wire()}, timeout_s=self._timeout_s)
+                worker.detach(weights.arena)
+            except WorkerFault as error:
+                raise self._baseline_error(EAGER, error) from None
+
+    def _add_baseline_rings(self) -> None:
+        for worker in self.baselines.workers():
+            self._add_ring(worker)
 
     def _add_ring(self, worker: Worker) -> None:
         spec = self.reference.spec
@@ -198,14 +205,17 @@ class Rounds:
             return count > 0
         if count < LEAST_ROUNDS:
             return False
-        return left <= 0 or self._settled.issuperset(self.needed())
+        early = self.options.timing_stop == "decided" or left < (1.0 - ENOUGH_SHARE) * self.options.timing_budget_s
+        known = self._decided if early else self._settled
+        return left <= 0 or known.issuperset(self.needed())
 
     def _settle(self, latest: Round) -> None:
         """Each ratio is looked at when it has a new sample, and only at its own checkpoints."""
-        decided = self.options.timing_stop == "decided"
         for name in self.needed():
-            if name in latest.bursts and timing.is_settled(self._ratios(name), decided=decided):
-                self._settled.add(name)
+            if name in latest.bursts and timing.is_settled(self._ratios(name), decided=True):
+                self._decided.add(name)
+                if timing.is_settled(self._ratios(name)):
+                    self._settled.add(name)
 
     def _ratios(self, name: str) -> list[float]:
         return timing.paired_ratios(self.rounds, name, CANDIDATE)
@@ -307,7 +317,7 @@ class Rounds:
         return [CANDIDATE] + [n for n in (*forms, NULL) if n not in seldom or self._rng.random() < SELDOM]
 
     def _worker(self, name: str) -> Worker:
-        return self.candidate.worker if name == CANDIDATE else self._baseline
+        return self.candidate.worker if name == CANDIDATE else self.baselines.worker_of(name)
 
     # ------------------------------------------------------------ asking
 
@@ -330,15 +340,18 @@ class Rounds:
         self.baselines.fail(name, error.fault.reason)
         for found in self.rounds:
             found.bursts.pop(name, None)
-        old = next(worker for worker in self._rings if worker is not self.candidate.worker)
+        old = self._worker(name)
         if error.fault.kind == "device":
             old.kill()
         if not old.alive:
-            self._rings.pop(old).close()
+            # Those that begin anew have new workers throughout.
+            for worker in [worker for worker in self._rings if worker is not self.candidate.worker]:
+                self._rings.pop(worker).close()
+            self.baselines.wait()
             if self.frozen:
                 self.baselines.freeze()
             self._load_baseline_weights()
-            self._add_ring(self._baseline)
+            self._add_baseline_rings()
 
     def _for_candidate(self, work: Callable[[], Any]) -> None:
         try:
@@ -370,10 +383,12 @@ class Rounds:
         said = [f"{self._active} calls per round" + (f", L2 flushed ({flush >> 20} MiB written)" if flush else "")]
         if len(self.rounds) < timing.MIN_ROUNDS:
             said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")
-        elif not self._settled.issuperset(self.needed()):
-            said.append("the time budget ended before every ratio was known to ±1 %")
-        elif not all(timing.is_narrow(self._ratios(name)) for name in self.needed()):
+        elif self._settled.issuperset(self.needed()):
+            pass
+        elif self._decided.issuperset(self.needed()):
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
+        else:
+            said.append("the time budget ended before every ratio was known to ±1 %")
         moods = {name: timing.dependence(self._ratios(name)) for name in self.needed()}
         worst = max(moods, key=lambda name: moods[name], default=EAGER)
         if moods.get(worst, 1.0) > MOODY:

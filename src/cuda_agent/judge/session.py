@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from cuda_agent.core import bytecode
-from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
@@ -112,9 +112,7 @@ class JudgeSession:
         self._reference_worker = self.workers.start("reference")
         self.workers.prewarm()
         folder = compile_cache(self.task)
-        self.baselines = Baselines(
-            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
-        )
+        self.baselines = Baselines(self.task, self.options, functools.partial(self.workers.start, "baseline"), folder)
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
@@ -236,9 +234,9 @@ class JudgeSession:
         is true and the verdict is TIMING_VOID: only `evaluate` can say PASSED."""
         return self._judge(candidate, with_profile=False)
 
-    def evaluate(self, candidate: Candidate) -> Evaluation:
-        """Everything, in a fresh worker: the verdict that pays."""
-        return self._judge(candidate, with_profile=True)
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
+        """Everything, in a fresh worker: the verdict that pays. `stop`: another rule than the options' timing_stop."""
+        return self._judge(candidate, with_profile=True, stop=stop)
 
     @_one_at_a_time
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
@@ -282,8 +280,8 @@ class JudgeSession:
             self.workers.prewarm()
 
     @_one_at_a_time
-    def _judge(self, candidate: Candidate, *, with_profile: bool) -> Evaluation:
-        case = Case(self.task, self.options, candidate)
+    def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
+        case = Case(self.task, self.options.stopping(stop), candidate)
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
         return case.evaluation()

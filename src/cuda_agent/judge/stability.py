@@ -99,7 +99,7 @@ def same_twice(
 
     Raises what a judge raises."""
     with JudgeSession(kernel.task(), options, progress=progress) as session:
-        session.baselines.only = (EAGER,)
+        session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)
 
 
@@ -120,6 +120,7 @@ def _evaluate(session: JudgeSession, kernel: Kernel) -> Sample:
             session.secrets,
             floor=_ERROR,
             progress=session.progress,
+            torch_computes=True,
         )
     return _sample(kernel, found, time.monotonic() - begin)
 

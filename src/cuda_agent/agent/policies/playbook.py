@@ -152,7 +152,7 @@ class _Moves:
                 yield self._settle(proposal, current, wanted)
                 current = wanted
             for _ in range(_ATTEMPTS):
-                (result,) = yield self._move("Full judged profile.", self._call("Profile"))
+                (result,) = yield self._move("Full judged profile.", self._call("Profile", precise=True))
                 if result.data.get("verdict") != Verdict.TIMING_VOID.value:
                     break
             if result.ok:

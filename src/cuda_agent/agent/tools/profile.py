@@ -14,10 +14,12 @@ _MAX_CONFIGS = 64
 
 
 class ProfileArguments(Arguments):
-    """Without arguments: the judge builds, verifies and times yours beside the baselines; the best one that passed is
-    kept. With configs: times only yours, once per setting of the CONFIG dictionary in model_new.py, in one build."""
+    """Without arguments: the judge builds, verifies and times yours beside the baselines until it is plain whether it
+    is faster; the best one that passed is kept, and timed again at the end. With precise: until every ratio is known to
+    1 %. With configs: times only yours, once per setting of the CONFIG dictionary in model_new.py, in one build."""
 
     configs: tuple[dict[str, int], ...] | None = Field(default=None, min_length=1, max_length=_MAX_CONFIGS)
+    precise: bool = False
 
 
 def _run(arguments: ProfileArguments, context: Context) -> Answer:
@@ -28,7 +30,7 @@ def _run(arguments: ProfileArguments, context: Context) -> Answer:
         ok = any(time is not None for time in screened.latency_us)
         return Answer(say_screen(screened), ok=ok, data={"latency_us": list(screened.latency_us)})
     with judging(context):
-        evaluation = context.session.evaluate(candidate)
+        evaluation = context.session.evaluate(candidate, stop=None if arguments.precise else "decided")
     kept = context.best.offer(candidate, evaluation)
     passed = evaluation.verdict is Verdict.PASSED
     text = say_evaluation(evaluation)

@@ -1,7 +1,7 @@
-"""The baseline worker's role: eager and compiled forms of the task, timed by the same code as a candidate.
+"""The baseline workers' role: eager or compiled forms of the task, timed by the same code as a candidate.
 
-It stands apart from the reference worker, so that compilers and global flags touch nobody's answers, and it never runs
-a candidate's code, so that its null program calibrates the judge's clock.
+They stand apart from the reference worker, so that compilers and global flags touch nobody's answers, and never run
+a candidate's code, so that the null program of the one with the eager forms calibrates the judge's clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ from cuda_agent.judge.worker.timed import TimedPrograms
 def create(context: Context) -> Mapping[str, Operation]:
     baseline = Baseline(context)
     timed = TimedPrograms(context, baseline.program, with_null=True)
+
+    def load(params: dict[str, Any]) -> dict[str, Any]:
+        timed.with_null = not params["compiled"]
+        return baseline.load(params)
+
     return {
         **timed.operations(),
-        "load": baseline.load,
+        "load": load,
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,
         "settle": baseline.settle,
@@ -42,16 +47,17 @@ class Baseline:
         self._forms: dict[str, Form] = {}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{name, source, precision, seed, autotune, environment}: which forms there are. The compiler's settings are
-        read from the environment when it is first used, so they can still be set here."""
+        """{name, source, precision, seed, autotune, environment, compiled}: which forms there are. `compiled`: whether
+        this worker is for the compiled ones. The compiler's settings are read from the environment when it is first
+        used, so they can still be set here."""
         os.environ.update(params["environment"])
         precision = Precision(params["precision"])
         self._set = BaselineSet(
             params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
         )
-        forms = self._set.forms(autotune=bool(params["autotune"]))
-        self._forms = {form.name: form for form in forms}
-        return {"forms": [{"name": form.name, "matched": form.matched} for form in forms]}
+        found = self._set.forms(autotune=bool(params["autotune"]))
+        self._forms = {form.name: form for form in found if (form.mode != "eager") is params["compiled"]}
+        return {"forms": [{"name": form.name, "matched": form.matched} for form in self._forms.values()]}
 
     def prepare(self, params: dict[str, Any]) -> dict[str, Any]:
         """{form}: compile it and run it until it is warm."""

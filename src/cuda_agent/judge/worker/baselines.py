@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,14 +87,24 @@ class _FindProducts(torch.utils._python_dispatch.TorchDispatchMode):  # type: ig
         super().__init__()
         self.matmul = self.convolution = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def note(self, func: Any, args: Any) -> None:
         name = func.name().removeprefix("aten::").partition(".")[0]
         if name in _MATMUL or name in _CONVOLUTION:
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             if any(t.dtype is torch.float32 for t in tensors):
                 self.matmul |= name in _MATMUL
                 self.convolution |= name in _CONVOLUTION
-        return func(*args, **(kwargs or {}))
+
+
+def _dispatch(self: _FindProducts, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    del types
+    self.note(func, args)
+    return func(*args, **(kwargs or {}))
+
+
+# Set here, because a mode's own class body has it wrapped in what imports the whole compiler, and eager is to be timed
+# in a process without one.
+_FindProducts.__torch_dispatch__ = _dispatch
 
 
 def forms_for(device: Device, precision: Precision, products: Products, *, autotune: bool = False) -> tuple[Form, ...]:
@@ -257,6 +268,8 @@ def stop_compiler_processes() -> None:
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+    if "torch._inductor.async_compile" not in sys.modules:
+        return
     with contextlib.suppress(ImportError, AttributeError):
         from torch._inductor.async_compile import shutdown_compile_workers
 

@@ -51,7 +51,7 @@ class TimedPrograms:
         with_null: bool = False,
     ) -> None:
         self._context, self._lookup = context, lookup
-        self._set_config, self._with_null = set_config, with_null
+        self._set_config, self.with_null = set_config, with_null
         self._runner: Runner | None = None
         self._tensors: list[list[Any]] = []
         self._slots: list[Slot] = []
@@ -87,7 +87,7 @@ class TimedPrograms:
         self._tensors = _parts(inputs, count)
         self._slots = [unflatten(params["spec"], part) for part in self._tensors]
         self._outputs = list(_parts(outputs, count))
-        if self._with_null:
+        if self.with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
         # What torch has imported is a quarter of a million objects; out of the collector's sight it costs nothing.
         gc.collect()
