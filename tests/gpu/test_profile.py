@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,9 +123,7 @@ class Bench:
         self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
         self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
-        self.baselines = Baselines(
-            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
-        )
+        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
         self.baselines.begin()
         self.reference.load(3)
 
@@ -145,6 +144,7 @@ class Bench:
                 self.secrets,
                 floor=5e-4,
                 progress=lambda phase, text: None,
+                torch_computes=True,
             )
         finally:
             process.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -102,9 +103,7 @@ class Bench:
         self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
         self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
-        self.baselines = Baselines(
-            self.task, self.options, lambda: self.workers.start("baseline", writable=(folder,)), folder
-        )
+        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
         self.baselines.begin()
         self.reference.load(3)
 
@@ -124,6 +123,7 @@ class Bench:
                 self.secrets,
                 floor=2e-6,
                 progress=lambda phase, text: None,
+                torch_computes=True,
             )
         finally:
             process.close()
