@@ -36,6 +36,7 @@ _SIZES = {
     "B": (2, 4, 8, 16), "T": (512, 1024, 2048, 4096), "S": (256, 512, 1024, 2048), "D": (512, 1024, 2048, 4096),
     "N": (2048, 4096, 8192, 16384), "H": (28, 32, 56, 64), "W": (28, 32, 56, 64), "G": (8, 16, 32),
 }  # fmt: skip
+_SIZES_IMAGES = {"B": (8, 16, 32), "D": (128, 256, 512)}
 _SIZES_EXPERTS = {"B": (1, 2, 4), "T": (16, 32, 64, 128), "D": (512, 1024, 2048), "N": (16, 32, 64, 128, 256)}
 _TRIES = 160
 _MOST_WEIGHTS = 80_000_000
@@ -209,6 +210,7 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
     parameters = tuple(Parameter(name=name, choices=choices) for name, choices in _CHOICES.items() if name in used)
     text = " ".join([*used, *(choice for parameter in parameters for choice in parameter.choices)])
     natural = _SIZES | (_SIZES_EXPERTS if maker and "batched_mm" in maker.template else {})
+    natural = natural | (_SIZES_IMAGES if "H" in ports[0].layout.split() else {})
     sizes = {name: choices for name, choices in natural.items() if re.search(rf"\b{name}\b", text)}
     _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], item.__name__))
     own = f"from {module.__name__} import {item.__name__}"
@@ -225,8 +227,17 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
         call=call,
         where=("D % 128 == 0",) if {"heads", "kv_heads"} & used else (),
         sizes=sizes,
-        says=f"{phrase} of {module.__name__.split('.')[2].replace('_', ' ')}",
+        says=f"{phrase} of {_family(module)}",
     )
+
+
+def _family(module: Any) -> str:
+    """How the family writes itself: the name before `Config`."""
+    names = [
+        re.sub(r"(Text|Vision|Audio|Encoder|Decoder)*Config$", "", item.__name__)
+        for item in _config_classes(module, "")
+    ]
+    return min(names, key=len) if names else str(module.__name__).split(".")[2].replace("_", " ").title()
 
 
 def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:

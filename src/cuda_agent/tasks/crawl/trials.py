@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,7 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
     return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
 
 
-def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: Say) -> str:
+def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: Say, ended: threading.Event) -> str:
     """Waits; how it ended, for the job in flight."""
     told, before = 0, progress.begun
     progress.changed = time.monotonic()
@@ -90,7 +91,7 @@ def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: 
             told = len(progress.outcomes)
             say(f"{told} of {total} tried")
         limit = _START_LIMIT_S if progress.begun == before else _SEED_LIMIT_S
-        if time.monotonic() - progress.changed > limit:
+        if ended.is_set() or time.monotonic() - progress.changed > limit:
             process.kill()
             return f"ran for more than {limit:.0f} s"
         time.sleep(_POLL_S)
@@ -100,16 +101,16 @@ def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: 
     return f"ended its process with code {process.poll()}"
 
 
-def _run_part(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, say: Say) -> list[dict[str, Any]]:
+def _run_part(jobs: Sequence[dict[str, Any]], module: str, way: Way, ended: threading.Event) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="cuda-agent-crawl-") as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
         (folder / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
         progress = _Progress(folder / "scratch" / "results.jsonl")
         first = 0
-        while first < len(jobs):
-            with _start(folder, module, first, level) as process:
-                ending = _until_end(process, progress, len(jobs), say)
+        while first < len(jobs) and not ended.is_set():
+            with _start(folder, module, first, way.level) as process:
+                ending = _until_end(process, progress, len(jobs), way.say, ended)
                 tail = process.tail(300)
             if progress.begun < first:
                 ending = f"{ending} before it began: {tail.strip()[-200:]}"
@@ -118,8 +119,8 @@ def _run_part(jobs: Sequence[dict[str, Any]], module: str, level: SandboxLevel, 
             if first < len(jobs):
                 progress.outcomes[first] = {"reason": ending}
                 first += 1
-            say(f"{first} of {len(jobs)} tried")
-        return [progress.outcomes[number] for number in range(len(jobs))]
+            way.say(f"{first} of {len(jobs)} tried")
+        return [progress.outcomes.get(number, {"reason": "interrupted"}) for number in range(len(jobs))]
 
 
 def default_workers() -> int:
@@ -131,9 +132,15 @@ def run_jobs(jobs: Sequence[dict[str, Any]], module: str, way: Way) -> list[dict
     """What `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError."""
     size = max(1, math.ceil(len(jobs) / way.workers))
     parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    ended = threading.Event()
     with ThreadPoolExecutor(max(1, len(parts))) as pool:
-        found = pool.map(lambda part: _run_part(part, module, way.level, way.say), parts)
-        return [outcome for part in found for outcome in part]
+        try:
+            found = list(pool.map(lambda part: _run_part(part, module, way, ended), parts))
+        except BaseException:
+            # The threads would otherwise be waited for to their end, whoever interrupts.
+            ended.set()
+            raise
+    return [outcome for part in found for outcome in part]
 
 
 def try_entries(entries: Sequence[Entry], way: Way) -> list[dict[str, Any]]:
