@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.filter.measurements import merge, read_all
+from cuda_agent.tasks.filter.measurements import Measured, read_all
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.run import Filtered, Shard, filter_folder, read_candidates
+from cuda_agent.tasks.filter.run import Filtered, filter_folder, read_candidates
 from cuda_agent.tasks.records import Measurement, Rule
-from task_candidates import BROKEN, GOOD, HOSTILE, candidate, write_candidates
+from task_candidates import BROKEN, GOOD, HOSTILE, write_candidates
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -77,38 +77,19 @@ def test_a_killed_filter_goes_on_where_it_was(tmp_path: Path) -> None:
     (before,) = read_all(tmp_path)
     path = before.path
     path.write_bytes(path.read_bytes() + b'{"task_key": "half')
-    done = run(tmp_path)
+    done = run(tmp_path, low_us=1e8)
     (after,) = read_all(tmp_path)
     assert done.known == len(before.by_key) >= 1
     assert set(after.by_key) == {task.task.key for task in tasks}
     assert all(after.by_key[key] == one for key, one in before.by_key.items())
     assert len(path.read_text().splitlines()) == 1 + len(tasks)
+    good = by_name(tmp_path)["good"]
+    assert good.eager_us and good.finding and good.finding.rule is Rule.EAGER_TIME and "outside" in good.finding.detail
 
 
-def _whole(folder: Path) -> list[object]:
-    found = []
+def _whole(folder: Path) -> list[Measured]:
+    found: list[Measured] = []
     for path in folder.glob("measurements-*.jsonl"):
         if b"\n" in path.read_bytes():
             found += read_all(folder)
     return found
-
-
-def test_shards_merge(tmp_path: Path) -> None:
-    forwards = {f"task_{i}": "raise ValueError('no')" for i in range(4)}
-    for name in ("one", "two", "both"):
-        write_candidates(tmp_path / name, forwards)
-    options = FilterOptions.parse(_OPTIONS)
-    for index, name in ((1, "one"), (2, "two")):
-        filter_folder(tmp_path / name, options, lambda _text: None, shard=Shard(index, 2))
-    added = merge(tmp_path / "both", [tmp_path / "one", tmp_path / "two"])
-    assert sum(added.values()) == 4
-    assert sum(merge(tmp_path / "both", [tmp_path / "two"]).values()) == 0
-    assert run(tmp_path / "both").asked == 0
-
-
-def test_the_window(tmp_path: Path) -> None:
-    write_candidates(tmp_path, {"short": "return torch.relu(x)"})
-    run(tmp_path, low_us=1e8, high_us=1e9)
-    finding = by_name(tmp_path)["short"].finding
-    assert finding is not None and finding.rule is Rule.EAGER_TIME and "outside" in finding.detail
-    assert candidate("short", "return torch.relu(x)").task.name == "short"

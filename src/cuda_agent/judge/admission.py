@@ -92,9 +92,13 @@ class Answers:
         """Raises TaskError where a null answer passes."""
         _check_nulls(self._task, self.answer, self.other, lambda mine: self.failure(mine) is None)
 
+    def drop_others(self) -> None:
+        """Frees all answers but the last, which is all that `failure` needs."""
+        self.other, self._again, self._twin = [], [], []
+
     def drop(self) -> None:
         """Frees all answers; `failure` then needs a new `answer` to the last inputs."""
-        self.other, self._again, self._twin = [], [], []
+        self.drop_others()
         self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
 
     def failure(self, mine: list[Any]) -> str | None:
