@@ -115,7 +115,7 @@ def _roofline(stats: Stats) -> str:
         "scatter.svg.j2",
         height=height,
         title="Roofline class",
-        caption=f"{memory:.0f} % bound by memory, {compute:.0f} % by compute; the line parts them on {stats.rates.name}",
+        caption=f"{memory:.0f} % bound by memory, {compute:.0f} % by compute; line: the ridge of {stats.rates.name}",
         points=[(round(x(a), 1), round(y(b), 1), kind) for a, b, kind in wanted],
         x_ticks=_decades(x_low, x_high),
         y_ticks=[Tick(y(10.0**e), _power(10.0**e)) for e in _exponents(y_low, y_high)],

@@ -20,6 +20,8 @@ from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
 
+#: shingles of a file that holds no statement.
+_EMPTY = 2
 Say = Callable[[str], None]
 #: graph hashes of sources by their digest, and why the others have none (`capture.graph_hashes`).
 Capture = Callable[[Sequence[Source], Say], tuple[Mapping[str, str], Mapping[str, str]]]
@@ -89,7 +91,7 @@ def _prepared(sources: Sequence[Source], capture: Capture | None, say: Say) -> l
             bags.append(shingles(source.text, source.name))
         except TaskError as error:
             raise StoreError(error.cause, "Correct it or take it out: what isn't compared would pass") from None
-        if not bags[-1].syntax:
+        if bags[-1].syntax.total() <= _EMPTY:
             raise StoreError(f"{source.name} is empty", "Take it out: what isn't compared would pass")
     graphs, reasons = capture(sources, say) if capture is not None else ({}, {})
     references = []
