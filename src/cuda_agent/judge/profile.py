@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
-from cuda_agent.judge import timing
+from cuda_agent.judge import intervals, timing
 from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.guard.operators import TIMED, OperatorLog
@@ -170,7 +170,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
 
 
 def _record(rounds: Rounds, name: str) -> Timing:
-    typical_s = timing.median(timing.medians(rounds.rounds, name)) / 1e6
+    typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
     shown = name == CANDIDATE or name in rounds.needed()
     queued = rounds.ask(name, "queue", {"program": name, "calls": calls}) if shown else None

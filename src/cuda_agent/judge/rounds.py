@@ -25,7 +25,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge import timing
+from cuda_agent.judge import intervals, timing
 from cuda_agent.judge.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.buffers import synchronize
 from cuda_agent.judge.bystander import Bystander
@@ -294,7 +294,7 @@ class Rounds:
         """The fastest form at the precision policy so far, by its ratio: forms that weren't in the same rounds have
         met other clocks, but each met the candidate."""
         forms = [name for name, matched in self.baselines.forms.items() if matched and self.has(name)]
-        return min(forms or [EAGER], key=lambda name: timing.median(self._ratios(name)))
+        return min(forms or [EAGER], key=lambda name: intervals.median(self._ratios(name)))
 
     def has(self, name: str) -> bool:
         """Whether the program was timed."""
@@ -311,8 +311,8 @@ class Rounds:
         if len(self.rounds) < timing.MIN_ROUNDS:
             return [CANDIDATE, *forms, NULL]
         needed = self.needed()
-        nearest = NEAR * timing.median(self._ratios(self.matched()))
-        forms = [name for name in forms if name in needed or timing.median(self._ratios(name)) <= nearest]
+        nearest = NEAR * intervals.median(self._ratios(self.matched()))
+        forms = [name for name in forms if name in needed or intervals.median(self._ratios(name)) <= nearest]
         seldom = self._settled - {EAGER} | {NULL}
         return [CANDIDATE] + [n for n in (*forms, NULL) if n not in seldom or self._rng.random() < SELDOM]
 
@@ -389,7 +389,7 @@ class Rounds:
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
         else:
             said.append("the time budget ended before every ratio was known to ±1 %")
-        moods = {name: timing.dependence(self._ratios(name)) for name in self.needed()}
+        moods = {name: intervals.dependence(self._ratios(name)) for name in self.needed()}
         worst = max(moods, key=lambda name: moods[name], default=EAGER)
         if moods.get(worst, 1.0) > MOODY:
             said.append(
@@ -402,7 +402,7 @@ class Rounds:
         for name in self.needed():
             values = self._ratios(name)
             if values:
-                said.append(f"{timing.median(values):.2f}x over {name}")
+                said.append(f"{intervals.median(values):.2f}x over {name}")
         return ", ".join(said)
 
     def close(self) -> None:

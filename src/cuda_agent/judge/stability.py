@@ -17,7 +17,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
-from cuda_agent.judge import timing
+from cuda_agent.judge import intervals
 from cuda_agent.judge.baselines import EAGER
 from cuda_agent.judge.profile import Profiled, profile
 from cuda_agent.judge.session import JudgeSession
@@ -185,21 +185,21 @@ def summarize(samples: Sequence[Sample]) -> Stability:
         kernel=samples[0].kernel,
         evaluations=len(samples),
         void=len(samples) - len(good),
-        latency_us=timing.median(times) if times else None,
+        latency_us=intervals.median(times) if times else None,
         latency_spread=spread(times),
-        median=timing.median(ratios) if ratios else None,
+        median=intervals.median(ratios) if ratios else None,
         worst=max((abs(ratio - 1.0) for ratio in ratios), default=None),
         spread=spread(ratios),
         coverage=sum(s.covers for s in good) / len(good) if good else None,
-        half_width=timing.median(widths) if widths else None,
-        seconds=timing.median([s.seconds for s in good]) if good else None,
+        half_width=intervals.median(widths) if widths else None,
+        seconds=intervals.median([s.seconds for s in good]) if good else None,
         throttle_reasons=tuple(sorted(reasons)),
     )
 
 
 def spread(values: Sequence[float]) -> float | None:
     """(largest - smallest) / median, None below two values."""
-    return (max(values) - min(values)) / timing.median(values) if len(values) > 1 else None
+    return (max(values) - min(values)) / intervals.median(values) if len(values) > 1 else None
 
 
 def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, draws: int = 1000) -> float | None:
@@ -209,5 +209,5 @@ def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, dra
     if len(ratios) < restarts:
         return None
     rng = random.Random(0)
-    found = [timing.interval(rng.sample(ratios, restarts)) for _ in range(draws)]
+    found = [intervals.interval(rng.sample(ratios, restarts)) for _ in range(draws)]
     return sum(low <= 1.0 <= high for low, high in found) / draws

@@ -14,10 +14,7 @@ from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Ratio, Timing
-from cuda_agent.judge.intervals import dependence as dependence
-from cuda_agent.judge.intervals import interval as interval
-from cuda_agent.judge.intervals import low_quantile, lower_bound
-from cuda_agent.judge.intervals import median as median
+from cuda_agent.judge.intervals import interval, low_quantile, lower_bound, median
 
 #: stop when every needed ratio is known this well (half width over value).
 RELATIVE_WIDTH = 0.01
@@ -40,6 +37,8 @@ MILESTONE_RATIO = 1.0 / 0.95
 #: standard deviation of a program's time per call from one process to the next, µs: where its memory lies decides how
 #: often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of an operator of 17 µs.
 PROCESS_US = {Device.CUDA: 0.33, Device.CPU: 0.2}
+#: of a ratio, that its lower end keeps: a claim of nearly no time at all has a spread without bound.
+LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -341,10 +340,8 @@ def _over_processes(
 ) -> tuple[float, float]:
     """The interval of a ratio, widened by what other processes would have shown."""
     part = 1.96 * math.hypot(*(PROCESS_US[device] / median(medians(rounds, name)) for name in names))
-    low, high = found
-    return max(value * (1.0 - math.hypot(1.0 - low / value, part)), 0.0), value * (
-        1.0 + math.hypot(high / value - 1.0, part)
-    )
+    low, high = 1.0 - math.hypot(1.0 - found[0] / value, part), 1.0 + math.hypot(found[1] / value - 1.0, part)
+    return value * max(low, LEAST_SHARE), value * high
 
 
 def is_settled(values: Sequence[float], *, decided: bool = False) -> bool:

@@ -254,3 +254,9 @@ def test_no_honest_short_program_is_convicted() -> None:
     for seed in range(60):
         rounds = on_a_gpu(random.Random(seed), 13, 8.0)
         assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is None
+
+
+def test_a_claim_of_no_time_at_all_still_has_an_interval() -> None:
+    rounds = on_a_gpu(random.Random(2), 20, 24.0, says=1e-5)
+    found = timing.ratio(rounds[:4], "eager", "candidate"), timing.ratio(rounds, "eager", "candidate", TRUSTED)
+    assert all(0 < each.low <= each.value <= each.high for each in found)

@@ -17,10 +17,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.judge.intervals import interval, median
 from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.profile import gpu_uuid, wait_for_quiet
 from cuda_agent.judge.rings import L2_TIMES, device_facts
-from cuda_agent.judge.timing import Burst, Tolerance, interval, median
+from cuda_agent.judge.timing import Burst, Tolerance
 from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.check import Asked, Room
 from cuda_agent.tasks.filter.options import FilterOptions
