@@ -15,7 +15,7 @@ _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Name, ast.Load,
     ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-_AROUND_OPERATOR = re.compile(r"\s*(//|\*\*|[-+*/%()])\s*")
+_AROUND_OPERATOR = re.compile(r"\s*(//|\*\*|[-+*/%])\s*|(?<=\()()\s+|()\s+(?=\))")
 _IN_BRACES = re.compile(r"\{(\w+)\}")
 
 
@@ -44,7 +44,7 @@ def dimensions(layout: str) -> tuple[bool, tuple[str, ...]]:
     """(begins with any number of dimensions, the named ones): `* 2 * D` gives (True, ("2*D",))."""
     words = layout.strip()
     starred = words == "*" or words.startswith("* ")
-    named = _AROUND_OPERATOR.sub(r"\1", words[1:].strip() if starred else words)
+    named = _AROUND_OPERATOR.sub(lambda found: found[1] or "", words[1:].strip() if starred else words)
     return starred, tuple(named.split())
 
 

@@ -89,7 +89,9 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
     if spelling == "module":
         constructor, call = call, own.get("forward", "{layer}(" + ", ".join(f"{{{port.name}}}" for port in ports) + ")")
     templates = (constructor or "", call, *(port.layout for port in ports), *(port.high or "" for port in ports))
-    parameters = _needed(found["parameters"] or {}, templates)
+    named = {port.name for port in ports}
+    told_parameters = {name: item for name, item in (found["parameters"] or {}).items() if name not in named}
+    parameters = _needed(told_parameters, templates)
     used = " ".join((*templates, *(choice for parameter in parameters for choice in parameter.choices)))
     sizes = page.get("sizes", {}) | about.get("sizes", {}) | own.get("sizes", {})
     names = set(re.findall(r"\w+", used))

@@ -24,8 +24,7 @@ from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 8192
-#: for one seed; the first also waits for the imports.
-_SEED_LIMIT_S = 60.0
+#: for the first seed of a process, which also waits for the imports.
 _START_LIMIT_S = 240.0
 _POLL_S = 0.1
 _SAY_EVERY = 100
@@ -35,11 +34,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Way:
-    """How seeds are tried: in which sandbox, in how many processes; `say` is told how far it has come."""
+    """How seeds are tried: in which sandbox, in how many processes; `say` is told how far it has come. `limit_s`: for
+    one seed."""
 
     level: SandboxLevel
     workers: int
     say: Say
+    limit_s: float = 60.0
 
 
 class _Progress:
@@ -81,7 +82,7 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
     return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
 
 
-def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: Say, ended: threading.Event) -> str:
+def _until_end(process: SandboxedProcess, progress: _Progress, total: int, way: Way, ended: threading.Event) -> str:
     """Waits; how it ended, for the job in flight."""
     told, before = 0, progress.begun
     progress.changed = time.monotonic()
@@ -89,8 +90,8 @@ def _until_end(process: SandboxedProcess, progress: _Progress, total: int, say: 
         progress.look()
         if len(progress.outcomes) >= told + _SAY_EVERY:
             told = len(progress.outcomes)
-            say(f"{told} of {total} tried")
-        limit = _START_LIMIT_S if progress.begun == before else _SEED_LIMIT_S
+            way.say(f"{told} of {total} tried")
+        limit = _START_LIMIT_S if progress.begun == before else way.limit_s
         if ended.is_set() or time.monotonic() - progress.changed > limit:
             process.kill()
             return f"ran for more than {limit:.0f} s"
@@ -110,7 +111,7 @@ def _run_part(jobs: Sequence[dict[str, Any]], module: str, way: Way, ended: thre
         first = 0
         while first < len(jobs) and not ended.is_set():
             with _start(folder, module, first, way.level) as process:
-                ending = _until_end(process, progress, len(jobs), way.say, ended)
+                ending = _until_end(process, progress, len(jobs), way, ended)
                 tail = process.tail(300)
             if progress.begun < first:
                 ending = f"{ending} before it began: {tail.strip()[-200:]}"
