@@ -116,7 +116,9 @@ class _Run:
     def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
         begun = time.monotonic()
         known = self._journal.checked
-        for result in passes.check_all([task for task in tasks if task.task.key not in known]):
+        unchecked = [task for task in tasks if task.task.key not in known]
+        self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
+        for result in passes.check_all(unchecked):
             if isinstance(result, Checked):
                 self._journal.add_checked(result)
                 self._checks += 1
@@ -127,6 +129,7 @@ class _Run:
         middle = time.monotonic()
         self.seconds["check"] += middle - begun
         ready = [(task, known[task.task.key]) for task in tasks if task.task.key in known]
+        self._say(f"timing {len(ready)} tasks")
         names = {task.task.key: task.task.name for task in tasks}
         for timed in passes.time_all(ready):
             if isinstance(timed, Void):
