@@ -17,6 +17,7 @@ QUICK = ["--device", "cpu", "--timing-budget", "2"]
 NOT_COVERED = SOURCE.replace("torch.sigmoid(y)", "torch.linalg.matrix_exp(y * 1e-3)")
 
 
+@pytest.mark.alone
 def test_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert run(["optimize", str(write_task(tmp_path)), "--out", str(out), *QUICK]) == 0
@@ -45,6 +46,7 @@ def test_not_covered_is_an_honest_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (out / "workspace" / "model_new.py").exists()
 
 
+@pytest.mark.alone
 def test_several_tasks_end_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks, out = tmp_path / "tasks", tmp_path / "out"
     write_task(tasks, SOURCE, "good")

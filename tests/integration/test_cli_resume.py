@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 QUICK = {"device": "cpu", "timing_budget_s": 2.0}
 
 
+@pytest.mark.alone
 def test_spent_resumed_shown_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     policy = Scripted([writes(FILES), move(call("Profile")), move(call("Finish", message="done"))])
@@ -85,6 +86,7 @@ def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["replay", str(tmp_path), "--timing-budget", "-1"]) == 2
 
 
+@pytest.mark.alone
 def test_the_playbooks_candidate_can_be_the_start(tmp_path: Path) -> None:
     out = tmp_path / "run"
     policy = Scripted([move(call("Read", path="model_new.py")), move(call("Finish", message="nothing better"))])

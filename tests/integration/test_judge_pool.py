@@ -45,6 +45,7 @@ def pool() -> Iterator[Pool]:
         yield opened
 
 
+@pytest.mark.alone
 def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
     futures = {
         "honest": pool.submit(task(64), candidate()),
@@ -69,6 +70,7 @@ def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
     assert futures["other_task"].result().task_key == task(96).key
 
 
+@pytest.mark.alone
 def test_a_holder_that_is_killed_is_replaced(pool: Pool) -> None:
     pool.submit(task(64), candidate()).result(timeout=300)
     holder = pool._holders[0].helper

@@ -36,6 +36,7 @@ def client(workspace: layout.Workspace, **environment: str) -> mcp.Client:
     return mcp.Client(StdioServerParameters(command=sys.executable, args=arguments, env={**kept, **environment}))
 
 
+@pytest.mark.alone
 def test_compile_verify_profile(workspace: layout.Workspace) -> None:
     told: list[str] = []
 

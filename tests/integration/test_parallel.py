@@ -32,6 +32,7 @@ class Each:
             return Scripted(self._scripts.pop(0))  # type: ignore[arg-type]
 
 
+@pytest.mark.alone
 def test_two_agents_share_the_device(tmp_path: Path) -> None:
     out = tmp_path / "run"
     slow = {**FILES, "kernels/gated.cpp": KERNEL.replace("#pragma omp parallel for simd schedule(static)", "")}
