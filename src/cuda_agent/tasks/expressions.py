@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,6 +17,8 @@ _NODES = (
     ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 _AROUND_OPERATOR = re.compile(r"\s*(//|\*\*|[-+*/%])\s*|(?<=\()()\s+|()\s+(?=\))")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _IN_BRACES = re.compile(r"\{(\w+)\}")
 
 
@@ -52,6 +55,12 @@ def shape(layout: str, names: Mapping[str, Any], leading: tuple[int, ...] = ()) 
     """Sizes of a layout; `leading` stands for its `*`. Raises UsageError."""
     starred, named = dimensions(layout)
     return (leading if starred else ()) + tuple(int(evaluate(item, names)) for item in named)
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names in an expression or a layout, in order, each once; words in quotes and constants are none."""
+    found = _WORD.findall(_QUOTED.sub("", text))
+    return tuple(dict.fromkeys(word for word in found if not keyword.iskeyword(word)))
 
 
 def placeholders(template: str) -> tuple[str, ...]:

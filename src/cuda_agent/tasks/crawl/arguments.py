@@ -102,7 +102,7 @@ def _choices(name: str, width: str) -> list[Argument]:
     if name in ("cos", "sin"):
         return [_tensor(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32")]
     if name in _POSITIONS:
-        return [_tensor(name, "B T", dtype="int64", values="indices", high="4096")]
+        return [_tensor(name, "B T", dtype="int64", values="indices", high="2048")]
     if name in ("top_k_index", "top_k_indices", "selected_experts", "topk_indices"):
         return [_tensor(name, "N 2", dtype="int64", values="indices", high="experts")]
     if name in ("top_k_weights", "routing_weights", "topk_weights"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.tasks.expressions import evaluate, fill, shape
+from cuda_agent.tasks.expressions import evaluate, fill, names_in, placeholders, shape
 from cuda_agent.tasks.records import Port, Seed
 
 _DTYPES = {
@@ -73,6 +73,20 @@ _DRAWS = {
     "log_probabilities": lambda sizes, device: torch.randn(sizes, device=device).log_softmax(-1),
     "signs": _signs,
 }
+
+
+def unbound(seed: Seed) -> tuple[str, ...]:
+    """Sizes that the seed names though they stand in no port and are no parameter: nothing would settle them."""
+    layouts = " ".join(port.layout for port in seed.ports)
+    bound = {*names_in(layouts), *(item.name for item in seed.parameters), *(port.name for port in seed.ports)}
+    choices = [choice for parameter in seed.parameters for choice in parameter.choices]
+    texts = [*seed.where, seed.flops, seed.moved, *choices, *(port.high or "" for port in seed.ports)]
+    used = {
+        *placeholders(seed.call),
+        *placeholders(seed.constructor or ""),
+        *(n for text in texts for n in names_in(text)),
+    }
+    return tuple(sorted(used - bound - {"layer", "inputs", "outputs", "weights"}))
 
 
 def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> Iterator[Binding]:

@@ -193,10 +193,10 @@ def _line(error: BaseException) -> str:
 def _hidden(item: Any, maker: Maker) -> str:
     """The layouts' word for the width: D where we set it, else what the configuration has; a rotary embedding takes
     from its tensor no more than the dtype."""
-    if re.search(r"Rotary|Rope|RoPE", item.__name__):
-        return "64"
     if "D" in maker.used or maker.config is None:
         return "D"
+    if re.search(r"Rotary|Rope|RoPE", item.__name__):
+        return "64"
     names = [name for name in _FIELDS["D"].split() if isinstance(getattr(maker.config, name, None), int)]
     return str(getattr(maker.config, names[0])) if names else "D"
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from cuda_agent.tasks.crawl.binding import Binding, bindings
+from cuda_agent.tasks.crawl.binding import Binding, bindings, unbound
 from cuda_agent.tasks.records import Seed
 
 
@@ -177,6 +177,8 @@ def scope_of(seed: Seed) -> dict[str, Any]:
 
 def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
     """Hash of its operators, in order. Raises Unfit, or whatever the library raises."""
+    if loose := unbound(seed):
+        raise Unfit(f"nothing settles {loose[0]}")
     scope = scope_of(seed)
     graphs = [_try_binding(binding, scope) for binding in bindings(seed, small, leading)]
     return hashlib.sha256("\n".join(graphs[0]).encode()).hexdigest()[:16]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cuda_agent.tasks.crawl import catalogue
-from cuda_agent.tasks.crawl.binding import bindings
+from cuda_agent.tasks.crawl.binding import bindings, unbound
 from cuda_agent.tasks.expressions import placeholders
 from cuda_agent.tasks.records import Seed
 
@@ -21,12 +21,10 @@ def test_names_are_unique_and_many() -> None:
     assert len({entry.seed.operator for entry in catalogue.read()}) >= 300
 
 
-def test_every_name_in_braces_is_bound() -> None:
+def test_ports_and_parameters_settle_every_name() -> None:
     for entry in catalogue.read():
-        seed = entry.seed
-        bound = {port.name for port in seed.ports} | {item.name for item in seed.parameters} | {"layer", *entry.small}
-        assert set(placeholders(seed.call)) | set(placeholders(seed.constructor or "")) <= bound, seed.name
-        assert all(not item.startswith("layer") or seed.constructor for item in placeholders(seed.call)), seed.name
+        assert unbound(entry.seed) == (), entry.seed.name
+        assert ("layer" in placeholders(entry.seed.call)) == (entry.seed.constructor is not None), entry.seed.name
 
 
 def test_small_sizes_meet_the_conditions_and_cost_something() -> None:
