@@ -38,6 +38,7 @@ from cuda_agent.workspace.process import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3
+_COMPILER = ("torch._dynamo", "torch.export", "torch._inductor.compile_fx")
 #: what the compiler imports when it first compiles for a GPU.
 _GPU_COMPILER = (
     "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
@@ -60,6 +61,10 @@ class Zygote:
         self._folders: tuple[Path, ...] = ()
         # The driver's management library answers what torch asks about GPUs, so that nothing of CUDA starts here.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # The compiler reads these when it is imported. A pool of its processes would outlive its task; each fork has a
+        # cache of its own, in which a precompiled header pays for nothing.
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
         # A fork has none of the threads that its parent had, and an OpenMP that believes in them waits for ever.
         torch.set_num_threads(1)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -129,15 +134,12 @@ class Zygote:
 
 
 def _warm_compiler(device: str) -> None:
-    _import_all(("torch._dynamo", "torch.export", "torch._inductor.compile_fx"))
-    compiler: Any = importlib.import_module("torch._inductor.config")
-    compiler.compile_threads = 1
-    # Each fork has a cache of its own, in which a precompiled header pays for nothing.
-    compiler.cpp_cache_precompile_headers = False
     if device == "cpu":
+        _import_all(_COMPILER)
         _compile("inductor")
         return
-    for step in (partial(_import_all, _GPU_COMPILER), partial(_compile, "aot_eager"), _load_triton_driver):
+    imports = partial(_import_all, (*_COMPILER, *_GPU_COMPILER))
+    for step in (imports, partial(_compile, "aot_eager"), _load_triton_driver):
         # None should start CUDA; what does after all is left to the forks.
         if _is_harmless(step):
             step()
