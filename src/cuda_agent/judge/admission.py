@@ -128,7 +128,8 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
 
     nulls: dict[str, Callable[[], list[Any]]] = {
         "all zeros": lambda: [torch.zeros_like(t) for t in answer.eager],
-        "a constant": lambda: [constant(t) for t in answer.eager],
+        # Of other inputs: whoever knows the mean of this answer has, where it is a single number, computed it.
+        "a constant": lambda: [constant(t) for t in other],
         "the answer to other inputs": lambda: other,
     }
     for name, make in nulls.items():
