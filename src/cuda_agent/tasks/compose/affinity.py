@@ -147,6 +147,8 @@ _RARE = frozenset((
     "multilabel_margin_loss", "triplet_margin_with_distance_loss", "softmax2d", "gradient", "trapezoid", "xlogy",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
+#: nothing is computed: only so that the family is whole.
+_IDLE = frozenset(("clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach"))
 _CLASSIFYING = frozenset((
     "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
     "kl_div",
@@ -239,6 +241,8 @@ def commonness(seed: Seed) -> float:
     """How often the operator is met, relative to one that is neither usual nor rare."""
     if seed.operator in _COMMON:
         return 4.0
+    if seed.operator in _IDLE:
+        return 0.02
     if seed.operator in _RARE or seed.family == "special function":
         return 0.25
     return 0.4 if seed.operator.endswith(("3d", "_3d")) else 1.0

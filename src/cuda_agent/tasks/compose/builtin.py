@@ -96,6 +96,8 @@ class BuiltinComposer:
         links = tuple(Link(seed, _choices(seed, flowing, seed is chain[-1], rng)) for seed in chain)
         first = chain[0].ports[0].layout
         lead = lead_for(first, chain[1:], rng) if first.startswith("*") else ()
+        if first.startswith("* ") and not lead:
+            raise Unsolvable("a single row")
         return Plan(links, lead)
 
     def _neighbours(self, chain: Sequence[Seed], after: bool) -> tuple[bool, list[float]] | None:

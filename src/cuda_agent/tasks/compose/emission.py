@@ -255,6 +255,10 @@ def _contracted(port: Port, named: Named) -> str | None:
     for item in inside:
         if step.names[item] == size:
             return constant(named.texts[item])
+    shape = named.shapes[port.name]
+    for item, text in zip(names_of(port.layout), shape[-len(names_of(port.layout)) :], strict=False):
+        if item in ("K", "D") and step.names[item] == size and not text.isidentifier():
+            return f"({text})"
     for item in inside:
         if item == "C" and size % step.names[item] == 0:
             return f"({constant(named.texts[item])} * {int(size // step.names[item])})"
@@ -262,13 +266,28 @@ def _contracted(port: Port, named: Named) -> str | None:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line, broken after its first open bracket where it is too long."""
+    """A line, broken after its first open bracket where it is too long; then after every argument."""
     if len(line) <= _WIDTH or "\n" in line or "(" not in line:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
     start = line.index("(") + 1
     end = _closing(line, start)
-    return [line[:start], *_wrapped(f"{indent}    {line[start:end]}"), f"{indent}{line[end:]}"]
+    inside = line[start:end]
+    if len(indent) + 4 + len(inside) <= _WIDTH:
+        return [line[:start], f"{indent}    {inside}", f"{indent}{line[end:]}"]
+    arguments = [part for text in _split(inside) for part in _wrapped(f"{indent}    {text},")]
+    return [line[:start], *arguments, f"{indent}{line[end:]}"]
+
+
+def _split(text: str) -> list[str]:
+    """Arguments, apart by the commas that stand in no bracket."""
+    parts, depth, begin = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append(text[begin:place].strip())
+            begin = place + 1
+    return [*parts, text[begin:].strip()]
 
 
 def _closing(line: str, start: int) -> int:
@@ -320,6 +339,8 @@ def _phrase(named: Named) -> str:
         return says.replace("a dimension", "height and width")
     if "a dimension" in says and isinstance(dim, int):
         rank = len(named.step.shapes[0])
+        if rank > 2 and named.dims[dim] == "channels":
+            return says.replace("a dimension", "channels")
         place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"
         says = says.replace("a dimension", place)
     return says

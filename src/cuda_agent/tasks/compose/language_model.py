@@ -191,8 +191,8 @@ def _check(source: str) -> None:
     }
     if imported - _MODULES:
         raise Unusable(f"it imports {min(imported - _MODULES)}")
-    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.Expr)
-    if not all(isinstance(node, kinds) for node in tree.body):
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.Assign, ast.AnnAssign)
+    if not all(isinstance(node, kinds) for node in tree.body[1:]):
         raise Unusable("the file holds statements beside imports, constants, Model and its functions")
 
 

@@ -18,12 +18,13 @@ from cuda_agent.tasks.records import Port, Seed
 
 #: parameters that are sizes, so constants of the module; every other one is written where it is used.
 _SIZE = re.compile(
-    r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|classes)|d_model|vocabulary)"
+    r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|classes)|d_model|vocabulary|heads|kv_heads|experts|active|expert_size)"
 )
 _LAYERS = {
     "convolution": "conv", "normalization": "norm", "pooling": "pool", "activation": "activation", "loss": "loss",
     "recurrent": "rnn", "attention": "attention", "padding": "pad", "resampling": "upsample", "distance": "distance",
-    "sliding": "unfold",
+    "sliding": "unfold", "feed-forward": "mlp", "transformer block": "block", "experts": "experts",
+    "state space": "mixer", "gated layer": "gate",
 }  # fmt: skip
 _BY_OPERATOR = {
     "linear": "linear", "bilinear": "bilinear", "softmax": "softmax", "embedding": "embedding", "lstm": "lstm",
@@ -62,6 +63,8 @@ class Named:
     sizes: frozenset[str]
     #: text of each further port's shape, in constants.
     shapes: dict[str, tuple[str, ...]]
+    #: what the dimensions of its first tensor are called, where they have names.
+    dims: tuple[str | None, ...] = ()
 
 
 @dataclass
@@ -153,7 +156,7 @@ def _step(
         for symbol, size in zip(current, leading(first.layout, step.shapes[0]), strict=False)
     ]
     shapes = {port.name: _shape(port, derived | texts, step, before) for port in seed.ports[1:]}
-    names.steps.append(Named(step, layer, ports, texts, frozenset(sizes), shapes))
+    names.steps.append(Named(step, layer, ports, texts, frozenset(sizes), shapes, tuple(current)))
     return _after(step, texts, sizes, current)
 
 
@@ -216,10 +219,17 @@ def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: lis
         1 if step.seed.family in ("convolution", "normalization", "pooling") and len(after) > 2 else len(after) - 1
     )
     moved = _moved(before, after, current)
-    return [
-        made[size] if place == feature and size in made else moved[place] or new.get(size)
-        for place, size in enumerate(after)
-    ]
+    found = []
+    for place, size in enumerate(after):
+        kept = moved[place] if moved[place] in names_with(size, step, current) else None
+        own = made.get(size) if place == feature else None
+        found.append(own or kept or new.get(size) or moved[place])
+    return found
+
+
+def names_with(size: int, step: Step, current: Sequence[str | None]) -> list[str | None]:
+    """What the input's dimensions of that size are called."""
+    return [symbol for symbol, old in zip(current, step.shapes[0], strict=True) if old == size]
 
 
 def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | None]) -> list[str | None]:

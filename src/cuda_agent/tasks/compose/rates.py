@@ -16,6 +16,8 @@ from cuda_agent.tasks.records import Cost
 
 #: families of which the arithmetic runs as matrix products.
 _PRODUCTS = frozenset(("matrix product", "attention", "recurrent", "transformer"))
+#: of many operators themselves, so with tensors of their own between input and output.
+_LAYERED = frozenset(("attention", "transformer block", "experts", "state space", "feed-forward"))
 _HALVES = ("float16", "bfloat16")
 
 
@@ -88,7 +90,8 @@ def memory_bytes(steps: Sequence[Step]) -> int:
         if position == 0 or index > 0
     )
     made: int = sum(tensor.numel() * tensor.element_size() for step in steps for tensor in step.outputs)
-    return given + made + 4 * sum(step.weights for step in steps)
+    inside = sum(int(step.moved / 3) for step in steps if step.seed.family in _LAYERED)
+    return given + made + inside + 4 * sum(step.weights for step in steps)
 
 
 ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1, "int8": 1, "complex64": 8}

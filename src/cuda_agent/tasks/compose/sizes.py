@@ -45,6 +45,7 @@ _RANGES = {
 _OTHER = Range((16, 32, 64, 128), 2, 16384, 1 << 20)
 #: words whose sizes nobody scales: they stand as they are drawn.
 _FIXED = frozenset(("heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots"))
+
 #: what is scaled first to meet a time.
 _ORDER = ("rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "keys", "columns", "picks")
 #: odd factors of natural sizes, and how often each is taken.
@@ -58,6 +59,7 @@ _IMAGE = {"N": "batch", "B": "batch", "C": "channels", "O": "out_channels", "Z":
 _SIGNAL = {"N": "batch", "C": "channels", "O": "out_channels", "L": "length"}
 _BY_FAMILY = {
     "attention": {"B": "batch", "G": "heads", "T": "length", "S": "keys", "K": "head_dim", "D": "hidden"},
+    "transformers": {"B": "batch", "T": "length", "S": "keys", "D": "hidden", "N": "tokens", "G": "heads"},
     "recurrent": {"B": "batch", "N": "batch", "T": "steps", "D": "input_size", "E": "hidden_size"},
     "matrix product": {
         "B": "batch", "G": "heads", "N": "rows", "M": "rows", "K": "inner", "P": "columns", "D": "features",
@@ -89,7 +91,8 @@ def word_for(seed: Seed, name: str) -> str:
         return "rows"
     if name == "K" and "G" in first:
         return "head_dim"
-    return _BY_FAMILY.get(seed.family, {}).get(name) or _BY_LETTER.get(name, name.lower())
+    family = "transformers" if seed.library == "transformers" else seed.family
+    return _BY_FAMILY.get(family, {}).get(name) or _BY_LETTER.get(name, name.lower())
 
 
 def draw(seed: Seed, name: str, word: str, rng: random.Random) -> int:
@@ -105,6 +108,10 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     found = {}
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
+    if plan.lead[-1:] == ("height",):
+        # Rows of an image, whatever the operator calls them.
+        last = names_of(plan.links[0].seed.ports[0].layout)[-1]
+        found[0, last] = "width"
     return found
 
 
