@@ -164,12 +164,14 @@ class _Layers(ast.NodeTransformer):
             return []
         if word in WEIGHTED:
             self.functions[target.attr] = (WEIGHTED[word], True, value.args, value.keywords)
-            sizes = ", ".join(map(ast.unparse, value.args[:2][::-1]))
+            sizes = ", ".join(map(ast.unparse, value.args[1:2] if word == "GroupNorm" else value.args[:2][::-1]))
             bias = ast.unparse(value.args[min(1, len(value.args) - 1)])
             text = (
                 f"self.{target.attr}_weight = nn.Parameter(torch.randn({sizes}))\n"
                 f"self.{target.attr}_bias = nn.Parameter(torch.zeros({bias}))"
             )
+            if word == "GroupNorm":
+                text += f"\nself.{target.attr}_groups = {ast.unparse(value.args[0])}"
             return list(ast.parse(text).body)
         return node
 
@@ -187,8 +189,9 @@ class _Layers(ast.NodeTransformer):
         if name in self.functions:
             function, weighted, args, keywords = self.functions[name]
             extra = [ast.parse(f"self.{name}_{part}", mode="eval").body for part in ("weight", "bias") if weighted]
-            if function == "layer_norm":
-                extra.insert(0, ast.Tuple([args[0]], ast.Load()))
+            if function in ("layer_norm", "group_norm"):
+                before = f"self.{name}_weight.shape" if function == "layer_norm" else f"self.{name}_groups"
+                extra.insert(0, ast.parse(before, mode="eval").body)
             given = [] if weighted or function == "dropout" else args
             kept = [k for k in keywords if k.arg not in ("bias", "inplace")]
             return ast.Call(ast.parse(f"F.{function}", mode="eval").body, [*node.args, *extra, *given], kept)

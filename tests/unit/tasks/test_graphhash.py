@@ -69,6 +69,13 @@ def test_views_and_float_casts_mean_nothing() -> None:
     assert _hash(lambda x: torch.relu(x.unsqueeze(0).double()).squeeze(0).sum(1), X) == first
 
 
+def test_a_number_may_stand_on_either_side_and_be_a_tensor() -> None:
+    first = _hash(lambda x: 1.0 - torch.sigmoid(x), X)
+    assert _hash(lambda x: torch.sub(1.0, torch.sigmoid(x)), X) == first
+    assert _hash(lambda x: torch.tensor(3.0) - torch.sigmoid(x), X) == first
+    assert _hash(lambda x: torch.sigmoid(x) - 1.0, X) != first
+
+
 def test_what_differs() -> None:
     hashes = [
         _hash(lambda x: torch.relu(x), X),

@@ -1,9 +1,9 @@
 """A task's operator graph as one hash, equal for tasks that compute the same at other sizes.
 
-Left out of it: shapes, numbers, names, the order of nodes and inputs, float types and casts between them, views that
-move nothing, whether a tensor is an input, a weight or a constant, dead nodes, and whether a common value is computed
-once or again. What stays: the operators, what flows where, flags that are true, words, integer types, and of lists of
-numbers their length, which tells a 2-D window from a 3-D one.
+Left out of it: shapes, numbers (constant tensors of one element too), names, the order of nodes and inputs, float types
+and casts between them, views that move nothing, whether a tensor is an input, a weight or a constant, dead nodes, and
+whether a common value is computed once or again. What stays: the operators, what flows where, flags that are true,
+words, integer types, and of lists of numbers their length, which tells a 2-D window from a 3-D one.
 
 Nodes are coloured by what they compute and by who uses it (Weisfeiler-Leman over the acyclic graph), and the colours
 are hashed as a multiset.
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref
+from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind
 from cuda_agent.core.hashing import digest_text
 
 #: changes when hashes of an older version can't be compared any more.
@@ -100,6 +100,7 @@ def _reachable(values: Mapping[str, _Value], outputs: Iterable[str]) -> set[str]
 def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
     """Values by key in topological order, and the keys that are returned. A value computed twice has one key."""
     keys = {item.name: f"input {item.name}" for item in graph.inputs}
+    numbers = {keys[item.name] for item in graph.inputs if item.kind is ValueKind.CONSTANT and item.meta.numel == 1}
     values = {keys[item.name]: _Value(f"given {_kind(item.meta.dtype)}") for item in graph.inputs}
     for node in graph.nodes:
         passed = _passed_through(node)
@@ -107,7 +108,7 @@ def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
             keys[node.name] = keys[passed]
             continue
         name = _base(node.op)
-        value, exact = _value(node, name, keys)
+        value, exact = _value(node, name, keys, numbers)
         key = digest_text(value.label, exact)
         keys[node.name] = key
         values.setdefault(key, value)
@@ -128,8 +129,8 @@ def _passed_through(node: Node) -> str | None:
     return None
 
 
-def _value(node: Node, name: str, keys: Mapping[str, str]) -> tuple[_Value, str]:
-    """The value with what is said of it, and all of its arguments exactly."""
+def _value(node: Node, name: str, keys: Mapping[str, str], numbers: Set[str]) -> tuple[_Value, str]:
+    """The value with what is said of it, and all of its arguments exactly. `numbers`: keys of tensors that are one."""
     given: dict[str, Any] = {str(place): argument for place, argument in enumerate(node.args)} | dict(node.kwargs)
     arguments: list[tuple[str, str]] = []
     words: list[str] = []
@@ -137,7 +138,7 @@ def _value(node: Node, name: str, keys: Mapping[str, str]) -> tuple[_Value, str]
     for place, argument in given.items():
         for inner, leaf in _leaves(argument, place):
             if isinstance(leaf, Ref):
-                arguments.append((inner, keys[leaf.ref]))
+                arguments += [] if keys[leaf.ref] in numbers else [(inner, keys[leaf.ref])]
             elif leaf is True or isinstance(leaf, str | DtypeArg | NonFinite):
                 words.append(_word(inner, leaf))
             elif node.op == "getitem":
@@ -145,6 +146,8 @@ def _value(node: Node, name: str, keys: Mapping[str, str]) -> tuple[_Value, str]
         if isinstance(argument, list) and argument and not any(isinstance(item, Ref) for item in argument):
             longest = max(longest, len(argument))
     exact = json.dumps([_exact(given[place], keys) for place in given] + sorted(node.kwargs))
+    if node.op.startswith("aten.rsub"):
+        arguments = [({"0": "1", "1": "0"}.get(place, place), key) for place, key in arguments]
     if name in _COMMUTE:
         arguments = [("", key) for _, key in arguments]
     return _Value(" ".join([name, str(longest), *sorted(words)]), arguments), exact
