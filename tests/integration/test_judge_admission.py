@@ -46,6 +46,7 @@ BAD = {
     ),
     "zeros_pass": (task("return x * 0"), "all zeros"),
     "constant": (task("return x * 0 + 3"), "constant"),
+    "single_number": (task("return (x * x).sum()"), None),
     "tiny_values": (task("return x * 1e-12", atol=1e-2), None),
     "other_inputs_pass": (task("return torch.sigmoid(x.abs().sum() * 100).expand(8).clone()"), ""),
     "no_output": (task("return 3"), "no tensor"),
