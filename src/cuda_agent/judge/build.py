@@ -31,6 +31,11 @@ _LOG_LIMIT = 12000
 _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
 #: a source that may include other sources (or what only the preprocessor knows) sees all files, others only headers.
 _UNUSUAL_INCLUDE = re.compile(r'#\s*include(?:_next)?\s*(?:[<"][^>"\n]*\.(?:cu|cpp)[>"]|[^\s<"])')
+#: a lambda for the device, or a library or a source that asks whether there are any.
+_DEVICE_LAMBDA = re.compile(
+    r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
+)
+_WANTS_LAMBDAS = "extended-lambda"
 _UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
 
 
@@ -157,7 +162,7 @@ def compile_sources(
     def one(source: str, header: Future[Path] | None) -> Outcome:
         visible = _visible(source, files)
         if source.endswith(".cu"):
-            return compiler.compile(compiler.tools.nvcc_command(), visible, source, started=say)
+            return _with_nvcc(compiler, visible, source, say)
         binding = is_binding(source, files[source])
         used = header.result() if header is not None and _wants_torch(source, files[source]) else None
         return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
@@ -173,6 +178,15 @@ def compile_sources(
             pool.shutdown(wait=False, cancel_futures=True)
             compiler.abandon()
             raise
+
+
+def _with_nvcc(compiler: Compiler, visible: Mapping[str, str], source: str, started: Callable[[str], None]) -> Outcome:
+    """Without what lambdas for the device need, where none is seen; once more with it, where nvcc sees one."""
+    lambdas = any(_DEVICE_LAMBDA.search(text) for text in visible.values())
+    outcome = compiler.compile(compiler.tools.nvcc_command(lambdas=lambdas), visible, source, started=started)
+    if outcome.fault and not lambdas and _WANTS_LAMBDAS in outcome.log:
+        outcome = compiler.compile(compiler.tools.nvcc_command(), visible, source, started=started)
+    return outcome
 
 
 def compile_only(

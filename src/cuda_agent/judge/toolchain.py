@@ -32,9 +32,11 @@ _CXX_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trap
 _CXX_BINDING = ("-O1", "-march=native", "-fopenmp")
 #: The published workspace's flags; the error floor of the oracle's bound allows for fast-math intrinsics.
 _NVCC = (
-    "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-lineinfo",
+    "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "-lineinfo",
     "-Xcompiler=-fPIC,-fvisibility=hidden,-fopenmp", f"-DTORCH_EXTENSION_NAME={MODULE}",
 )  # fmt: skip
+#: one of those flags that costs 0.6 s of every compile's 1.5, for headers that only lambdas for the device need.
+_EXTENDED_LAMBDA = "--expt-extended-lambda"
 #: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there, no more.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
 _SYSTEM_LIBRARIES = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64"))
@@ -59,6 +61,8 @@ class Toolchain:
     #: the shared C++ runtime, where it is found.
     cxx_runtime: Path | None
     cpu_flags: str
+    #: as g++ takes it; "" for its own. Most of a link's time goes into reading torch's libraries: gold takes half.
+    linker: str = ""
 
     def cxx_command(self, *, binding: bool) -> list[str]:
         """g++ for a C++ source, without input and output; `binding` for one that includes torch's headers."""
@@ -66,11 +70,20 @@ class Toolchain:
         device = ["-DCUDA_AGENT_DEVICE_CUDA"] if self.device is Device.CUDA else []
         return [self.cxx, *_CXX_COMMON, *device, *options, *self._include_options("-isystem")]
 
-    def nvcc_command(self) -> list[str]:
-        """nvcc for a `.cu`, without input and output. Raises DeviceError when there is none."""
+    def nvcc_command(self, *, lambdas: bool = True) -> list[str]:
+        """nvcc for a `.cu`, without input and output; `lambdas`: with those for the device. Raises DeviceError when
+        there is none."""
         if self.nvcc is None:
             raise DeviceError("CUDA's compiler nvcc is missing", "Install the CUDA toolkit or set CUDA_HOME")
-        return [self.nvcc, *_NVCC, f"-ccbin={self.cxx}", *_gencode(self.arch), *self._include_options("-isystem")]
+        extended = [_EXTENDED_LAMBDA] if lambdas else []
+        return [
+            self.nvcc,
+            *_NVCC,
+            *extended,
+            f"-ccbin={self.cxx}",
+            *_gencode(self.arch),
+            *self._include_options("-isystem"),
+        ]
 
     def link_command(self) -> list[str]:
         """g++ that links a shared library, without objects and output."""
@@ -78,7 +91,8 @@ class Toolchain:
         torch_lib = self.torch_dir / "lib"
         paths = [torch_lib, *dict.fromkeys(path.parent for path in self.libraries)]
         return [
-            self.cxx, "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
+            self.cxx, *([self.linker] if self.linker else []),
+            "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
             f"-L{torch_lib}", *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
             *(f"-l{name}" for name in names if (torch_lib / f"lib{name}.so").exists()), *map(str, self.libraries),
             *([str(self.cxx_runtime)] if self.cxx_runtime else []),
@@ -193,6 +207,15 @@ def _cxx_runtime(cxx: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
+def _linker(cxx: str) -> str:
+    """gold, where this g++ can start it."""
+    option = "-fuse-ld=gold"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run([cxx, option, "-Wl,--version"], capture_output=True, timeout=30, check=False)
+        return option if done.returncode == 0 else ""
+    return ""
+
+
 @lru_cache(maxsize=8)
 def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
     """Raises DeviceError, with the command that mends it, when a compiler or torch is missing."""
@@ -229,4 +252,5 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         libraries=tuple(libraries),
         cxx_runtime=_cxx_runtime(cxx),
         cpu_flags=_cpu_flags(),
+        linker=_linker(cxx),
     )
