@@ -142,6 +142,13 @@ def test_stats_and_plots(folder: Path, tmp_path: Path) -> None:
         assert root.tag.endswith("svg") and "prefers-color-scheme: dark" in path.read_text()
 
 
+def test_stats_of_what_was_exported_are_the_same(folder: Path, tmp_path: Path) -> None:
+    export(folder, tmp_path / "out", choose(folder))
+    inside, outside = read_stats(folder), read_stats(tmp_path / "out")
+    left_out = {"candidates", "funnel", "decontamination"}
+    assert outside.model_dump(exclude=left_out) == inside.model_dump(exclude=left_out)
+
+
 def test_stats_of_candidates_alone(tmp_path: Path) -> None:
     made = write_folder(tmp_path / "set", pairs(5))
     next(made.glob("measurements-*")).unlink()

@@ -18,25 +18,30 @@ _MOST = 20
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, or an exported one.")],
     plots: Annotated[
-        Path | None, typer.Option("--plots", metavar="DIR", help="Where plots (SVG) go; DIR/plots if not given.")
+        Path | None,
+        typer.Option("--plots", metavar="DIR", help="Where plots (SVG) and stats.json go; DIR/plots if not given."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Of so many tasks, as `tasks export --count` takes them.")
     ] = None,
     stack: StackArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Composition, operators, cost, roofline class, times and funnel of a data set, printed and plotted."""
-    stats = read_stats(directory, stack)
-    stats.model_copy(update={"points": ()}).write(directory)
-    written = write_plots(stats, plots or directory / "plots")
+    stats = read_stats(directory, stack, count)
+    target = plots or directory / "plots"
+    written = write_plots(stats, target)
+    stats.model_copy(update={"points": ()}).write(target)
     if as_json:
         emit(stats.model_copy(update={"points": ()}).to_json())
         return 0
     show(_composition(stats), _numbers(stats), _seeds(stats))
     if stats.funnel is not None:
         show(_funnel(stats))
-    say(f"{len(written)} plots: {written[0].parent}" if written else "no plots")
+    say(f"{len(written)} plots: {target}")
     return 0
 
 

@@ -12,11 +12,14 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.compose.run import CANDIDATES_FILE
+from cuda_agent.tasks.dataset.splits import SPLITS
 from cuda_agent.tasks.decontaminate.reading import read_parquet
-from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
 
 PUBLISHED = ("ops", "data_source", "code")
 _LONGEST = 60
+_COST = ("flops", "bytes", "predicted_us")
+_MEASURED = ("eager_us", "eager_low_us", "eager_high_us", "peak_memory_bytes", "graph_hash")
 
 
 def read_published(path: Path) -> list[DatasetTask]:
@@ -55,7 +58,30 @@ def _task(row: dict[str, Any], number: int, path: Path) -> DatasetTask:
         ops=ops,
         composer=str(row.get("composer") or "imported"),
         number=int(row["number"]) if row.get("number") is not None else number,
+        cost=Cost(**{name: row[name] for name in _COST}) if all(row.get(name) is not None for name in _COST) else None,
     )
+
+
+def read_exported(folder: Path) -> tuple[list[DatasetTask], dict[str, Measurement]]:
+    """What `export` wrote: the tasks of all splits in order of their numbers, and their measurements by key. Raises
+    StoreError."""
+    tasks: list[DatasetTask] = []
+    measured: dict[str, Measurement] = {}
+    for path in exported(folder):
+        rows = read_parquet(path).to_pylist()
+        for task, row in zip(read_published(path), rows, strict=True):
+            tasks.append(task)
+            fields = {name: row.get(name) for name in _MEASURED}
+            operators = tuple(json.loads(row.get("graph_operators") or "[]"))
+            measured[task.task.key] = Measurement(
+                task_key=task.task.key, finding=None, graph_operators=operators, **fields
+            )
+    return sorted(tasks, key=lambda task: (task.composer, task.number)), measured
+
+
+def exported(folder: Path) -> list[Path]:
+    """The parquet files of an exported data set."""
+    return [path for split in SPLITS if (path := folder / f"{split}.parquet").exists()]
 
 
 def _operators(value: Any) -> tuple[str, ...]:

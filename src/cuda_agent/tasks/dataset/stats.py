@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import Field
 
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.rates import Rates, rates_for
-from cuda_agent.tasks.compose.run import ComposeSettings
+from cuda_agent.tasks.compose.run import CANDIDATES_FILE, ComposeSettings
 from cuda_agent.tasks.dataset.export import shares
-from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_similarities, read_tasks
+from cuda_agent.tasks.dataset.folder import measured_on, passing, read_similarities, read_tasks
+from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.dataset.splits import split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel, funnel
@@ -87,26 +91,58 @@ class Stats(StoredRecord):
         return 100 * max(self.seeds.values(), default=0) / max(1, self.tasks)
 
 
-def read_stats(folder: Path, stack: str | None = None) -> Stats:
-    """Raises UsageError where the folder holds no candidates, StoreError."""
+@dataclass(frozen=True)
+class _Material:
+    """What is counted. `tasks`: that passed everything; `by_key`: measurements."""
+
+    candidates: int
+    tasks: list[DatasetTask]
+    by_key: Mapping[str, Measurement]
+    funnel: Funnel | None = None
+    decontamination: Decontamination | None = None
+
+
+def read_stats(folder: Path, stack: str | None = None, count: int | None = None) -> Stats:
+    """Of a folder that the stages worked in (`count` tasks at the published shares; all that passed when not given),
+    or that was exported. Raises UsageError where there is neither, StoreError."""
+    is_exported = not (folder / CANDIDATES_FILE).exists() and bool(exported(folder))
+    material = _of_export(folder) if is_exported else _of_stages(folder, stack)
+    if count is not None:
+        chosen = choose(material.tasks, count)
+        if chosen is None:
+            raise UsageError(f"{folder} has too few tasks of some kind for {count}", "Leave out --count")
+        material = replace(material, tasks=chosen)
+    settled = (folder / ComposeSettings.file_name).exists()
+    return _counted(material, ComposeSettings.read(folder).target.rates if settled else rates_for("H200"))
+
+
+def _of_export(folder: Path) -> _Material:
+    tasks, measured = read_exported(folder)
+    return _Material(len(tasks), tasks, measured)
+
+
+def _of_stages(folder: Path, stack: str | None) -> _Material:
     candidates = read_tasks(folder)
     measured = measured_on(folder, stack)
     similarities = read_similarities(folder)
     tasks = passing(candidates, measured)
-    by_key: Mapping[str, Measurement] = measured.by_key if measured is not None else {}
-    later = None
-    if similarities is not None:
-        later = {key: line.finding for key, line in similarities.items() if line.finding is not None}
-        tasks = [task for task in tasks if task.task.key in similarities and task.task.key not in later]
-    graphs = graphs_of(measured)
-    known = [graphs[task.task.key] for task in tasks if task.task.key in graphs]
-    points = [_point(task, by_key.get(task.task.key)) for task in tasks if task.cost is not None]
-    settled = (folder / ComposeSettings.file_name).exists()
-    rates = ComposeSettings.read(folder).target.rates if settled else rates_for("H200")
+    by_key = measured.by_key if measured is not None else {}
+    if similarities is None:
+        return _Material(len(candidates), tasks, by_key, funnel(candidates, by_key) if by_key else None)
+    later = {key: line.finding for key, line in similarities.items() if line.finding is not None}
+    clean = [task for task in tasks if task.task.key in similarities and task.task.key not in later]
+    flow = funnel(candidates, by_key, later) if by_key else None
+    return _Material(len(candidates), clean, by_key, flow, Decontamination.read(folder))
+
+
+def _counted(material: _Material, rates: Rates) -> Stats:
+    tasks = material.tasks
+    found = [material.by_key[task.task.key] for task in tasks if task.task.key in material.by_key]
+    graphs = [one.graph_hash for one in found if one.graph_hash is not None]
+    points = [_point(task, material.by_key.get(task.task.key)) for task in tasks if task.cost is not None]
     ratios = [p.eager_us / p.predicted_us for p in points if p.eager_us is not None and p.predicted_us > 0]
-    found = [by_key[task.task.key] for task in tasks if task.task.key in by_key]
     return Stats(
-        candidates=len(candidates),
+        candidates=material.candidates,
         tasks=len(tasks),
         composition=tuple(
             Share(origin=origin, tasks=count, percent=percent, published_percent=published)
@@ -114,8 +150,8 @@ def read_stats(folder: Path, stack: str | None = None) -> Stats:
         ),
         seeds=_ranked(Counter(seed for task in tasks for seed in set(task.ops))),
         operators=_ranked(Counter(op for one in found for op in set(one.graph_operators))),
-        graphs=len(set(known)),
-        splits=dict(Counter(split_of(graph) for graph in known)),
+        graphs=len(set(graphs)),
+        splits=dict(Counter(split_of(graph) for graph in graphs)),
         flops=Spread.of([point.flops for point in points]),
         bytes=Spread.of([point.bytes for point in points]),
         predicted_us=Spread.of([point.predicted_us for point in points]),
@@ -123,8 +159,8 @@ def read_stats(folder: Path, stack: str | None = None) -> Stats:
         prediction=Spread.of(ratios),
         bound=dict(Counter(bound_of(point, rates) for point in points)),
         rates=rates,
-        funnel=funnel(candidates, by_key, later) if measured is not None else None,
-        decontamination=Decontamination.read(folder) if similarities is not None else None,
+        funnel=material.funnel,
+        decontamination=material.decontamination,
         points=tuple(points),
     )
 
