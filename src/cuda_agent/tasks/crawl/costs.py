@@ -74,7 +74,8 @@ def made_with_marks(make: Any) -> Any:
         torch.use_deterministic_algorithms(before)
 
 
-def _measure(binding: Binding, scope: dict[str, Any]) -> dict[str, float]:
+def measure(binding: Binding, scope: dict[str, Any]) -> dict[str, float]:
+    """FLOPs and elements of one pass on meta tensors. Raises whatever the library raises."""
     with torch.device("meta"), torch.no_grad():
         layer = None if binding.seed.constructor is None else eval(binding.constructor() or "", scope).eval()
         inputs = binding.inputs("meta")
@@ -101,7 +102,7 @@ def _number(value: float) -> str:
 
 def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple[str, str]:
     """(FLOPs, bytes): linear in the tokens and, where there is a length, in its square."""
-    one = _measure(_first(seed, small), scope)
+    one = measure(_first(seed, small), scope)
     layout = seed.ports[0].layout.split()
     tokens = [word for word in layout if re.fullmatch(r"[BTNHW]", word)]
     count = math.prod(small[word] for word in tokens) or 1
@@ -109,7 +110,7 @@ def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple
     square_flops = square_moved = 0.0
     if "T" in tokens:
         double = small | {"T": 2 * small["T"]}
-        two = _measure(_first(seed, double), scope)
+        two = measure(_first(seed, double), scope)
         square = count * small["T"]
         square_flops = max(0.0, (two["flops"] - 2 * one["flops"]) / (2 * square))
         grown = (two["moved"] - weights) - 2 * (one["moved"] - weights)

@@ -24,7 +24,7 @@ from torch import nn
 
 from cuda_agent.tasks.crawl.arguments import Argument, arguments_of, constructor_values
 from cuda_agent.tasks.crawl.binding import bindings
-from cuda_agent.tasks.crawl.costs import measured
+from cuda_agent.tasks.crawl.costs import measure, measured
 from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
 from cuda_agent.tasks.records import Parameter, Port, Seed
 
@@ -247,6 +247,26 @@ def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:
     return f"{callee}({', '.join([first.text, *(f'{argument.name}={argument.text}' for argument in rest)])})"
 
 
+def _at_any_width(seed: Seed) -> Seed:
+    """The seed, its width fixed where its layer takes no other than that at which it was tried: its configuration says
+    so, and our size happens to be the same. Raises what the library raises when its own width can't be changed."""
+    if "D" not in seed.sizes:
+        return seed
+    small = small_sizes(seed)
+    twice = next(bindings(seed, small | {"D": 2 * small["D"]}, ()))
+    try:
+        measure(twice, scope_of(seed))
+        return seed
+    except Exception:
+        if "{D}" in (seed.constructor or ""):
+            raise
+    ports = tuple(
+        port.model_copy(update={"layout": re.sub(r"\bD\b", str(small["D"]), port.layout)}) for port in seed.ports
+    )
+    sizes = {name: choices for name, choices in seed.sizes.items() if name != "D"}
+    return seed.model_copy(update={"ports": ports, "sizes": sizes, "where": ()})
+
+
 def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
     """The first choice of inputs that meta tensors pass through. Raises Unfit."""
     function = item.forward if maker else item
@@ -258,8 +278,8 @@ def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
             if (tried := tried + 1) > _TRIES:
                 break
             call = _calls("{layer}" if maker else item.__name__, chosen)
-            seed = _candidate(item, module, maker, chosen, call)
             try:
+                seed = _at_any_width(_candidate(item, module, maker, chosen, call))
                 return _without_idle_settings(measured(seed, small_sizes(seed), _MOST_WEIGHTS))
             except Unfit as unfit:
                 raise unfit from None
