@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.judge.worker.capture import capture
 from cuda_agent.judge.worker.taskmodule import load_task_module
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
@@ -104,6 +104,15 @@ def test_where_a_value_is_used_counts() -> None:
     first = _hash(lambda x, y: torch.exp(x) * (torch.exp(x) + torch.exp(y)), X, Y)
     assert _hash(lambda x, y: torch.exp(y) * (torch.exp(x) + torch.exp(y)), X, Y) == first
     assert _hash(lambda x, y: torch.exp(x) * (torch.exp(y) + torch.exp(y)), X, Y) != first
+
+
+def test_a_graph_from_nowhere() -> None:
+    """The process that captures isn't trusted."""
+    meta = TensorMeta(shape=(2,), dtype="float32", strides=(1,))
+    node = Node(name="a", op="sin", args=(Ref(ref="b"), [Ref(ref="a")]), outputs=(meta,))
+    view = Node(name="b", op="aten.view.default", args=(Ref(ref="nobody"),), outputs=(None,))
+    graphs = [Graph(inputs=(), nodes=nodes, outputs=("b", "c")) for nodes in ((), (node,), (node, view), (view, node))]
+    assert {len(graph_hash(graph)) for graph in graphs} == {64} and graph_operators(graphs[1]) == ("sin",)
 
 
 def test_operators_by_their_base_name() -> None:

@@ -84,6 +84,12 @@ def test_what_is_not_python_is_refused() -> None:
         "while True:\n            x = x + 1\n        return x",
         "return [torch.exp(x) for x in [x] * 10]",
         "f = lambda g: g(g)\n        return f(f)",
+        "\n        ".join(["y = [x]", *["y = [y, y]"] * 60, "return torch.cat(y)"]),
+        "\n        ".join(["y = [x]", *["y = y + y"] * 60, "return torch.cat(y)"]),
+        "\n        ".join(["y = [x]", *["y.extend(y)"] * 60, "return torch.cat(y)"]),
+        "\n        ".join(["c = x.shape[0]", *["c = c + c"] * 60, "return torch.exp(x * c)"]),
+        "\n        ".join(["y = {0: x}", *["y = {0: y, 1: y}"] * 60, "return torch.cat(list(y.values()))"]),
+        f"return x + 0x{'f' * 9000}",
     ],
 )
 def test_following_ends(body: str) -> None:

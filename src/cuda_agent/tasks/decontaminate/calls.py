@@ -9,6 +9,7 @@ from typing import Protocol
 from cuda_agent.tasks.decontaminate.spelling import ARITHMETIC, PASSES, SOURCES, STATEFUL, WEIGHTED, canonical
 from cuda_agent.tasks.decontaminate.values import (
     LEAF,
+    MAX_ITEMS,
     NUMBER,
     Api,
     Class,
@@ -64,21 +65,28 @@ def operator(follower: Follower, word: str, operands: Sequence[Value], exact: st
 
 
 def tensors(value: Value) -> list[int]:
-    """Numbers of the nodes in a value."""
-    if isinstance(value, Tensor | Rest):
-        return [value.node]
-    if isinstance(value, Items):
-        return [node for item in value.values for node in tensors(item)]
-    if isinstance(value, Table):
-        return [node for item in value.values.values() for node in tensors(item)]
-    return []
+    """Numbers of the nodes in a value, in order. Raises Unfollowable where they are too many."""
+    found: list[int] = []
+    waiting = [value]
+    for _ in range(MAX_ITEMS):
+        if not waiting:
+            return found
+        item = waiting.pop()
+        if isinstance(item, Tensor | Rest):
+            found.append(item.node)
+        elif isinstance(item, Items):
+            waiting += reversed(item.values)
+        elif isinstance(item, Table):
+            waiting += reversed(item.values.values())
+    raise Unfollowable("too much in a list")
 
 
-def text(value: Value) -> str:
+def text(value: Value, depth: int = 3) -> str:
+    """What tells values apart that aren't tensors; of lists, as deep as indices nest."""
     if isinstance(value, Const):
         return value.text
-    if isinstance(value, Items):
-        return f"[{', '.join(map(text, value.values))}]"
+    if isinstance(value, Items) and depth:
+        return f"[{', '.join(text(item, depth - 1) for item in value.values[:8])}]"
     return value.name if isinstance(value, Api) else type(value).__name__
 
 
@@ -235,7 +243,7 @@ def _method(follower: Follower, method: Method, given: list[Value], named: dict[
         return _module_method(follower, of, name, given)
     if isinstance(of, Items):
         if name in ("append", "extend", "insert") and given:
-            of.values += given[-1].values if name == "extend" and isinstance(given[-1], Items) else [given[-1]]
+            of.grow(given[-1].values if name == "extend" and isinstance(given[-1], Items) else [given[-1]])
         return of
     if isinstance(of, Table):
         if name == "values":

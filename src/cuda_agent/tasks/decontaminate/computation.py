@@ -172,7 +172,7 @@ class _Follower:
         word = OPERATORS.get(type(statement.op).__name__, "?")
         before, by = self.value(statement.target, scope), self.value(statement.value, scope)
         if isinstance(before, Items) and isinstance(by, Items) and word == "add":
-            before.values += by.values
+            before.grow(by.values)
             return
         self._assign(statement.target, operator(self, word, [before, by]), scope)
 
@@ -249,7 +249,8 @@ class _Follower:
         return handler(node, scope) if handler is not None else Const(type(node).__name__)
 
     def _of_Constant(self, node: ast.Constant, scope: Scope) -> Value:
-        return Const(repr(node.value), node.value)
+        # Python refuses to print integers of thousands of digits in decimal.
+        return Const(hex(node.value) if type(node.value) is int else repr(node.value), node.value)
 
     def _of_Name(self, node: ast.Name, scope: Scope) -> Value:
         found = scope.look(node.id)

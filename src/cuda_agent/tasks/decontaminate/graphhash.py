@@ -103,16 +103,24 @@ def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
     numbers = {keys[item.name] for item in graph.inputs if item.kind is ValueKind.CONSTANT and item.meta.numel == 1}
     values = {keys[item.name]: _Value(f"given {_kind(item.meta.dtype)}") for item in graph.inputs}
     for node in graph.nodes:
+        for name in _unknown(node, keys):
+            keys[name] = f"unknown {name}"
+            values[keys[name]] = _Value("unknown")
         passed = _passed_through(node)
         if passed is not None:
             keys[node.name] = keys[passed]
             continue
-        name = _base(node.op)
-        value, exact = _value(node, name, keys, numbers)
+        value, exact = _value(node, _base(node.op), keys, numbers)
         key = digest_text(value.label, exact)
         keys[node.name] = key
         values.setdefault(key, value)
     return values, [keys[name] for name in graph.outputs if name in keys]
+
+
+def _unknown(node: Node, keys: Mapping[str, str]) -> list[str]:
+    """What it takes and nobody has made: the graph comes from a process that isn't trusted."""
+    found = [leaf for argument in (*node.args, *node.kwargs.values()) for _, leaf in _leaves(argument, "")]
+    return [leaf.ref for leaf in found if isinstance(leaf, Ref) and leaf.ref not in keys]
 
 
 def _passed_through(node: Node) -> str | None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cuda_agent.core.hashing import digest_text
+
 MAX_NODES = 20_000
+MAX_ITEMS = 4_096
+_LONGEST = 160
 
 LEAF = "v"
 NUMBER = "#"
@@ -49,10 +54,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Const:
-    """A number, a text, a shape: anything that isn't a tensor. `value`: of a literal."""
+    """A number, a text, a shape: anything that isn't a tensor. `value`: of a literal. A long text is its digest."""
 
     text: str
     value: object = None
+
+    def __post_init__(self) -> None:
+        if len(self.text) > _LONGEST:
+            object.__setattr__(self, "text", digest_text(self.text)[:16])
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,15 @@ class Items:
 
     values: list[Value]
     chained: bool = False
+
+    def __post_init__(self) -> None:
+        self.grow(())
+
+    def grow(self, values: Sequence[Value]) -> None:
+        """Takes further ones at its end. Raises Unfollowable where they are too many."""
+        if len(self.values) + len(values) > MAX_ITEMS:
+            raise Unfollowable("too long a list")
+        self.values.extend(values)
 
 
 @dataclass(frozen=True)
