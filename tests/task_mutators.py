@@ -188,12 +188,16 @@ class _Layers(ast.NodeTransformer):
             return result
         if name in self.functions:
             function, weighted, args, keywords = self.functions[name]
-            extra = [ast.parse(f"self.{name}_{part}", mode="eval").body for part in ("weight", "bias") if weighted]
+            bare = any(k.arg == "bias" and ast.unparse(k.value) == "False" for k in keywords)
+            parts = [] if not weighted else ["weight"] if bare else ["weight", "bias"]
+            extra = [ast.parse(f"self.{name}_{part}", mode="eval").body for part in parts]
             if function in ("layer_norm", "group_norm"):
                 before = f"self.{name}_weight.shape" if function == "layer_norm" else f"self.{name}_groups"
                 extra.insert(0, ast.parse(before, mode="eval").body)
             given = [] if weighted or function == "dropout" else args
             kept = [k for k in keywords if k.arg not in ("bias", "inplace")]
+            if function == "dropout":
+                kept = [ast.keyword("training", ast.parse("self.training", mode="eval").body)]
             return ast.Call(ast.parse(f"F.{function}", mode="eval").body, [*node.args, *extra, *given], kept)
         return node
 
