@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class Fork:
             return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", tail)
         assert isinstance(error, ChannelClosed)
         if isinstance(ended, Fault):
-            return ended
+            return replace(ended, reason=f"{op}: {ended.reason.removeprefix('end: ')}")
         return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", "died", tail)
 
 
