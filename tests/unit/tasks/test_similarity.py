@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.tasks.compose.builtin import BuiltinComposer
+from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.decontaminate.computation import follow
 from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.shingles import Shingles, alike, shingles
@@ -51,6 +55,15 @@ def test_others_are_kept(references: dict[str, Shingles]) -> None:
     everyone = references | others
     scores = [alike(everyone[a], everyone[b]) for a, b in pairs]
     assert max(scores) < 0.6, pairs[scores.index(max(scores))]
+
+
+def test_composed_tasks_are_kept(references: dict[str, Shingles]) -> None:
+    composer = BuiltinComposer([entry.seed for entry in catalogue.read()], 0, Target())
+    numbers = [number for number in range(20) if Schedule().kind(number)]
+    index = Index(list(references.values()))
+    tasks = [composer.compose(number) for number in numbers]
+    nearest = [float(index.similarities(shingles(t.task.source, t.task.name)).max()) for t in tasks]
+    assert sum(score < THRESHOLD for score in nearest) >= 0.95 * len(nearest), sorted(nearest)[-3:]
 
 
 def test_index_agrees_with_the_definition(references: dict[str, Shingles]) -> None:
