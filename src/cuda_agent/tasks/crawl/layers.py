@@ -63,12 +63,12 @@ _CHOICES = {
 }
 _PHRASES = (
     (r"Rotary|Rope|RoPE|^apply_|^rotate_", "rotary embedding", "rotary position embedding"),
-    (r"Router|Gate$|Gating", "experts", "router of experts"),
+    (r"Router|Gate$|Gating$", "experts", "router of experts"),
     (r"Expert|MoE|Moe|MOE", "experts", "mixture of experts"),
     (r"RMSNorm|T5LayerNorm", "normalization", "RMS normalisation"),
     (r"Norm", "normalization", "normalisation"),
     (r"Attention|Attn|Attn$", "attention", "attention"),
-    (r"Gated|GLU", "gated layer", "gated layer"),
+    (r"Gated|Gating|GLU", "gated layer", "gated layer"),
     (r"MLP|Mlp|FeedForward|FFN|FF$|Dense|Intermediate|Output$", "feed-forward", "feed-forward layer"),
     (r"Mamba|Mixer|SSM|Delta", "state space", "token mixer"),
     (r"Conv", "convolution", "convolution block"),
@@ -121,7 +121,7 @@ def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
         declared = real in inspect.signature(type(config).__init__).parameters or real in vars(config)
         if size is None or not declared or not isinstance(getattr(config, real, None) or 1, int):
             continue
-        found[real] = size if size == "64" else f"{{{size}}}"
+        found.setdefault(real, size if size == "64" else f"{{{size}}}")
     return found
 
 
@@ -212,7 +212,7 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
     natural = _SIZES | (_SIZES_EXPERTS if maker and "batched_mm" in maker.template else {})
     natural = natural | (_SIZES_IMAGES if "H" in ports[0].layout.split() else {})
     sizes = {name: choices for name, choices in natural.items() if re.search(rf"\b{name}\b", text)}
-    _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], item.__name__))
+    family, phrase = _kind(item, module)
     own = f"from {module.__name__} import {item.__name__}"
     return Seed(
         name=f"{module.__name__.split('.')[2]}.{item.__name__}",
@@ -233,11 +233,19 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
 
 def _family(module: Any) -> str:
     """How the family writes itself: the name before `Config`."""
-    names = [
-        re.sub(r"(Text|Vision|Audio|Encoder|Decoder)*Config$", "", item.__name__)
-        for item in _config_classes(module, "")
-    ]
-    return min(names, key=len) if names else str(module.__name__).split(".")[2].replace("_", " ").title()
+    written = str(module.__name__).split(".")[2]
+    names = [item.__name__.removesuffix("Config") for item in _config_classes(module, "")]
+    same = [name for name in names if name.lower() == written.replace("_", "")]
+    return next(iter(same), "") or next(iter(sorted(names, key=len)), "") or written.replace("_", " ").title()
+
+
+def _kind(item: Any, module: Any) -> tuple[str, str]:
+    """(family of the catalogue, phrase), by the name of the class without its family's."""
+    name = item.__name__.removeprefix(_family(module))
+    _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], name))
+    if family == "transformer block" and not re.search(r"[Aa]tt(entio)?n", inspect.getsource(item)):
+        return "block", "block"
+    return family, phrase
 
 
 def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:
