@@ -46,8 +46,8 @@ _ROLES: dict[str, frozenset[str]] = {
 #: how often a task is built around a role, relative to one that isn't named.
 _IMPORTANCE = {
     "convolution": 6.0, "matrix product": 6.0, "normalization": 4.0, "activation": 4.0, "binary": 2.5,
-    "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 2.0, "math": 1.5, "attention": 1.2,
-    "indexing": 1.2, "ordering": 0.8, "total": 0.8, "padding": 0.5, "joining": 0.5, "special function": 0.4,
+    "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 1.2, "math": 1.5, "attention": 1.2,
+    "indexing": 1.2, "ordering": 0.8, "total": 0.5, "padding": 0.5, "joining": 0.5, "special function": 0.4,
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
     "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8,
 }  # fmt: skip
@@ -128,7 +128,7 @@ _FOLLOWS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 _COMMON = frozenset((
     "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "bmm", "addmm", "einsum", "relu", "gelu",
-    "silu", "sigmoid", "tanh", "leaky_relu", "elu", "mish", "hardswish", "softplus", "softmax", "log_softmax", "glu",
+    "silu", "sigmoid", "tanh", "leaky_relu", "elu", "mish", "hardswish", "softplus", "softmax", "glu",
     "layer_norm", "rms_norm", "batch_norm_1d", "batch_norm_2d", "group_norm", "instance_norm_2d", "add", "sub", "mul",
     "div", "maximum", "where", "sum", "mean", "amax", "max", "logsumexp", "std", "var", "vector_norm", "max_pool2d",
     "avg_pool2d", "adaptive_avg_pool2d", "mul_scalar", "add_scalar", "div_scalar", "bias_add", "channel_bias",

@@ -23,6 +23,8 @@ _ATTEMPTS = 400
 #: no seed may stand in more than this part of the tasks.
 _MOST = 0.04
 _GRACE = 5
+#: tasks of the same operators in the same order: more would be the same problem at other sizes.
+_ALIKE = 3
 #: settings that are chosen together, by their place: both bounds, or kernel and stride.
 _TIED = frozenset((
     "clamp", "hardtanh", "unfold", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "threshold",
@@ -41,13 +43,15 @@ class BuiltinComposer:
         self._transformers = [item for item in seeds if item.library == "transformers"]
         self._schedule = Schedule()
         self._used: Counter[str] = Counter()
+        self._alike: Counter[tuple[str, ...]] = Counter()
         self._texts: set[str] = set()
         self._made = 0
         self._common = _shares(seeds)
 
     def tell(self, task: DatasetTask) -> None:
         """A task that stands: its seeds count as used, and its text isn't written again."""
-        self._used.update(task.ops)
+        self._used.update(set(task.ops))
+        self._alike[task.task.operators] += 1
         self._texts.add(task.task.source)
         self._made += 1
 
@@ -59,6 +63,8 @@ class BuiltinComposer:
         for _ in range(_ATTEMPTS):
             try:
                 plan = self._plan(count, rng)
+                if self._alike[tuple(link.seed.operator for link in plan.links)] >= _ALIKE:
+                    raise Unsolvable("every chain was drawn often enough")
                 sized = fit(plan, self._target, rng)
                 names = name(sized)
             except Unsolvable as error:

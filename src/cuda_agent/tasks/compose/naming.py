@@ -167,7 +167,7 @@ def _same(names: Names, sized: Sized, key: tuple[int, str]) -> str:
 
 
 def _beside(names: Names, word: str) -> str:
-    return f"pooled_{word}" if word in names.constants else word
+    return f"out_{word}" if word in names.constants else word
 
 
 def _parameter(names: Names, word: str, size: int) -> str:
