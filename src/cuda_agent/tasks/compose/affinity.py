@@ -153,6 +153,7 @@ _CLASSIFYING = frozenset((
     "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
     "kl_div",
 ))  # fmt: skip
+_OF_LOGITS = frozenset(("binary_cross_entropy_with_logits", "soft_margin_loss", "multilabel_soft_margin_loss"))
 _METRIC = frozenset((
     "triplet_margin_loss", "triplet_margin_with_distance_loss", "cosine_embedding_loss", "margin_ranking_loss",
     "hinge_embedding_loss",
@@ -162,6 +163,8 @@ _SCORING = frozenset((
     "linear", "bilinear", "matmul", "mm", "addmm", "log_softmax", "div_scalar", "mul_scalar", "bias_add",
 ))  # fmt: skip
 _EMBEDDING = frozenset(("linear", "normalize", "layer_norm", "tanh", "embedding_bag", "batch_norm_1d"))
+#: what a gated linear unit splits in two.
+_GATED = frozenset(("matrix product", "normalization", "indexing", "joining"))
 #: along the last dimension: of an image or a signal that is hardly ever meant.
 _LAST_DIMENSION = frozenset(("softmax", "scan", "ordering", "matrix product", "normalization", "distance", "joining"))
 #: nothing follows these: one number or a few, truth values, several outputs.
@@ -281,6 +284,10 @@ def affinity(before: Seed, after: Seed) -> float:
     if after.operator in _CLASSIFYING and before.operator not in _SCORING:
         return 0.0
     if after.operator == "linear_cross_entropy" and first not in ("normalization", "activation", "indexing"):
+        return 0.0
+    if after.operator in _OF_LOGITS and first not in ("matrix product", "convolution", "scaling", "normalization"):
+        return 0.0
+    if after.operator == "glu" and first not in _GATED:
         return 0.0
     if after.operator in ("any", "all") and first not in ("normalization", "matrix product", "convolution", "binary"):
         return 0.0

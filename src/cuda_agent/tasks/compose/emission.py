@@ -174,8 +174,8 @@ def _call(named: Named, before: str) -> str:
 
 
 def _double(text: str) -> str:
-    """With double quotes around texts."""
-    return re.sub(r"'([^'\"]*)'", r'"\1"', text)
+    """With double quotes around texts, and `x - 1.0` for `x + -1.0`."""
+    return re.sub(r"'([^'\"]*)'", r'"\1"', text).replace(" + -", " - ")
 
 
 def _texts(named: Named) -> dict[str, str]:
@@ -321,7 +321,7 @@ def _formula(before: str, named: Named) -> str:
     if seed.operator in _INFIX and len(others) == 1:
         return f"{outer} {_INFIX[seed.operator]} {others[0]}"
     if seed.constructor is None and re.search(r"^\{\w+\} [-+*/@] ", seed.call):
-        return fill(seed.call, _texts(named) | named.ports | {port: outer})
+        return _double(fill(seed.call, _texts(named) | named.ports | {port: outer}))
     if seed.constructor is None and (seed.call.count(f"{{{port}}}") > 1 or seed.operator == "einsum"):
         written = _double(fill(seed.call, _texts(named) | named.ports | {port: outer}))
         return re.sub(r"\b(torch|F)\.", "", written)
@@ -329,6 +329,9 @@ def _formula(before: str, named: Named) -> str:
 
 
 def _function(seed: Seed) -> str:
+    called = re.findall(r"[.\w]*?(\w+)\(", seed.call)
+    if seed.constructor is None and len(called) == 1:
+        return str(called[0])
     return re.sub(r"_?[123]d$", "", seed.operator)
 
 

@@ -279,7 +279,8 @@ def _slug(text: str) -> str:
 
 def _port(seed: Seed, port: Port, taken: set[str]) -> str:
     """A variable for one more input, not used yet."""
-    wanted: tuple[Any, ...] = (*_SECOND.get(seed.operator, ()), *_MORE) if port.name in _VAGUE else (port.name,)
+    own = (port.name,) if port.name == "other" else ()
+    wanted: tuple[Any, ...] = (*_SECOND.get(seed.operator, own), *_MORE) if port.name in _VAGUE else (port.name,)
     for found in (*wanted, *_AGAIN.get(port.name, ()), *(f"{port.name}{number}" for number in range(2, 9))):
         if found not in taken:
             taken.add(found)

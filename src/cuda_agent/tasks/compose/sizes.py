@@ -29,6 +29,8 @@ _RANGES = {
     "samples": Range((4096, 8192, 16384, 32000), 256, 1 << 18, 1 << 22),
     "steps": Range((64, 128, 256, 512), 16, 1024, 4096),
     "keys": Range((512, 1024, 2048), 64, 8192, 32768),
+    "heads": Range((8, 12, 16, 32), 4, 64, 128),
+    "head_dim": Range((64, 128), 32, 128, 256),
     "channels": Range((32, 64, 96, 128, 192, 256), 3, 512, 2048),
     "depth": Range((8, 16, 32), 4, 64, 128),
     "height": Range((28, 32, 56, 64, 112, 128, 224), 7, 512, 2048),
@@ -97,7 +99,8 @@ def word_for(seed: Seed, name: str) -> str:
 
 def draw(seed: Seed, name: str, word: str, rng: random.Random) -> int:
     """A first size, before the time is met."""
-    found = rng.choice(seed.sizes.get(name) or _RANGES.get(word, _OTHER).drawn)
+    own = seed.sizes.get(name) if word_for(seed, name) == word else None
+    found = rng.choice(own or _RANGES.get(word, _OTHER).drawn)
     if word in _SIDESTEPPING and rng.random() < 0.3 and found % 8 == 0:
         return int(found * rng.choice(_SIDESTEPS))
     return found
@@ -108,10 +111,12 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     found = {}
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
-    if plan.lead[-1:] == ("height",):
-        # Rows of an image, whatever the operator calls them.
-        last = names_of(plan.links[0].seed.ports[0].layout)[-1]
-        found[0, last] = "width"
+    named = names_of(plan.links[0].seed.ports[0].layout)
+    if named and plan.lead[-1:] == ("height",):
+        # Rows of an image, whatever the operator calls them; so with the heads of an attention.
+        found[0, named[-1]] = "width"
+    if named and "heads" in plan.lead:
+        found[0, named[-1]] = "head_dim"
     return found
 
 
@@ -167,7 +172,7 @@ def lead_for(layout: str, following: Sequence[Seed], rng: random.Random) -> tupl
     if settled is not None:
         wanted = [word_for(settled, name) for name in names_of(settled.ports[0].layout)]
         named = next(seed for seed in following if names_of(seed.ports[0].layout))
-        if named is not settled:
+        if named is not settled and wanted[-1] not in ("width", "head_dim"):
             # What stands between changes the last dimension, or may.
             wanted[-1:] = [word_for(named, names_of(named.ports[0].layout)[-1])]
         return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_of(layout)))])
