@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,21 +63,15 @@ class Passes:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Passes:
-        options = self._options
         compiling = bytecode.fill()
         if compiling is not None:
-            self._stack.callback(compiling.kill)
             self._say("compiling torch's Python once")
-            compiling.wait()
-        folder = self._stack.enter_context(judge_folder())
-        # The zygote and a fork count what they share twice.
-        most = memory_limit_mib(1 << 40) // max(options.worker_count(), options.lane_count())
-        memory_mib = max(2 * _ZYGOTE_MIB, min(options.host_memory_mib + _ZYGOTE_MIB, most))
-        hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
-        settings = WorkerSettings(options.device, resolve_level(options.sandbox), memory_mib, hidden)
-        self._supply = WorkerSupply(settings, folder)
-        self._stack.callback(self._supply.close)
-        self._host_mib = memory_mib - _ZYGOTE_MIB
+            try:
+                compiling.wait()
+            finally:
+                compiling.kill()
+        self._level = resolve_level(self._options.sandbox)
+        self._folder = self._stack.enter_context(judge_folder())
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -105,7 +100,7 @@ class Passes:
                 self._say(f"{len(left)} tasks ran short of time or memory; again, {counts[position + 1]} at a time")
 
     def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
-        options = self._fitting_options()
+        options = self._fitting_options(at_a_time)
         room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time))
 
         def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:
@@ -120,7 +115,7 @@ class Passes:
 
     def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
         """Every task's result, in any order. Raises DeviceError."""
-        options = self._fitting_options()
+        options = self._fitting_options(self._options.lane_count())
         turns = Turns(options.device, self._say)
         room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
 
@@ -143,8 +138,18 @@ class Passes:
 
     # ------------------------------------------------------------ both
 
-    def _fitting_options(self) -> FilterOptions:
-        return self._options.model_copy(update={"host_memory_mib": self._host_mib})
+    def _memory_mib(self, at_a_time: int) -> int:
+        """Of the host, for a zygote and its fork together, of so many: no more than there is."""
+        most = memory_limit_mib(1 << 40) // at_a_time
+        return max(2 * _ZYGOTE_MIB, min(self._options.host_memory_mib + _ZYGOTE_MIB, most))
+
+    def _fitting_options(self, at_a_time: int) -> FilterOptions:
+        return self._options.model_copy(update={"host_memory_mib": self._memory_mib(at_a_time) - _ZYGOTE_MIB})
+
+    def _supply(self, at_a_time: int) -> WorkerSupply:
+        hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
+        settings = WorkerSettings(self._options.device, self._level, self._memory_mib(at_a_time), hidden)
+        return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
 
     def _run(
         self, items: Sequence[Item], at_a_time: int, job: Callable[[Zygote, Item], Result], *, warm: bool = True
@@ -154,8 +159,8 @@ class Passes:
         for item in items:
             waiting.put(item)
         results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
-        count = min(at_a_time, len(items))
-        zygotes = [Zygote(lambda: self._supply.start("zygote"), warm=warm) for _ in range(count)]
+        supply = self._supply(at_a_time)
+        zygotes = [Zygote(lambda: supply.start("zygote"), warm=warm) for _ in range(min(at_a_time, len(items)))]
         threads = [
             threading.Thread(target=_drive, args=(zygote, waiting, job, results), name="filter", daemon=True)
             for zygote in zygotes
@@ -175,6 +180,7 @@ class Passes:
                     waiting.get_nowait()
             for zygote in zygotes:
                 zygote.close()
+            supply.close()
             for thread in threads:
                 thread.join()
 
