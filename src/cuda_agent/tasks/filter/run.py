@@ -80,10 +80,10 @@ def filter_folder(
 ) -> Filtered:
     """Asks every candidate that wasn't asked on this stack, at most `limit` of them, those whose number is less than
     `below` alone. Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
+    mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
+    mine = [task for task in mine if below is None or task.number < below]
     with only_one(folder):
         journal = Journal(folder, stack_for(read_stack(), options.device))
-        mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
-        mine = [task for task in mine if below is None or task.number < below]
         unknown = {task.task.key: task for task in mine if task.task.key not in journal.measured}
         waiting = list(unknown.values())[:limit]
         run = _Run(journal, options, say, len(waiting))
