@@ -167,8 +167,6 @@ class TaskCheck:
         """The graph of `forward`; a task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
-        if self._model is None:
-            self._model = make_model(self._task, self._init, self._device, self._seed)
         inputs = make_inputs(self._task, self._device, self._seed)
         return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
 
