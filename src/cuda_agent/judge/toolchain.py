@@ -61,8 +61,6 @@ class Toolchain:
     #: the shared C++ runtime, where it is found.
     cxx_runtime: Path | None
     cpu_flags: str
-    #: as g++ takes it; "" for its own. Most of a link's time goes into reading torch's libraries: gold takes half.
-    linker: str = ""
 
     def cxx_command(self, *, binding: bool) -> list[str]:
         """g++ for a C++ source, without input and output; `binding` for one that includes torch's headers."""
@@ -91,8 +89,7 @@ class Toolchain:
         torch_lib = self.torch_dir / "lib"
         paths = [torch_lib, *dict.fromkeys(path.parent for path in self.libraries)]
         return [
-            self.cxx, *([self.linker] if self.linker else []),
-            "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
+            self.cxx, "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
             f"-L{torch_lib}", *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
             *(f"-l{name}" for name in names if (torch_lib / f"lib{name}.so").exists()), *map(str, self.libraries),
             *([str(self.cxx_runtime)] if self.cxx_runtime else []),
@@ -207,15 +204,6 @@ def _cxx_runtime(cxx: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
 
 
-def _linker(cxx: str) -> str:
-    """gold, where this g++ can start it."""
-    option = "-fuse-ld=gold"
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run([cxx, option, "-Wl,--version"], capture_output=True, timeout=30, check=False)
-        return option if done.returncode == 0 else ""
-    return ""
-
-
 @lru_cache(maxsize=8)
 def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
     """Raises DeviceError, with the command that mends it, when a compiler or torch is missing."""
@@ -252,5 +240,4 @@ def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
         libraries=tuple(libraries),
         cxx_runtime=_cxx_runtime(cxx),
         cpu_flags=_cpu_flags(),
-        linker=_linker(cxx),
     )
