@@ -251,12 +251,18 @@ def _link(compiler: Compiler, outcomes: dict[str, Outcome], progress: Progress |
         # Objects before libraries, for --as-needed.
         outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
         if outcome.output is None:
-            return None, f"link error\n{shorten(outcome.log)}"
+            return None, f"link error\n{shorten(_without_python(outcome.log))}"
         missing = _missing_symbols(outcome.log)
         if missing:
             hint = 'Define them, with extern "C" and the same parameters where they are declared and defined.'
             return None, f"link error: undefined {', '.join(missing)}\n{hint}"
         return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
+
+
+def _without_python(log: str) -> str:
+    """A linker's words, less its hundreds of warnings about Python's own symbols."""
+    lines = log.splitlines()
+    return "\n".join(line for line in lines if not re.search(r"undefined reference to [`']_?Py", line)).strip()
 
 
 def _missing_symbols(log: str) -> list[str]:
