@@ -85,7 +85,7 @@ def ours(task: Task, device: Device, options: argparse.Namespace) -> tuple[dict[
     with JudgeSession(task, judge) as session:
         session.admit()
         # Once for a task, as the precompiled header is once for a machine.
-        checked(session.evaluate(edited("unchanged", device, 0)))
+        checked(session.evaluate(edited("unchanged", device, 0), stop=options.stop))
         session.progress = steps
         for case in CASES:
             for index in range(options.count):
@@ -94,7 +94,7 @@ def ours(task: Task, device: Device, options: argparse.Namespace) -> tuple[dict[
                 candidate = edited(case, device, mark + index)
                 begin = time.perf_counter()
                 steps("", "before the guard")
-                evaluation = checked(session.evaluate(candidate))
+                evaluation = checked(session.evaluate(candidate, stop=options.stop))
                 steps("", "after the turn")
                 samples[case].append(seconds(evaluation, time.perf_counter() - begin))
                 print(f"{case} {index}: {samples[case][-1]}", file=sys.stderr, flush=True)
@@ -179,6 +179,9 @@ def main() -> int:
     parser.add_argument("--published", type=int, default=3, help="turns of the published procedure")
     parser.add_argument("--sizes", nargs="*", help='shapes of the tensors, such as "1, 128"')
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two turns, as a policy would think")
+    parser.add_argument(
+        "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
+    )
     parser.add_argument("--steps", action="store_true", help="print where the seconds go")
     options = parser.parse_args()
     device = chosen_device(options.device)
