@@ -23,7 +23,7 @@ from cuda_agent.agent.store import Store
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.agent.transcript import read_transcript
 from cuda_agent.cli.main import run as command
-from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price
+from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price, TimingStop
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import Graph
@@ -47,7 +47,7 @@ class Recorded:
     def graph(self) -> Graph:
         raise AssertionError("not asked for")
 
-    def evaluate(self, candidate: Candidate) -> Evaluation:
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
         good = candidate.files["model_new.py"] == MODEL_NEW
         judged = evaluation(Verdict.PASSED if good else Verdict.INCORRECT)
         return judged.model_copy(update={"candidate_digest": candidate.digest})

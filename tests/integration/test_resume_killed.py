@@ -106,7 +106,8 @@ def check(directory: Path, expected: list[dict[str, Any]], kills: int) -> None:
 @pytest.mark.integration
 def test_killed_three_times(tmp_path: Path) -> None:
     expected, span_s = undisturbed(tmp_path / "whole")
-    assert killed(tmp_path / "killed", 3, span_s, seed=5) == 3
+    # Half of the span: under load the undisturbed run may have been the slow one.
+    assert killed(tmp_path / "killed", 3, span_s / 2, seed=5) == 3
     check(tmp_path / "killed", expected, 3)
 
 
