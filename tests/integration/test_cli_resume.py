@@ -23,7 +23,7 @@ QUICK = {"device": "cpu", "timing_budget_s": 2.0}
 @pytest.mark.alone
 def test_spent_resumed_shown_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    policy = Scripted([writes(FILES), move(call("Profile")), move(call("Finish", message="done"))])
+    policy = Scripted([writes(FILES), move(call("Profile", precise=True)), move(call("Finish", message="done"))])
     standings: list[Standing] = []
     first = optimize(write_task(tmp_path), out=out, policy=policy, turns=2, watch=standings.append, **QUICK)
     assert (first.outcome, first.message) == ("budget", "all 2 turns are spent")
