@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from cuda_agent.core.files import write_durably
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
-from cuda_agent.tasks.compose.run import ComposeSettings, compose, digest_of, read_seeds, settle
+from cuda_agent.tasks.compose.run import ComposeSettings, compose, digest_of, library_versions, read_seeds, settle
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
@@ -203,13 +202,12 @@ def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> N
         rates=rates_for(wanted.stack),
     )
     composer = BuiltinComposer(seeds, options.seed, target)
-    versions = {"torch": metadata.version("torch").split("+")[0]}
     settings = ComposeSettings(
         composer=composer.name,
         seed=options.seed,
         target=target,
         seeds_digest=digest_of(seeds),
-        library_versions=versions,
+        library_versions=library_versions(seeds),
     )
     settle(options.folder, settings)
     compose(options.folder, composer, count, say)

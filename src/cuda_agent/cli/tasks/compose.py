@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from cuda_agent.tasks.compose.run import (
     ComposeSettings,
     compose,
     digest_of,
+    library_versions,
     read_seeds,
     settle,
 )
@@ -79,7 +79,7 @@ def command(
             chosen = BuiltinComposer(seeds, seed, target)
         settings = ComposeSettings(
             composer=chosen.name, seed=seed, target=target, seeds_digest=digest_of(seeds), model=model,
-            library_versions={"torch": metadata.version("torch").split("+")[0]},
+            library_versions=library_versions(seeds),
         )  # fmt: skip
         settle(directory, settings)
         made = compose(directory, chosen, count, lambda text: view("compose", text))

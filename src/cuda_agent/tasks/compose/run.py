@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +35,16 @@ class ComposeSettings(StoredRecord):
     seeds_digest: str = ""
     library_versions: dict[str, str] = Field(default_factory=dict)
     model: str | None = None
+
+
+def library_versions(seeds: Sequence[Seed]) -> dict[str, str]:
+    """Versions of the libraries that the seeds come from, without what only names a build."""
+    found: dict[str, str] = {}
+    for library in sorted({"torch", *(seed.library for seed in seeds)}):
+        # What isn't installed gives no task, and says so there.
+        with suppress(metadata.PackageNotFoundError):
+            found[library] = metadata.version(library).split("+")[0]
+    return found
 
 
 class Skipped(Exception):
