@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,20 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     with torch.no_grad():
         torch.testing.assert_close(baselines.program("frozen_tf32")(x)[0], expected)
     stop_compiler_processes()
+
+
+def test_eager_is_prepared_without_a_compiler() -> None:
+    """A compiler's modules in the process make every call of a few microseconds slower; a candidate's has none."""
+    program = (
+        "import sys\n"
+        "from cuda_agent.core.enums import Device, Precision\n"
+        "from cuda_agent.judge.worker.baselines import BaselineSet, stop_compiler_processes\n"
+        f"source = {SOURCE!r}\n"
+        "forms = BaselineSet(source, 'linear', Device.CPU, Precision.TF32)\n"
+        "forms.prepare(forms.forms()[0])\n"
+        "forms.program('eager')\n"
+        "stop_compiler_processes()\n"
+        "assert forms.products.matmul\n"
+        "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

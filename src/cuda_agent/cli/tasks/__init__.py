@@ -26,12 +26,7 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Makes data sets of tasks: crawl, compose, filter, decontaminate, export."""
-
-
-# Each command is a file of its own with `command`: app.command("crawl")(crawl.command).
+# Each command is a file of its own with `command`.
 app.command("crawl")(crawl.command)
 app.command("compose")(compose.command)
 app.command("filter")(filter.command)

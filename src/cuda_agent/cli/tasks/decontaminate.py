@@ -28,6 +28,7 @@ AgainstArg = Annotated[
 StackArg = Annotated[
     str | None, typer.Option("--stack", metavar="HASH", help="Whose measurements count, where there are several.")
 ]
+MemoryArg = Annotated[int, typer.Option("--memory-mib", min=1, help="What an evaluation task's process may hold.")]
 
 
 def command(
@@ -39,9 +40,7 @@ def command(
     copies: Annotated[int, typer.Option("--copies", min=1, help="Tasks of the set that may be alike.")] = 1,
     stack: StackArg = None,
     device: DeviceArg = DeviceOption.CPU,
-    memory_mib: Annotated[
-        int, typer.Option("--memory-mib", min=1, help="What an evaluation task's process may hold.")
-    ] = MEMORY_MIB,
+    memory_mib: MemoryArg = MEMORY_MIB,
     sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,

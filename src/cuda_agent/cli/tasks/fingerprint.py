@@ -11,6 +11,7 @@ import typer
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
 from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.tasks.decontaminate import MemoryArg
 from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
 from cuda_agent.tasks.decontaminate.references import write_fingerprints
 from cuda_agent.workspace.sandbox import resolve_level
@@ -20,9 +21,7 @@ def command(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The evaluation set, as --against takes it.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
     device: DeviceArg = DeviceOption.CPU,
-    memory_mib: Annotated[
-        int, typer.Option("--memory-mib", min=1, help="What an evaluation task's process may hold.")
-    ] = MEMORY_MIB,
+    memory_mib: MemoryArg = MEMORY_MIB,
     sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,

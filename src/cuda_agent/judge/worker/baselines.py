@@ -21,6 +21,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.worker.dispatch import Listener
 from cuda_agent.judge.worker.runner import Program
 from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model, run_forward
 from cuda_agent.workspace.process import descendants
@@ -80,31 +81,20 @@ class Products:
     convolution: bool
 
 
-class _FindProducts(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+class _FindProducts(Listener):
     """Notes operators whose arithmetic the flags change."""
 
     def __init__(self) -> None:
         super().__init__()
         self.matmul = self.convolution = False
 
-    def note(self, func: Any, args: Any) -> None:
-        name = func.name().removeprefix("aten::").partition(".")[0]
+    def note(self, operator: Any, args: Any, result: Any) -> None:
+        name = operator.name().removeprefix("aten::").partition(".")[0]
         if name in _MATMUL or name in _CONVOLUTION:
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
             if any(t.dtype is torch.float32 for t in tensors):
                 self.matmul |= name in _MATMUL
                 self.convolution |= name in _CONVOLUTION
-
-
-def _dispatch(self: _FindProducts, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    del types
-    self.note(func, args)
-    return func(*args, **(kwargs or {}))
-
-
-# Set here, because a mode's own class body has it wrapped in what imports the whole compiler, and eager is to be timed
-# in a process without one.
-_FindProducts.__torch_dispatch__ = _dispatch
 
 
 def forms_for(device: Device, precision: Precision, products: Products, *, autotune: bool = False) -> tuple[Form, ...]:

@@ -265,7 +265,7 @@ def _at_any_width(seed: Seed) -> Seed:
     try:
         measure(twice, scope_of(seed))
         return seed
-    except Exception:
+    except Exception:  # the boundary to the library under trial
         if "{D}" in (seed.constructor or ""):
             raise
     ports = tuple(
