@@ -91,12 +91,16 @@ def judged(sessions: Sessions, specimen: Specimen, directory: Path) -> Evaluatio
             evaluation = session.evaluate(candidate)
             if not failure(specimen, evaluation):
                 break
-            busy = foreign_load(specimen.device, gpu_uuid(specimen.device))
+            busy = evaluation.reason if evaluation.verdict is Verdict.TIMING_VOID else _neighbours(specimen.device)
         if not _says_a_clock(evaluation) or busy is None:
             break
     else:
         pytest.skip(f"no clock can be trusted here: {busy}")
     return evaluation
+
+
+def _neighbours(device: Device) -> str | None:
+    return foreign_load(device, gpu_uuid(device))
 
 
 def _says_a_clock(evaluation: Evaluation) -> bool:
