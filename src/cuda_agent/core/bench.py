@@ -70,8 +70,8 @@ class Estimate(Record):
 
 
 class Against(Record):
-    """A group of tasks against one baseline (`eager`, `compile`, `matched`). Formulas: docs/metrics.md. Rates are shares
-    of all tasks, failures included. `fast_p[i]` belongs to `thresholds[i]`."""
+    """A group of tasks against one baseline (`eager`, `compile`, `matched`). Formulas: docs/metrics.md. Rates are
+    shares of all tasks, failures included. `fast_p[i]` belongs to `thresholds[i]`."""
 
     baseline: str
     faster: Estimate
