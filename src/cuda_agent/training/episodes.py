@@ -1,0 +1,120 @@
+"""One played episode as token ids, and who plays it: what the environment hands to every stage of the training.
+
+Training uses these ids as they were sampled; nothing is tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import Field, model_validator
+
+from cuda_agent.core.enums import Milestone
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
+
+
+class Episode(StoredRecord):
+    """One policy on one task, from the first prompt to its end.
+
+    `response_ids`: the policy's own tokens (`mask` 1) and the observations between them (`mask` 0), in order; it ends
+    with an own token, since a reward on a masked one would be lost. `log_probabilities`: of the own tokens under the
+    policy that sampled them, at temperature 1; 0.0 for observations. `prompt_ids` + `response_ids` is the context as
+    the policy read it: at every turn a prefix of that at the next one.
+
+    `reward` is None where the judge failed, never where the candidate did; such an episode is not trained on.
+    """
+
+    task_key: str
+    task_name: str
+    prompt_ids: tuple[int, ...] = Field(min_length=1)
+    response_ids: tuple[int, ...] = Field(min_length=1)
+    mask: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    reward: float | None
+    milestone: Milestone | None
+    #: ended by a limit of turns or of length, not by the policy's Finish.
+    truncated: bool
+    turns: int = Field(ge=1)
+    calls: int = 0
+    #: calls that are no call: unreadable, of no tool, or with wrong arguments.
+    invalid_calls: int = 0
+    #: calls that had been made before with the candidate as it was then.
+    repeated_calls: int = 0
+    #: calls that were well formed, and whose tool refused or failed (a compile error included).
+    tool_errors: int = 0
+    #: rules that the judge found broken, of any candidate of the episode.
+    violations: tuple[str, ...] = ()
+    #: verdicts of the judge that the episode asked for (builds are none), and how many of them the memo knew.
+    evaluations: int = 0
+    memoised: int = 0
+    #: time of the best candidate that passed, and the matched baseline's time divided by it.
+    best_us: float | None = None
+    ratio: float | None = None
+    #: step of the policy that played it, and the seed of its sampling.
+    policy_version: int = 0
+    seed: int = 0
+    #: of its sampling alone: the batch's times are shared out evenly.
+    generate_s: float = 0.0
+    judge_s: float = 0.0
+    wall_s: float = 0.0
+
+    @model_validator(mode="after")
+    def _aligned(self) -> Episode:
+        if not len(self.response_ids) == len(self.mask) == len(self.log_probabilities):
+            raise ValueError("response_ids, mask and log_probabilities have one entry a token")
+        if any(value not in (0, 1) for value in self.mask) or self.mask[-1] != 1:
+            raise ValueError("the mask is 0 or 1 and ends with an own token")
+        if any(value and not own for value, own in zip(self.log_probabilities, self.mask, strict=True)):
+            raise ValueError("an observation has no log-probability")
+        if (self.reward is None) != (self.milestone is None):
+            raise ValueError("a reward comes with its milestone")
+        return self
+
+    @property
+    def input_ids(self) -> tuple[int, ...]:
+        """All tokens, prompt first."""
+        return self.prompt_ids + self.response_ids
+
+    @property
+    def own_tokens(self) -> int:
+        return sum(self.mask)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a policy adds to one context: its own tokens with their log-probabilities, at temperature 1. It ends with a
+    stop token, or because there was no more room (`cut`)."""
+
+    token_ids: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    cut: bool = False
+
+
+#: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. May keep its key-value cache
+#: between calls: a context of an episode begins with the one before and what was added to it.
+Generate = Callable[[Sequence[Sequence[int]]], list[Generated]]
+
+
+class Environment(Protocol):
+    """Tasks in, episodes out. The same for sampling, training and evaluation."""
+
+    def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
+        """One episode for each entry of `tasks` (the same task may stand there often), in that order and in lockstep:
+        all generate, then the tools of all run; generation and timing never at once. Raises CudaAgentError where this
+        machine fails."""
+        ...
+
+
+def read_episodes(path: Path) -> list[Episode]:
+    """All whole lines of a file; none where there is no file. Raises StoreError."""
+    return store.read_lines(path, Episode) if path.exists() else []
+
+
+def append_episodes(path: Path, episodes: Sequence[Episode]) -> None:
+    """One JSON line each, on disk when this returns. Raises StoreError."""
+    store.append(path, episodes)
