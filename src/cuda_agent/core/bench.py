@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Evaluation, Resumption, Reward
 from cuda_agent.core.stack import Stack
@@ -25,6 +26,8 @@ class SuiteTask(Record):
     origin: str = "file"
     operators: tuple[str, ...] = ()
     roofline: RooflineClass | None = None
+    #: what any answer must move and compute, counted on the reference's graph.
+    work: Work | None = None
 
 
 class BenchResult(StoredRecord):
@@ -59,6 +62,8 @@ class BenchManifest(StoredRecord):
     stack: Stack
     started: str
     resumed: tuple[Resumption, ...] = ()
+    #: the device's limits as they were measured on this stack.
+    limits: Roofline | None = None
 
 
 class Estimate(Record):

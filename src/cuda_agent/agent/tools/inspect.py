@@ -34,6 +34,8 @@ def _data(report: InspectReport) -> dict[str, object]:
         "source": report.source,
         "memory_share": report.memory_share,
         "compute_share": report.compute_share,
+        "work": report.work.model_dump() if report.work is not None else None,
+        "roofline": report.roofline.model_dump() if report.roofline is not None else None,
         "kernels": kernels,
     }
 
