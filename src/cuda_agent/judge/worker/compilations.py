@@ -1,0 +1,39 @@
+"""What `torch.compile` made of a program, by TorchDynamo's own counters: read after the compilation, at no cost to it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+_MOST_REASONS, _LONGEST = 8, 400
+
+
+def forget_compilations() -> float:
+    """Sets the counters to zero; the time at which that was, for `count_compilations`."""
+    import torch._dynamo
+
+    # What a form before has compiled is guarded by that form's own code, so nothing is forgotten but numbers.
+    torch._dynamo.utils.counters.clear()
+    return time.monotonic()
+
+
+def count_compilations(begin: float) -> dict[str, Any]:
+    """Fields of a `core.records.CompileReport` for what was compiled since `begin`."""
+    from torch._dynamo.utils import counters
+
+    broken = {**counters["graph_break"], **counters["unimplemented"]}
+    frames, inductor = counters["frames"], counters["inductor"]
+    reasons = sorted(broken, key=lambda reason: -broken[reason])[:_MOST_REASONS]
+    return {
+        "graphs": int(counters["stats"]["unique_graphs"]),
+        "breaks": int(sum(broken.values())),
+        "reasons": [_line(reason) for reason in reasons],
+        "fallbacks": max(0, int(frames["total"] - frames["ok"])),
+        "graphs_refused": int(inductor["cudagraph_skips"]),
+        "compile_s": time.monotonic() - begin,
+    }
+
+
+def _line(reason: str) -> str:
+    """What it says before its hints."""
+    return " ".join(str(reason).partition("\n  Hint")[0].split())[:_LONGEST]
