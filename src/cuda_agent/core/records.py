@@ -142,6 +142,19 @@ class Ratio(Record):
     high: float = Field(gt=0)
 
 
+class CompileReport(Record):
+    """What `torch.compile` made of a form of the task, as its worker's TorchDynamo counted it. `graphs` 0: it runs in
+    eager. `fallbacks`: frames that are left to eager; `graphs_refused`: graphs that CUDA graphs couldn't capture.
+    `compile_s`: until it was warm, from whatever was in the compiler's cache."""
+
+    graphs: int = Field(ge=0)
+    breaks: int = Field(default=0, ge=0)
+    reasons: tuple[str, ...] = ()
+    fallbacks: int = Field(default=0, ge=0)
+    graphs_refused: int = Field(default=0, ge=0)
+    compile_s: float = Field(default=0.0, ge=0)
+
+
 class ProfileReport(Record):
     """Times of the candidate and the baselines, measured side by side. Keys of `baselines`: `eager`, `compile`
     (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the policy."""
@@ -155,6 +168,8 @@ class ProfileReport(Record):
     #: the rule by which the rounds ended: every ratio known to ±1 %, or plainly on one side of a milestone.
     stop: TimingStop = "settled"
     failed_baselines: dict[str, str] = Field(default_factory=dict)
+    #: of each compiled baseline.
+    compiled: dict[str, CompileReport] = Field(default_factory=dict)
     clocks: dict[str, float] = Field(default_factory=dict)
     throttle_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -10,17 +10,21 @@ replaced and the others are prepared again. Eager is the task itself: when it fa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from pydantic import ValidationError
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.core.records import Task
+from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.process import Worker, WorkerFault
 
 EAGER = "eager"
@@ -52,6 +56,10 @@ def compile_environment(folder: Path, device: Device) -> dict[str, str]:
     return found | ({"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"} if device is Device.CPU else {})
 
 
+#: makes a context in which the device may be used beside others, but not while somebody times.
+DeviceUse = Callable[[], AbstractContextManager[None]]
+
+
 class StartWorker(Protocol):
     """Starts a worker of the baselines; one with `writable` folders may write there."""
 
@@ -67,8 +75,17 @@ class Baselines:
     """Baselines of one session. Compilers keep what they make in `folder`."""
 
     def __init__(
-        self, task: Task, options: JudgeOptions, start: StartWorker, folder: Path, *, autotune: bool = False
+        self,
+        task: Task,
+        options: JudgeOptions,
+        start: StartWorker,
+        folder: Path,
+        *,
+        autotune: bool = False,
+        device_use: DeviceUse = contextlib.nullcontext,
     ) -> None:
+        """`device_use` is entered for as long as something is prepared, which computes on the device."""
+        self._device_use = device_use
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
         #: no other form than eager is prepared; to be set before `begin`.
@@ -77,6 +94,7 @@ class Baselines:
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
         self._failed: dict[str, str] = {}
+        self._compiled_reports: dict[str, CompileReport] = {}
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -120,8 +138,10 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
-            worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+            with self._device_use():
+                reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
+                worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+            self._note_compiled(name, reply)
             self._forms[name] = _Form(matched=True, compiled=True)
         except WorkerFault as error:
             self.fail(name, error.fault.reason)
@@ -137,6 +157,11 @@ class Baselines:
     def failed(self) -> Mapping[str, str]:
         """Forms that couldn't be prepared or run, with the reason."""
         return dict(self._failed)
+
+    @property
+    def compiled(self) -> Mapping[str, CompileReport]:
+        """What the compiler made of each form, as its worker says."""
+        return dict(self._compiled_reports)
 
     def fail(self, name: str, reason: str) -> None:
         """A form failed when it was run; it is left out from now on."""
@@ -159,16 +184,21 @@ class Baselines:
 
     def _prepare_and_keep(self) -> None:
         try:
-            while not self._closed and not self._prepare():
+            while not self._closed and not self._prepared():
                 pass
         except CudaAgentError as error:
             self._error = error
 
-    def _prepare(self) -> bool:
+    def _prepared(self) -> bool:
         """One attempt with fresh workers; False when a form took one down."""
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
+        with self._device_use():
+            return self._prepare()
+
+    def _prepare(self) -> bool:
+        assert self._plain is not None
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)
@@ -176,7 +206,8 @@ class Baselines:
             worker = self._compiled if self._forms[name].compiled else self._plain
             assert worker is not None
             try:
-                worker.request("prepare", {"form": name}, timeout_s=self._options.compile_baseline_timeout_s)
+                reply = worker.request("prepare", {"form": name}, timeout_s=self._options.compile_baseline_timeout_s)
+                self._note_compiled(name, reply)
             except WorkerFault as error:
                 if name == EAGER or self._closed:
                     raise self._task_error(error) from None
@@ -189,6 +220,15 @@ class Baselines:
         except WorkerFault as error:
             raise self._task_error(error) from None
         return True
+
+    def _note_compiled(self, name: str, reply: Any) -> None:
+        """A report in the wrong form is left out: it is for information."""
+        with contextlib.suppress(ValidationError):
+            said = reply.get("compiled") if isinstance(reply, dict) else None
+            if said is not None:
+                report = CompileReport.model_validate(said)
+                reasons = tuple(_shortened(reason) for reason in report.reasons[:8])
+                self._compiled_reports[name] = report.model_copy(update={"reasons": reasons})
 
     def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
         """Loads the task, and learns which forms there are for this worker."""

@@ -108,6 +108,10 @@ class Case:
                     if not with_profile:
                         self._observe(verification)
                         self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
+                if verified.frozen:
+                    # Compiles: before the device is held for the timing alone.
+                    session.progress("profile", "compiling the baseline with constant weights")
+                    session.baselines.freeze()
                 with self._enter(Phase.PROFILE, session.progress), quiet():
                     self._profile_in(session, verification, floor, verified)
         except WorkerFault as error:

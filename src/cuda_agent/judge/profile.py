@@ -164,6 +164,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         checked_outputs=rounds.check.checked,
         stop=rounds.options.timing_stop,
         failed_baselines=dict(baselines.failed),
+        compiled={name: report for name, report in baselines.compiled.items() if name in records},
         clocks=rounds.clocks.summary(),
         throttle_reasons=rounds.clocks.throttle_reasons(),
         notes=(*notes, *rounds.remarks()),

@@ -19,7 +19,7 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import Baselines, compile_cache
+from cuda_agent.judge.baselines import Baselines, DeviceUse, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
@@ -239,8 +239,11 @@ class JudgeSession:
         return self._judge(candidate, with_profile=True, stop=stop)
 
     @_one_at_a_time
-    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        """Times of several settings in one build, for a search's own information."""
+    def screen(
+        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: DeviceUse = contextlib.nullcontext
+    ) -> ScreenReport:
+        """Times of several settings in one build, for a search's own information. `quiet` is entered for as long as the
+        timing takes."""
 
         def failed(reason: str) -> ScreenReport:
             failures = dict.fromkeys(range(len(configs)), reason)
@@ -250,7 +253,7 @@ class JudgeSession:
         if built.library is None:
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
-            with self.process(candidate, built.library) as process:
+            with self.process(candidate, built.library) as process, quiet():
                 return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
         except WorkerFault as error:
             return failed(error.fault.reason)

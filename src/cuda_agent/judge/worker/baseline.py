@@ -60,16 +60,16 @@ class Baseline:
         return {"forms": [{"name": form.name, "matched": form.matched} for form in self._forms.values()]}
 
     def prepare(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{form}: compile it and run it until it is warm."""
+        """{form}: compile it and run it until it is warm. Answers what the compiler made of it."""
         self._set.prepare(self._forms[params["form"]])
-        return {}
+        return {"compiled": self._set.compilations.get(params["form"])}
 
     def freeze(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Adds the form that has its weights as constants: those that it has now, since no time depends on their
         values."""
         form = self._set.frozen_form()
         self._set.prepare(form)
-        return {"forms": [{"name": form.name, "matched": form.matched}]}
+        return {"compiled": self._set.compilations.get(form.name)}
 
     def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Everything is prepared: frees what only preparing needs."""

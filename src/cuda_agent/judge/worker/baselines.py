@@ -21,6 +21,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
 from cuda_agent.judge.worker.dispatch import Listener
 from cuda_agent.judge.worker.runner import Program
 from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model, run_forward
@@ -133,6 +134,8 @@ class BaselineSet:
         self._models: dict[str, Any] = {"eager": self._owner}
         self._programs: dict[str, Program] = {}
         self._flags: dict[str, Flags] = {}
+        #: of each compiled form, the fields of a `core.records.CompileReport`.
+        self.compilations: dict[str, dict[str, Any]] = {}
 
     def forms(self, *, autotune: bool = False) -> tuple[Form, ...]:
         return forms_for(self.device, self.precision, self.products, autotune=autotune)
@@ -152,10 +155,13 @@ class BaselineSet:
         form.flags.apply()
         sample = self._sample or make_inputs(self._sample_task, self.device.value, self._seed)
         with torch.no_grad(), _quiet():
+            begin = forget_compilations() if form.mode != "eager" else 0.0
             for _ in range(1 if form.mode == "eager" else calls):
                 program(*sample)
             if self.device is Device.CUDA:
                 torch.cuda.synchronize()
+            if form.mode != "eager":
+                self.compilations[form.name] = count_compilations(begin)
         self._models[form.name], self._programs[form.name], self._flags[form.name] = model, program, form.flags
 
     def program(self, name: str) -> Program:
