@@ -75,21 +75,14 @@ class Baselines:
     """Baselines of one session. Compilers keep what they make in `folder`."""
 
     def __init__(
-        self,
-        task: Task,
-        options: JudgeOptions,
-        start: StartWorker,
-        folder: Path,
-        *,
-        autotune: bool = False,
-        device_use: DeviceUse = contextlib.nullcontext,
+        self, task: Task, options: JudgeOptions, start: StartWorker, folder: Path, *, autotune: bool = False
     ) -> None:
-        """`device_use` is entered for as long as something is prepared, which computes on the device."""
-        self._device_use = device_use
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
         #: no other form than eager is prepared; to be set before `begin`.
         self.eager_only = False
+        #: entered for as long as something is prepared, which computes on the device; to be set before `begin`.
+        self.device_use: DeviceUse = contextlib.nullcontext
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -138,7 +131,7 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            with self._device_use():
+            with self.device_use():
                 reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
                 worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
             self._note_compiled(name, reply)
@@ -194,7 +187,7 @@ class Baselines:
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
-        with self._device_use():
+        with self.device_use():
             return self._prepare()
 
     def _prepare(self) -> bool:

@@ -70,6 +70,8 @@ class JudgeSession:
         self.progress: Progress = progress or _silent
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
+        #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
+        self.device_use: DeviceUse = contextlib.nullcontext
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -113,6 +115,7 @@ class JudgeSession:
         self.workers.prewarm()
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, functools.partial(self.workers.start, "baseline"), folder)
+        self.baselines.device_use = self.device_use
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
