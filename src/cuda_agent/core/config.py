@@ -36,6 +36,15 @@ class Configuration(Record):
 TimingStop = Literal["settled", "decided"]
 
 
+class Regression(Configuration):
+    """Inputs and weights on which a candidate once failed, by the seeds that draw them; `variant`: how the inputs were
+    changed then (see `judge.worker.variants`)."""
+
+    seed: int
+    weights_seed: int
+    variant: str | None = None
+
+
 class JudgeOptions(Configuration):
     """How one task is judged. Times in seconds, memory in MiB."""
 
@@ -54,6 +63,12 @@ class JudgeOptions(Configuration):
     host_memory_mib: int = Field(default=65536, gt=0)
     compiler_jobs: int = Field(default=2, ge=1)
     sandbox: Literal["auto", "full", "reduced"] = "auto"
+    #: also times `torch.compile` with `max-autotune`.
+    autotune: bool = False
+    #: `wide`: besides the usual variants of the inputs, whole inputs at scales far from those that the task draws.
+    variants: Literal["usual", "wide"] = "usual"
+    #: earlier trials that somebody's candidate for this task failed, tried again.
+    regressions: tuple[Regression, ...] = ()
     #: fixes the judge's secret draws; only tests set it.
     seed: int | None = None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from cuda_agent.core.config import TimingStop
+from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Baseline, Device, Milestone, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.core.record import Record, StoredRecord
@@ -213,7 +213,8 @@ class Evaluation(StoredRecord):
     """The judge's word on one candidate. A profile exists only when verification passed without violation.
 
     `operators`: ATen operators that the dispatcher saw in `forward` while it was verified, with counts. `kernels`: what
-    ran on the GPU in one more verified call. `notes`: what a reader should know and no rule forbids.
+    ran on the GPU in one more verified call. `notes`: what a reader should know and no rule forbids. `failing`: the
+    trial that the candidate failed or died on, to be tried again; the judge itself draws no seed twice.
     """
 
     file_name = "evaluation.json"
@@ -232,6 +233,7 @@ class Evaluation(StoredRecord):
     operators: dict[str, int] = Field(default_factory=dict)
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
+    failing: Regression | None = None
     sandbox: SandboxLevel
     stack: Stack
     durations_s: dict[str, float] = Field(default_factory=dict)

@@ -30,6 +30,13 @@ from cuda_agent.judge.process import Worker, WorkerFault
 EAGER = "eager"
 NULL = "null"
 MAX_COMPILE_THREADS = 4
+#: how the compiled forms are compiled: mode of a form -> arguments of `torch.compile`.
+COMPILED: Mapping[str, Mapping[str, Any]] = {
+    "compile": {},
+    "graphs": {"mode": "reduce-overhead"},
+    "autotune": {"mode": "max-autotune"},
+    "frozen": {"options": {"freezing": True}},
+}
 _LOAD_TIMEOUT_S = 600.0
 
 

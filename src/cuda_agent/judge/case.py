@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.records import (
     BuildReport,
@@ -45,8 +45,11 @@ class Case:
     what is left. Both raise what isn't the candidate's fault.
     """
 
-    def __init__(self, task: Task, options: JudgeOptions, candidate: Candidate) -> None:
+    def __init__(
+        self, task: Task, options: JudgeOptions, candidate: Candidate, build_cache: Path | None = None
+    ) -> None:
         self.task = task
+        self._build_cache = build_cache
         self._options = options
         self._candidate = candidate
         self._phase = Phase.SNAPSHOT
@@ -60,6 +63,7 @@ class Case:
         self._operators: dict[str, int] = {}
         self._kernels: KernelReport | None = None
         self._notes: list[str] = []
+        self._failing: Regression | None = None
         self._own_kernels: frozenset[str] = frozenset()
         self._durations: dict[str, float] = {}
         #: it has its verdict; nothing further is done.
@@ -76,11 +80,11 @@ class Case:
                 self._compile(progress)
 
     def _compile(self, progress: Progress | None) -> None:
-        built = build(self._candidate, device=self._options.device, options=self._options, progress=progress)
+        device, options, cache = self._options.device, self._options, self._build_cache
+        built = build(self._candidate, device=device, options=options, cache=cache, progress=progress)
         self._build, self._library = built.report, built.library
         if built.library is None:
             self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
-        device = self._options.device
         self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
         self._own_kernels = guard.own_kernels(built.objects)
 
@@ -126,16 +130,22 @@ class Case:
             floor=floor,
             trials=session.options.trials,
             progress=session.progress,
+            wide=session.options.variants == "wide",
+            regressions=session.options.regressions,
         )
 
     def _verify_in(self, verification: Verification) -> VerifyReport:
         process = verification.candidate
         try:
             self._verify = verification.run()
+        except WorkerFault:
+            self._failing = verification.failing()
+            raise
         finally:
             self._operators = process.operators.counts
         self._convict(process.operators.violations())
         if not self._verify.passed:
+            self._failing = verification.failing()
             verdict, reason = failing(self._verify)
             self._decide(verdict, reason, process.worker.tail())
         # Timing gets the memory that verification held.
@@ -240,6 +250,7 @@ class Case:
             operators=self._operators,
             kernels=self._kernels,
             notes=tuple(self._notes),
+            failing=self._failing,
             sandbox=resolve_level(self._options.sandbox),
             stack=read_stack(),
             durations_s=self._durations,

@@ -52,6 +52,8 @@ class TaskSpec(Record):
     #: eager at the precision policy isn't eager at PyTorch's flags.
     policy_differs: bool
     variants: tuple[str, ...]
+    #: variants far from what the task draws.
+    wide_variants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,12 @@ def sanitize(session: JudgeSession, candidate: Candidate, evaluation: Evaluation
     if evaluation.verify is None or not evaluation.verify.passed:
         return evaluation
     begin = time.monotonic()
+    return merged(evaluation, findings(session, candidate), time.monotonic() - begin)
+
+
+def findings(session: JudgeSession, candidate: Candidate) -> list[Violation]:
+    """What the tools find in a candidate that builds and that no guard refuses, verified or not: a race is often why it
+    isn't. Raises DeviceError where a tool can't run."""
     library = session.built(candidate).library
     found: list[Violation] = []
     with gpu_lock(gpu_uuid(session.options.device) or "cpu"):
@@ -105,7 +111,7 @@ def sanitize(session: JudgeSession, candidate: Candidate, evaluation: Evaluation
             session.progress("sanitize", tool)
             found += run_tool(session, candidate, library, tool)
     session.reference.release()
-    return merged(evaluation, found, time.monotonic() - begin)
+    return found
 
 
 def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -> Evaluation:

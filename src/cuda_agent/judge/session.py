@@ -62,14 +62,22 @@ class JudgeSession:
     """
 
     def __init__(
-        self, task: Task, options: JudgeOptions, *, progress: Progress | None = None, hidden: Sequence[Path] = ()
+        self,
+        task: Task,
+        options: JudgeOptions,
+        *,
+        progress: Progress | None = None,
+        hidden: Sequence[Path] = (),
+        build_cache: Path | None = None,
     ) -> None:
-        """`hidden`: folders that no worker may read, besides the working directory, the caches and /tmp."""
+        """`hidden`: folders that no worker may read, besides the working directory, the caches and /tmp. `build_cache`:
+        where objects and libraries are kept and looked for, instead of the usual place."""
         self.task = task
         self.options = options
         self.progress: Progress = progress or _silent
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
+        self._build_cache = build_cache
         #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
         self.device_use: DeviceUse = contextlib.nullcontext
         self._lock = threading.RLock()
@@ -114,7 +122,8 @@ class JudgeSession:
         self._reference_worker = self.workers.start("reference")
         self.workers.prewarm()
         folder = compile_cache(self.task)
-        self.baselines = Baselines(self.task, self.options, functools.partial(self.workers.start, "baseline"), folder)
+        start = functools.partial(self.workers.start, "baseline")
+        self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
         self.baselines.device_use = self.device_use
 
     def _fill_bytecode(self) -> None:
@@ -271,7 +280,8 @@ class JudgeSession:
     @_one_at_a_time
     def built(self, candidate: Candidate) -> Built:
         """The build's report with the library itself."""
-        return build(candidate, device=self.options.device, options=self.options, progress=self.progress)
+        cache = self._build_cache
+        return build(candidate, device=self.options.device, options=self.options, cache=cache, progress=self.progress)
 
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
@@ -287,7 +297,7 @@ class JudgeSession:
 
     @_one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
-        case = Case(self.task, self.options.stopping(stop), candidate)
+        case = Case(self.task, self.options.stopping(stop), candidate, self._build_cache)
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
         return case.evaluation()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.config import Regression
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
@@ -27,6 +28,7 @@ from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate
 
 Progress = Callable[[str, str], None]
 MODEL_FILE = "model_new.py"
+REGRESSION = "regression"
 #: trials on inputs as the task draws them.
 PLAIN = ("fresh", "in_place", "new_storage")
 
@@ -172,6 +174,8 @@ class _Trial:
     kind: str
     measured: list[Measured]
     reason: str = ""
+    #: how it is tried again.
+    again: Regression | None = None
 
 
 @dataclass
@@ -185,6 +189,13 @@ class Verification:
     floor: float
     trials: int
     progress: Progress
+    #: also those variants that are far from what the task draws.
+    wide: bool = False
+    #: earlier trials to try again, last.
+    regressions: tuple[Regression, ...] = ()
+    _weights_seed: int = 0
+    #: the trial that is on its way.
+    _now: Regression | None = None
     _done: list[_Trial] = field(default_factory=list)
     _dropped: list[str] = field(default_factory=list)
     _oracles: set[str] = field(default_factory=set)
@@ -210,6 +221,11 @@ class Verification:
             duration_s=time.monotonic() - begin,
         )
 
+    def failing(self) -> Regression | None:
+        """The first trial that failed; where none did, the one that was on its way."""
+        failed = [trial.again for trial, report in zip(self._done, self._rulings(), strict=True) if not report.passed]
+        return failed[0] if failed else self._now
+
     def observe(self) -> TrialReport:
         """One more trial, in which the candidate's worker records what runs on the GPU; what it sent is in `reply`."""
         self._new_weights()
@@ -220,7 +236,9 @@ class Verification:
         last = self.trials - 1
         plan: list[Callable[[], bool]] = [self._fresh(i == last and last > 0) for i in range(self.trials)]
         plan.insert(1, lambda: self._trial("in_place"))
-        return plan + [self._variant(kind) for kind in self.reference.spec.variants]
+        spec = self.reference.spec
+        plan += [self._variant(kind) for kind in (*spec.variants, *(spec.wide_variants if self.wide else ()))]
+        return plan + [self._regression(known) for known in self.regressions]
 
     def _fresh(self, new_storage: bool) -> Callable[[], bool]:
         def run() -> bool:
@@ -234,8 +252,20 @@ class Verification:
     def _variant(self, kind: str) -> Callable[[], bool]:
         return lambda: self._trial(kind, variant=kind)
 
-    def _new_weights(self) -> None:
-        self.reference.draw_weights(self.secrets.seed())
+    def _regression(self, known: Regression) -> Callable[[], bool]:
+        def run() -> bool:
+            self._new_weights(known.weights_seed)
+            spec = self.reference.spec
+            if known.variant is not None and known.variant not in (*spec.variants, *spec.wide_variants):
+                self._dropped.append(f"{REGRESSION}: this judge knows no variant {known.variant!r}")
+                return True
+            return self._trial(REGRESSION, variant=known.variant, seed=known.seed)
+
+        return run
+
+    def _new_weights(self, seed: int | None = None) -> None:
+        self._weights_seed = self.secrets.seed() if seed is None else seed
+        self.reference.draw_weights(self._weights_seed)
         self.candidate.load_weights()
 
     def _trial(
@@ -246,14 +276,17 @@ class Verification:
         inputs: Places | None = None,
         poison: bool = True,
         kernels: bool = False,
+        seed: int | None = None,
     ) -> bool:
         """False where nothing can save the candidate any more."""
         self.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
+        seed = self.secrets.seed() if seed is None else seed
+        self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
         places = inputs or self.candidate.inputs
         if variant is None:
-            spec = self.reference.draw_inputs(self.secrets.seed())
+            spec = self.reference.draw_inputs(seed)
         else:
-            spec, dropped = self.reference.draw_variant(self.secrets.seed(), variant)
+            spec, dropped = self.reference.draw_variant(seed, variant)
             if dropped is not None:
                 self._dropped.append(dropped)
                 return True
@@ -274,6 +307,7 @@ class Verification:
         self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
         trial = self._measure(kind, answer, self.reply.get("spec"))
         trial.reason = trial.reason or self._changed(places)
+        trial.again = self._now
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 

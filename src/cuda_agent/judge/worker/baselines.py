@@ -21,6 +21,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.baselines import COMPILED
 from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
 from cuda_agent.judge.worker.dispatch import Listener
 from cuda_agent.judge.worker.runner import Program
@@ -102,7 +103,8 @@ def forms_for(device: Device, precision: Precision, products: Products, *, autot
     """The forms to time. Where the policy's flags change none of the task's operators, eager and compile at the
     defaults are matched themselves, and only the captured graph is added."""
     if device is Device.CPU:
-        return (Form("eager", "eager", Flags(), True), Form("compile", "compile", Flags(), True))
+        plain = (Form("eager", "eager", Flags(), True), Form("compile", "compile", Flags(), True))
+        return (*plain, Form(f"autotune_{precision}", "autotune", Flags(), True)) if autotune else plain
     flags, default = POLICY_FLAGS[precision], Flags()
     differs = (products.matmul and (flags.matmul_tf32 != default.matmul_tf32 or flags.autocast is not None)) or (
         products.convolution and (flags.cudnn_tf32 != default.cudnn_tf32 or flags.autocast is not None)
@@ -198,12 +200,9 @@ class BaselineSet:
             model = _Autocast(model, self.device.value, getattr(torch, form.flags.autocast), self._output_dtypes)
         if form.mode == "eager":
             return model  # type: ignore[no-any-return]
-        if form.mode == "compile":
-            return torch.compile(model)  # type: ignore[no-any-return]
-        if form.mode == "frozen":
-            return torch.compile(model, options={"freezing": True})  # type: ignore[no-any-return]
-        mode = {"graphs": "reduce-overhead", "autotune": "max-autotune"}[form.mode]
-        return _fresh_outputs(torch.compile(model, mode=mode))
+        compiled: Program = torch.compile(model, **COMPILED[form.mode])
+        captured = form.mode in ("graphs", "autotune") and self.device is Device.CUDA
+        return _fresh_outputs(compiled) if captured else compiled
 
 
 class _Autocast(torch.nn.Module):  # type: ignore[misc]

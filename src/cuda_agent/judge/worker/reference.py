@@ -28,7 +28,7 @@ from cuda_agent.judge.worker.taskmodule import (
     seed_everything,
     task_code,
 )
-from cuda_agent.judge.worker.variants import KINDS, Facts, properties, variant
+from cuda_agent.judge.worker.variants import KINDS, WIDE, Facts, properties, variant
 from cuda_agent.judge.worker.weights import redraw
 
 
@@ -92,6 +92,7 @@ class Reference:
             "products": found.matmul or found.convolution,
             "policy_differs": any(form.name.startswith("eager_") for form in forms),
             "variants": list(KINDS),
+            "wide_variants": list(WIDE),
         }
 
     def draw_inputs(self, params: dict[str, Any]) -> dict[str, Any]:

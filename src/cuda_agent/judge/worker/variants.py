@@ -120,8 +120,8 @@ def _pattern(mask: Any) -> str:
 
 
 def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int) -> Variant:
-    """One of `KINDS` of a drawn set. The given tensors don't change; unchanged ones are passed on as they are."""
-    change = KINDS[kind]
+    """One of `KINDS` or `WIDE` of a drawn set. The given tensors don't change; unchanged ones are passed on."""
+    change = KINDS.get(kind) or WIDE[kind]
     result: list[Any] = []
     reasons: list[str] = []
     changed = False
@@ -183,9 +183,23 @@ def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
     return tensor.index_select(dimension, order.to(tensor.device))
 
 
+def _scaled(scale: float) -> Callable[[Any, Facts, Any], Any | None]:
+    """Every element of a tensor at another scale. Values that are bound to a range only become smaller."""
+
+    def change(tensor: Any, keep: Facts, generator: Any) -> Any | None:
+        bound = {name for name, _ in keep} & {"in_unit", "in_signed_unit"}
+        if not tensor.is_floating_point() or (bound and scale > 1):
+            return None
+        return tensor * scale
+
+    return change
+
+
 #: The kinds: mixed magnitudes in one tensor, sign changes, another order along the batch (integers too).
 KINDS: dict[str, Callable[[Any, Facts, Any], Any | None]] = {
     "magnitudes": _magnitudes,
     "signs": _signs,
     "permuted": _permuted,
 }
+#: Those of `JudgeOptions.variants == "wide"`, besides: whole inputs far from the scale at which the task draws them.
+WIDE: dict[str, Callable[[Any, Facts, Any], Any | None]] = {"large": _scaled(1e4), "small": _scaled(1e-4)}
