@@ -329,9 +329,10 @@ def plan(
     taken: Sequence[str] = (),
     *,
     channels_last: bool = False,
+    fused: bool = True,
 ) -> tuple[tuple[Step, ...], State]:
-    """Steps in order, and the state with the layouts. `taken` are names that no step may have. Raises NotCovered naming
-    every operator without a kernel."""
+    """Steps in order, and the state with the layouts. `taken` are names that no step may have. Not `fused`: every
+    operator leaves its result in memory. Raises NotCovered naming every operator without a kernel."""
     state = State(graph, device, precision, channels_last)
     state._names.update(taken)
     live = live_nodes(graph)
@@ -350,6 +351,8 @@ def plan(
         reason = state.builder.lower(node, TABLE)
         if reason is not None:
             missing.setdefault(node.op, reason)
+        elif not fused and not missing and len(node.outputs) == 1 and state.strided(node.name) is None:
+            state.require([node.name])
     if missing:
         # Operators that only read a missing one's result say nothing of their own.
         own = {op: why for op, why in missing.items() if not why.startswith(("reads ", "needs result"))} or missing

@@ -56,13 +56,16 @@ def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Propo
     return (default, other) if other.files != default.files else (default,)
 
 
-def propose(graph: Graph, device: Device, precision: Precision, *, channels_last: bool = False) -> Proposal:
+def propose(
+    graph: Graph, device: Device, precision: Precision, *, channels_last: bool = False, fused: bool = True
+) -> Proposal:
     """Raises NotCovered, naming the operators, where no skill covers the whole graph. `channels_last`: convolutions
-    read and write NHWC where they can, and what is between them too."""
+    read and write NHWC where they can, and what is between them too. Not `fused`: a kernel for each operator, which
+    is what fusion is measured against."""
     _check(graph)
     rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last)
     main = rewritten.graph
-    steps, state = plan(main, device, precision, SKILLS, channels_last=channels_last)
+    steps, state = plan(main, device, precision, SKILLS, channels_last=channels_last, fused=fused)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     notes = [*rewritten.notes, *state.notes]
