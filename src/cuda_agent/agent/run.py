@@ -250,7 +250,8 @@ class Run:
         best = self.best
         started = time.monotonic()
         if best.passed and best.candidate is not None:
-            if best.passes > 1 or best.is_rough:
+            rough = best.is_rough and self.options.judge.timing_stop == "settled"
+            if best.passes > 1 or rough:
                 self.progress("final", "measuring the best candidate again")
                 again = session.evaluate(best.candidate)
                 if again.verdict is not Verdict.TIMING_VOID:

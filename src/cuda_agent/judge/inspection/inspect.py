@@ -320,15 +320,11 @@ class _Dynamic:
         return {**fields, "limit": named.limit, "why": named.why}
 
     def _work(self) -> Work | None:
-        spec = self._session.reference.spec
-        total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
         try:
-            graph = self._session.graph()
+            self._session.graph()
         except TaskError as error:
             self._found.notes.append(f"operations aren't counted: {error.cause}")
-            return Work(bytes=total, product_flops=0, other_flops=0)
-        products = work_of(graph, spec.outputs).flops
-        return Work(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
+        return work_needed(self._session)
 
     def _kernels(self, ran: dict[str, Any], counted: dict[str, ncu.Counters]) -> tuple[KernelRun, ...]:
         """From CUPTI, with Nsight Compute's numbers beside them. What the worker says is taken as far as it has the
@@ -382,7 +378,29 @@ def _positive(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
+def work_needed(session: JudgeSession) -> Work:
+    """What one call of the session's task can't do without; no operations where its graph can't be captured."""
+    spec = session.reference.spec
+    total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
+    graph = session.known_graph()
+    if graph is None:
+        return Work(bytes=total, product_flops=0, other_flops=0)
+    products = work_of(graph, spec.outputs).flops
+    return Work(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
+
+
 # ---------------------------------------------------------------- the roofline, kept
+
+
+def device_roofline(device: Device) -> Roofline | None:
+    """What the device reaches at the most: as it is known, else measured now, in this process, for which nobody else
+    may use the device. None where it can't be measured."""
+    known = _known_roofline(device)
+    if known is not None:
+        return known
+    from cuda_agent.judge.worker.inspected import measure_roofline
+
+    return _keep_roofline(device, measure_roofline(device is Device.CUDA))
 
 
 def _roofline_file(device: Device) -> Path:
@@ -408,4 +426,4 @@ def _keep_roofline(device: Device, measured: object) -> Roofline | None:
     return roofline
 
 
-__all__ = ["find_tool", "inspect"]
+__all__ = ["device_roofline", "find_tool", "inspect", "work_needed"]

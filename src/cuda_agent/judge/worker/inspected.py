@@ -105,6 +105,17 @@ def _multiprocessor(torch: Any) -> dict[str, int]:
     }
 
 
+def measure_roofline(cuda: bool) -> dict[str, float]:
+    """As `core.inspection.Roofline`, in this process."""
+    import torch
+
+    try:
+        return _roofline(torch, cuda)
+    finally:
+        if cuda:
+            torch.cuda.empty_cache()
+
+
 def _roofline(torch: Any, cuda: bool) -> dict[str, float]:
     """GB/s of a copy, both directions counted, and Tflop/s of square products: the best of several."""
     device = "cuda" if cuda else "cpu"
