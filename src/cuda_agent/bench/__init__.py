@@ -1,0 +1,1 @@
+"""A policy over a suite of tasks: played, measured, compared."""

@@ -1,0 +1,165 @@
+"""The judge of one task of a benchmark: what it does on the device, it does in a turn of the `Lane`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from cuda_agent.agent.context import Progress, Session
+from cuda_agent.bench.lane import Lane
+from cuda_agent.core.config import TimingStop
+from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.inspection import InspectReport, Work
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.judge.case import Case
+from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.inspection.inspect import work_needed
+from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workspace.layout import Workspace
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.build import Built
+
+#: told what a task must move and compute, as soon as its graph is known.
+Counted = Callable[[Work], None]
+
+
+class LaneSession:
+    """As `JudgeSession`. Candidates are compiled by `builder`, a process that gives way to what is timed; without one
+    (on the CPU, where a compiler would be foreign load) here, in a shared turn."""
+
+    def __init__(self, session: JudgeSession, lane: Lane, builder: HelperProcess | None, counted: Counted) -> None:
+        self._session, self._lane, self._builder, self._counted = session, lane, builder, counted
+        session.device_use = lane.shared
+        self._is_counted = False
+
+    @property
+    def progress(self) -> Progress:
+        return self._session.progress
+
+    def telling(self, progress: Progress) -> AbstractContextManager[None]:
+        """`progress` is told meanwhile."""
+        return self._session.telling(progress)
+
+    def admit(self) -> None:
+        """Raises TaskError."""
+        with self._lane.shared():
+            self._session.admit()
+            self._count()
+
+    def graph(self) -> Graph:
+        """Raises TaskError."""
+        with self._lane.shared():
+            graph = self._session.graph()
+            self._count()
+        return graph
+
+    def built(self, candidate: Candidate) -> Built:
+        """As `JudgeSession.built`."""
+        if self._builder is None:
+            with self._lane.shared():
+                return self._session.built(candidate)
+        self.progress("build", "")
+        built: Built = self._builder.call("compile", candidate, self._session.options)
+        return built
+
+    def build(self, candidate: Candidate) -> BuildReport:
+        """As `JudgeSession.build`."""
+        return self.built(candidate).report
+
+    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
+        """As `JudgeSession.screen`."""
+        # The session finds it in the cache then.
+        self.built(candidate)
+        with self._lane.shared():
+            return self._session.screen(candidate, configs, quiet=self._quiet)
+
+    def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
+        """As `JudgeSession.inspect`."""
+        self.built(candidate)
+        with self._quiet():
+            return self._session.inspect(candidate)
+
+    def verify(self, candidate: Candidate) -> Evaluation:
+        """As `JudgeSession.verify`."""
+        return self._judged(candidate, with_profile=False)
+
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
+        """As `JudgeSession.evaluate`."""
+        return self._judged(candidate, with_profile=True, stop=stop)
+
+    def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
+        session = self._session
+        case = Case(session.task, session.options.stopping(stop), candidate)
+        if self._builder is None:
+            with self._lane.shared():
+                case.build(self.progress)
+        else:
+            self.progress("build", "")
+            case = self._builder.call("build", case)
+        with session.telling(session.progress), self._lane.shared():
+            case.judge(session, with_profile=with_profile, quiet=self._quiet)
+            self._count()
+        return case.evaluation()
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """The device alone, and no baseline of this task still being prepared."""
+        self._session.settle()
+        with self._lane.alone():
+            yield
+
+    def _count(self) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            self._counted(work_needed(self._session))
+
+
+class LaneJudges:
+    """As `judging.open_judge` of the agent, with a lane."""
+
+    def __init__(self, lane: Lane, builder: HelperProcess | None, counted: Counted) -> None:
+        self._lane, self._builder, self._counted = lane, builder, counted
+
+    @contextmanager
+    def __call__(
+        self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
+    ) -> Iterator[tuple[Session, Path]]:
+        """Raises TaskError, and what `JudgeSession` raises."""
+        from cuda_agent.judge.serve import JudgeServer
+
+        options = workspace.options
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
+            judge = JudgeSession(task, options, progress=progress, hidden=hidden)
+            stack.callback(judge.close)
+            session = LaneSession(judge, self._lane, self._builder, self._counted)
+            if not admitted:
+                session.admit()
+            # The server asks for no more than is above.
+            server = stack.enter_context(JudgeServer(cast("JudgeSession", session), workspace, folder / "judge.sock"))
+            # Left in reverse: workers end first, so that a request that is still being answered fails at once.
+            stack.callback(_end_workers, judge)
+            yield session, server.path
+
+
+def _end_workers(session: JudgeSession) -> None:
+    workers = getattr(session, "workers", None)
+    if workers is not None:
+        workers.close()
+
+
+def use_device(device: Device, lane: Lane) -> None:
+    """Wakes this process's own context, which the judge's buffers need."""
+    if device is not Device.CUDA:
+        return
+    import torch
+
+    with lane.shared():
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()

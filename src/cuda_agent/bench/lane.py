@@ -1,0 +1,231 @@
+"""Who has the device: many at once for what isn't timed, one alone for what is.
+
+The tasks of a benchmark are at work in processes of their own. One that times (`alone`) must have the device for itself:
+no other's compiler may autotune there, no other's verification run. What isn't timed (`shared`: admission, baselines
+that are prepared, verification) goes side by side. The benchmark's process decides (`Turns`, served by `LaneServer`
+over a Unix socket); a `Lane` is a process's way to ask. A turn is a connection, so it ends with its process.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.workspace.sockets import bound_socket, connected_socket
+
+#: while somebody waits to be alone, others may still join those who share for so long.
+JOIN_S = 2.0
+_SHARED, _ALONE, _GRANTED = b"s", b"a", b"g"
+
+
+@dataclass
+class Turns:
+    """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
+    wait to share, together; so the length of a phase is shared by many. Tickets are any numbers.
+
+    `seconds`: for how long the device was used alone, shared, and by nobody.
+    """
+
+    join_s: float = JOIN_S
+    seconds: dict[str, float] = field(default_factory=lambda: {"alone": 0.0, "shared": 0.0, "idle": 0.0})
+
+    def __post_init__(self) -> None:
+        self._alone: int | None = None
+        self._sharing: dict[int, None] = {}
+        self._want_alone: dict[int, None] = {}
+        self._want_shared: dict[int, None] = {}
+        #: those of the present phase that are still to be alone.
+        self._batch: set[int] = set()
+        self._shared_since = 0.0
+        self._since: float | None = None
+
+    def ask(self, ticket: int, *, alone: bool, now: float) -> list[int]:
+        """Somebody wants the device; returns the tickets that have it from now on."""
+        self._account(now)
+        (self._want_alone if alone else self._want_shared)[ticket] = None
+        return self._grant(now)
+
+    def leave(self, ticket: int, now: float) -> list[int]:
+        """Somebody is done, or gave up waiting; returns the tickets that have the device from now on."""
+        self._account(now)
+        was_shared = bool(self._sharing)
+        for tickets in (self._sharing, self._want_alone, self._want_shared):
+            tickets.pop(ticket, None)
+        self._batch.discard(ticket)
+        if self._alone == ticket:
+            self._alone = None
+        if was_shared and not self._sharing:
+            self._batch = set(self._want_alone)
+        return self._grant(now)
+
+    def _account(self, now: float) -> None:
+        if self._since is not None:
+            state = "alone" if self._alone is not None else "shared" if self._sharing else "idle"
+            self.seconds[state] += now - self._since
+        self._since = now
+
+    def _grant(self, now: float) -> list[int]:
+        if self._alone is not None:
+            return []
+        if self._sharing:
+            may_join = not self._want_alone or now - self._shared_since < self.join_s
+            return self._share(now) if may_join else []
+        ready = [ticket for ticket in self._want_alone if ticket in self._batch]
+        if not ready and self._want_shared:
+            return self._share(now)
+        if not ready:
+            self._batch = set(self._want_alone)
+            ready = list(self._want_alone)
+        if not ready:
+            return []
+        self._alone = ready[0]
+        self._batch.discard(self._alone)
+        del self._want_alone[self._alone]
+        return [self._alone]
+
+    def _share(self, now: float) -> list[int]:
+        granted = list(self._want_shared)
+        if granted and not self._sharing:
+            self._shared_since = now
+        self._sharing.update(self._want_shared)
+        self._want_shared.clear()
+        return granted
+
+
+class LaneServer:
+    """Answers at `path` from a thread of its own, until the `with` block ends; whoever waits then hears of it."""
+
+    def __init__(self, path: Path, turns: Turns | None = None) -> None:
+        self.path, self.turns = path, turns or Turns()
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[int, socket.socket] = {}
+        self._thread = threading.Thread(target=self._serve, name="lane", daemon=True)
+        self._stop, self._stopped = socket.socketpair()
+
+    def __enter__(self) -> LaneServer:
+        self._listener = bound_socket(self.path)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._stopped, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.close()
+        self._thread.join()
+        for open_socket in (self._listener, self._stopped, *self._clients.values()):
+            open_socket.close()
+        self._selector.close()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._stopped:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._hear(key.fd)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            client, _ = self._listener.accept()
+            client.setblocking(False)
+            self._clients[client.fileno()] = client
+            self._selector.register(client, selectors.EVENT_READ)
+
+    def _hear(self, ticket: int) -> None:
+        """A client's word, or its end."""
+        client = self._clients[ticket]
+        try:
+            said = client.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        now = time.monotonic()
+        if said in (_SHARED, _ALONE):
+            self._tell(self.turns.ask(ticket, alone=said == _ALONE, now=now))
+            return
+        self._selector.unregister(client)
+        # Closed after it has left: its number may be the next one's.
+        granted = self.turns.leave(ticket, now)
+        client.close()
+        del self._clients[ticket]
+        self._tell(granted)
+
+    def _tell(self, granted: list[int]) -> None:
+        for ticket in granted:
+            # One that has just died leaves by itself.
+            with suppress(OSError):
+                self._clients[ticket].send(_GRANTED)
+
+
+class Lane:
+    """A process's way to the device. Its threads may share at the same time; where one of them is alone, what the others
+    do is its own work."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mine = threading.local()
+        self._is_alone = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Beside others, never beside one that is alone. Harmless inside itself. Raises WorkerError."""
+        if self._is_alone or self._ticket is not None:
+            yield
+            return
+        self._mine.ticket = self._wait(_SHARED)
+        try:
+            yield
+        finally:
+            self._give_up()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else has the device. What this thread shared is given up, for good. Raises WorkerError."""
+        self._give_up()
+        ticket = self._wait(_ALONE)
+        self._is_alone = True
+        try:
+            yield
+        finally:
+            self._is_alone = False
+            ticket.close()
+
+    @property
+    def _ticket(self) -> socket.socket | None:
+        ticket: socket.socket | None = getattr(self._mine, "ticket", None)
+        return ticket
+
+    def _give_up(self) -> None:
+        ticket = self._ticket
+        self._mine.ticket = None
+        if ticket is not None:
+            ticket.close()
+
+    def _wait(self, how: bytes) -> socket.socket:
+        ticket = connected_socket(self._path)
+        if ticket is not None:
+            try:
+                ticket.sendall(how)
+                if ticket.recv(1) == _GRANTED:
+                    return ticket
+            except OSError:
+                pass
+            except BaseException:
+                ticket.close()
+                raise
+            ticket.close()
+        raise WorkerError("The benchmark that this task belongs to has ended", "Go on with bench --resume")
