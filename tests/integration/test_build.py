@@ -35,6 +35,10 @@ def changed(candidate: Candidate, path: str, old: str, new: str) -> Candidate:
     return Candidate(files={**candidate.files, path: candidate.files[path].replace(old, new)})
 
 
+def _lines(command: list[str]) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @pytest.fixture(scope="module")
 def axpby() -> Candidate:
     return axpby_candidate(Device.CPU)
@@ -112,6 +116,25 @@ def test_a_missing_definition_is_a_link_error(axpby: Candidate) -> None:
     bad = build_cpu(changed(axpby, "kernels/axpby.cpp", "axpby_launcher", "axpby_launch")).report
     assert not bad.succeeded
     assert "undefined axpby_launcher" in bad.log
+
+
+def test_the_library_asks_the_same_of_torch_as_one_linked_with_torchs_own(
+    axpby: Candidate, built: Built, tmp_path: Path
+) -> None:
+    assert built.library is not None
+    tools = toolchain.find_toolchain(Device.CPU)
+    made = compile_only(axpby, device=Device.CPU, options=OPTIONS)
+    objects = [str(made[name].output) for name in sorted(made)]
+    command = tools.link_command()
+    subprocess.run(
+        [command[0], *objects, *command[1:], "-o", str(tmp_path / "real.so")], check=True, capture_output=True
+    )
+    for asked in (["readelf", "-dW"], ["nm", "-D", "--undefined-only"]):
+        ours, theirs = (
+            [line for line in _lines([*asked, str(path)]) if "NEEDED" in line or asked[0] == "nm"]
+            for path in (built.library, tmp_path / "real.so")
+        )
+        assert ours == theirs
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,16 +16,15 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, UsageError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.compiler import Compiler, ObjectCache, Outcome, deadline_after, shorten
-from cuda_agent.judge.toolchain import MODULE, Toolchain, find_toolchain
+from cuda_agent.judge.link import LIBRARY_NAME, link
+from cuda_agent.judge.toolchain import Toolchain, find_toolchain
 from cuda_agent.workspace.layout import check_candidate, fixed_files
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
-LIBRARY_NAME = f"{MODULE}.so"
 _LOG_LIMIT = 12000
 _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
 #: a source that may include other sources (or what only the preprocessor knows) sees all files, others only headers.
@@ -36,7 +34,6 @@ _DEVICE_LAMBDA = re.compile(
     r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
 )
 _WANTS_LAMBDAS = "extended-lambda"
-_UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,8 @@ def build(
         return failed(
             "\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes
         )
-    library, fault = _link(compiler, outcomes, progress)
+    objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
+    library, fault = link(compiler, objects, lambda text: progress("build", text) if progress is not None else None)
     if library is None:
         return failed(fault, outcomes)
     warnings = "\n".join(outcome.log for outcome in outcomes.values() if outcome.log)
@@ -230,45 +228,6 @@ def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
     if any(_UNUSUAL_INCLUDE.search(text) for text in texts):
         return files
     return {name: text for name, text in files.items() if name == source or not name.endswith((".cu", ".cpp"))}
-
-
-def _link(compiler: Compiler, outcomes: dict[str, Outcome], progress: Progress | None) -> tuple[Path | None, str]:
-    """(library, "") or (None, what is wrong)."""
-    objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
-    command = compiler.tools.link_command()
-    key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in objects))
-    found = compiler.cache.find("libraries", key, LIBRARY_NAME)
-    if found is not None:
-        return found, ""
-    if progress is not None:
-        progress("build", "linking")
-    with compiler.cache.scratch() as scratch:
-        names = []
-        for index, path in enumerate(objects):
-            names.append(f"{index}.o")
-            shutil.copyfile(path, scratch / names[-1])
-        made = scratch / LIBRARY_NAME
-        # Objects before libraries, for --as-needed.
-        outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
-        if outcome.output is None:
-            return None, f"link error\n{shorten(_without_python(outcome.log))}"
-        missing = _missing_symbols(outcome.log)
-        if missing:
-            hint = 'Define them, with extern "C" and the same parameters where they are declared and defined.'
-            return None, f"link error: undefined {', '.join(missing)}\n{hint}"
-        return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
-
-
-def _without_python(log: str) -> str:
-    """A linker's words, less its hundreds of warnings about Python's own symbols."""
-    lines = log.splitlines()
-    return "\n".join(line for line in lines if not re.search(r"undefined reference to [`']_?Py", line)).strip()
-
-
-def _missing_symbols(log: str) -> list[str]:
-    """Symbols that nobody defines. Python's own come from the interpreter that loads the library."""
-    found = dict.fromkeys(_UNDEFINED.findall(log))
-    return [name for name in found if not re.match(r"_?Py", name)]
 
 
 def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:

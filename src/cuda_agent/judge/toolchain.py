@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -83,17 +84,22 @@ class Toolchain:
             *self._include_options("-isystem"),
         ]
 
-    def link_command(self) -> list[str]:
-        """g++ that links a shared library, without objects and output."""
-        names = ["c10", "torch_cpu", "torch", "torch_python"] + (["c10_cuda", "torch_cuda"] if self.cuda_torch else [])
-        torch_lib = self.torch_dir / "lib"
-        paths = [torch_lib, *dict.fromkeys(path.parent for path in self.libraries)]
+    def link_command(self, torch_libraries: Sequence[Path] | None = None) -> list[str]:
+        """g++ that links a shared library, without objects and output; `torch_libraries` in place of torch's own."""
+        torch = self.torch_libraries if torch_libraries is None else torch_libraries
+        paths = [self.torch_dir / "lib", *dict.fromkeys(path.parent for path in self.libraries)]
         return [
             self.cxx, "-shared", "-fopenmp", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--warn-unresolved-symbols",
-            f"-L{torch_lib}", *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
-            *(f"-l{name}" for name in names if (torch_lib / f"lib{name}.so").exists()), *map(str, self.libraries),
-            *([str(self.cxx_runtime)] if self.cxx_runtime else []),
+            *(f"-Wl,-rpath,{path}" for path in paths), *(f"-Wl,-rpath-link,{path}" for path in paths),
+            *map(str, torch), *map(str, self.libraries), *([str(self.cxx_runtime)] if self.cxx_runtime else []),
         ]  # fmt: skip
+
+    @property
+    def torch_libraries(self) -> tuple[Path, ...]:
+        """torch's own that a binding may need, in the order in which they are linked."""
+        names = ["c10", "torch_cpu", "torch", "torch_python"] + (["c10_cuda", "torch_cuda"] if self.cuda_torch else [])
+        paths = (self.torch_dir / "lib" / f"lib{name}.so" for name in names)
+        return tuple(path for path in paths if path.exists())
 
     @property
     def fingerprint(self) -> str:
