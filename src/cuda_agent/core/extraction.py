@@ -1,0 +1,131 @@
+"""A whole model taken apart into tasks, and put together again with faster parts: records of `extract` and `apply`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from cuda_agent.core.enums import Device, Precision, SandboxLevel
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.records import Ratio, Timing
+from cuda_agent.core.stack import Stack
+
+
+class ExtractedTask(Record):
+    """Submodules of a model that are the same task: class, configuration, shapes of weights and inputs.
+
+    `paths`: where they are in the model. `calls`: of all of them in one pass. `share`: of the model's time, theirs and
+    their children's. `call`: how they are called, as nested values with tensors numbered; tensor i is the task's
+    input i, of the meta `inputs[i]`. `prefix`: what the task's names of weights have before the submodule's.
+    """
+
+    name: str
+    key: str
+    file: str
+    kind: str
+    origin: str
+    paths: tuple[str, ...] = Field(min_length=1)
+    calls: int = Field(ge=1)
+    time_us: float = Field(ge=0)
+    share: float = Field(ge=0, le=1)
+    operators: int
+    weights: int
+    call: dict[str, Any]
+    inputs: tuple[TensorMeta, ...] = Field(min_length=1)
+    prefix: str = "module."
+
+
+class LeftOut(Record):
+    """Submodules that take time and are no task, with the reason."""
+
+    kind: str
+    paths: tuple[str, ...]
+    time_us: float
+    share: float
+    reason: str
+
+
+class Extraction(StoredRecord):
+    """A model's time by its submodules, and the tasks that were made of the hot ones.
+
+    `source`: the whole model in the KernelBench convention. `folders`: of the user's own code, which its imports need.
+    `total_us`: one pass, by the wall clock on `cpu`, by what ran on the GPU on `cuda`. `outside_us`: of no submodule
+    that is a task or left out.
+    """
+
+    file_name = "extraction.json"
+    model: str
+    name: str
+    source: str
+    folders: tuple[str, ...] = ()
+    device: Device
+    total_us: float = Field(gt=0)
+    outside_us: float = 0.0
+    tasks: tuple[ExtractedTask, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    sandbox: SandboxLevel
+    stack: Stack
+    started: str
+
+    @property
+    def covered(self) -> float:
+        """Share of the model's time that stands in tasks."""
+        return min(1.0, sum(task.share for task in self.tasks))
+
+
+class WholePart(Record):
+    """One optimized task in the whole model. `calls`: of one pass that went to the candidate; `fallbacks`: that went
+    to the original, since shapes, types or constants weren't the verified ones. `speedup`: of the part alone over
+    eager."""
+
+    task: str
+    key: str
+    candidate_digest: str
+    run: str
+    paths: tuple[str, ...]
+    calls: int = Field(ge=0)
+    fallbacks: int = Field(ge=0)
+    share: float = Field(ge=0, le=1)
+    speedup: float = Field(gt=0)
+
+
+class WholeModel(StoredRecord):
+    """A whole model with optimized submodules beside the original, by the judge's side-by-side rounds.
+
+    `agreed`: every trial's outputs lay within the tolerance of the original's; the times exist only then. `speedup`:
+    original / patched. `others`: the patched model against `torch.compile` of the original and the other baselines.
+    `covered`: share of the original's time in the parts that ran. `predicted`: Amdahl's speed-up from the parts' shares
+    and speed-ups. `max_error`: largest relative L2 error of an output against the float64 oracle; `original_error`: the
+    original's own.
+    """
+
+    file_name = "whole_model.json"
+    model: str
+    key: str
+    device: Device
+    precision: Precision
+    parts: tuple[WholePart, ...] = Field(min_length=1)
+    agreed: bool
+    reason: str = ""
+    max_error: float | None = None
+    original_error: float | None = None
+    max_abs_error: float | None = None
+    original: Timing | None = None
+    patched: Timing | None = None
+    speedup: Ratio | None = None
+    others: dict[str, Ratio] = Field(default_factory=dict)
+    covered: float = Field(ge=0, le=1)
+    predicted: float = Field(gt=0)
+    notes: tuple[str, ...] = ()
+    sandbox: SandboxLevel
+    stack: Stack
+    started: str
+
+    @model_validator(mode="after")
+    def _timed_means_agreed(self) -> WholeModel:
+        times = (self.original, self.patched, self.speedup)
+        if any(time is not None for time in times) and (not self.agreed or None in times):
+            raise ValueError("times exist all together, and only where the outputs agreed")
+        return self

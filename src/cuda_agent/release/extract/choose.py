@@ -1,0 +1,65 @@
+"""Which submodules become tasks: the largest that can, never one inside another; equal ones together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cuda_agent.release.extract.survey import Part
+
+
+@dataclass
+class Group:
+    """Submodules, by their numbers, that may be one task. `reason`: why they are none."""
+
+    kind: str
+    members: list[int]
+    us: float
+    reason: str = ""
+
+
+@dataclass
+class Choice:
+    """Groups by their time, longest first; `outside_us` is spent in submodules that only call others."""
+
+    units: list[Group] = field(default_factory=list)
+    left_out: list[Group] = field(default_factory=list)
+    outside_us: float = 0.0
+
+
+def choose(parts: Sequence[Part], most_operators: int) -> Choice:
+    """From the model downwards: a submodule of at most so many operators whose call can be written down is a unit; of
+    any other its children are looked at. A leaf that can't be a unit is left out."""
+    choice = Choice(outside_us=parts[0].own_us)
+    units: dict[str, Group] = {}
+    left: dict[str, Group] = {}
+    pending = list(parts[0].children)
+    while pending:
+        index = pending.pop(0)
+        part = parts[index]
+        reason = part.reason
+        if not reason and part.operators == 0:
+            reason = "it runs no operator"
+        if not reason and part.operators > most_operators:
+            reason = f"{part.operators} operators, more than --operators {most_operators}"
+        if not reason:
+            _join(units, part.alike, part, index, part.us, "")
+        elif part.children:
+            pending += part.children
+            _join(left, f"{part.kind}: {reason}", part, index, part.own_us, reason)
+        else:
+            _join(left, f"{part.kind}: {reason}", part, index, part.us, reason)
+    for group in units.values():
+        layouts = Counter(parts[index].inputs for index in group.members)
+        # The task has the layout that most have.
+        group.members.sort(key=lambda index: (-layouts[parts[index].inputs], index))
+    choice.units = sorted(units.values(), key=lambda group: -group.us)
+    choice.left_out = sorted(left.values(), key=lambda group: -group.us)
+    return choice
+
+
+def _join(groups: dict[str, Group], key: str, part: Part, index: int, us: float, reason: str) -> None:
+    group = groups.setdefault(key, Group(part.kind, [], 0.0, reason))
+    group.members.append(index)
+    group.us += us

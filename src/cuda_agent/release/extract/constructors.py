@@ -1,0 +1,205 @@
+"""What every module of a model was constructed with, and that as Python text. Runs in the sandbox, beside the user's
+code."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import math
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from cuda_agent.release.extract.closure import Inexpressible, Sources
+
+_MOST_ITEMS = 4096
+_MOST_DEPTH = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Construction:
+    """Arguments of a constructor as it was called: by name, and those of `*args` and `**kwargs`."""
+
+    named: dict[str, Any]
+    positional: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Constructions:
+    """Of each module by identity; the modules are kept alive."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[nn.Module, Construction]] = {}
+
+    def of(self, module: nn.Module) -> Construction | None:
+        """None for a module that was copied or unpickled."""
+        found = self._known.get(id(module))
+        return found[1] if found is not None else None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """The first `__init__` that a module enters is that of its own class."""
+        before = sys.getprofile()
+        sys.setprofile(self._look)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _look(self, frame: types.FrameType, event: str, _argument: Any) -> None:
+        code = frame.f_code
+        if event != "call" or code.co_name != "__init__" or not code.co_argcount:
+            return
+        values = frame.f_locals
+        module = values.get(code.co_varnames[0])
+        if not isinstance(module, nn.Module) or id(module) in self._known:
+            return
+        count = code.co_argcount + code.co_kwonlyargcount
+        named = {name: values[name] for name in code.co_varnames[1:count]}
+        rest = list(code.co_varnames[count:])
+        positional = tuple(values[rest.pop(0)]) if code.co_flags & inspect.CO_VARARGS else ()
+        keywords = dict(values[rest.pop(0)]) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+        self._known[id(module)] = module, Construction(named, positional, keywords)
+
+
+class Writer:
+    """Values as text; names that the text needs are asked of `sources`."""
+
+    def __init__(self, constructions: Constructions, sources: Sources) -> None:
+        self._constructions = constructions
+        self._sources = sources
+        self._depth = 0
+
+    def module(self, module: nn.Module) -> str:
+        """The call that constructs it. Raises Inexpressible."""
+        found = self._constructions.of(module) or _by_attributes(module)
+        kind = type(module)
+        name = self._sources.reference(kind)
+        if found is None:
+            raise Inexpressible(f"nobody saw {kind.__name__} being constructed (it was copied or unpickled)")
+        try:
+            parameters = inspect.signature(kind.__init__).parameters
+        except (TypeError, ValueError):
+            parameters = types.MappingProxyType({})
+        parts = []
+        for key, value in found.named.items():
+            if found.positional:
+                parts.append(self.value(value, key))
+            elif key != "device" and not _is_default(parameters.get(key), value):
+                parts.append(f"{key}={self.value(value, key)}")
+        parts += [self.value(value, "an argument") for value in found.positional]
+        parts += [f"{key}={self.value(value, key)}" for key, value in found.keywords.items() if key != "device"]
+        return f"{name}({', '.join(parts)})"
+
+    def value(self, value: Any, where: str) -> str:
+        """Raises Inexpressible, which names `where` it stands."""
+        self._depth += 1
+        try:
+            if self._depth > _MOST_DEPTH:
+                raise Inexpressible(f"{where} is nested too deeply")
+            return self._value(value, where)
+        finally:
+            self._depth -= 1
+
+    def _value(self, value: Any, where: str) -> str:
+        if isinstance(value, enum.Enum):
+            return f"{self._sources.reference(type(value))}.{value.name}"
+        if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
+            return repr(value)
+        if type(value) is float:
+            return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+        if isinstance(value, torch.dtype):
+            self._sources.need("import torch")
+            return str(value)
+        if isinstance(value, nn.Module):
+            return self.module(value)
+        if isinstance(value, (list, tuple, dict, set, torch.Size)):
+            return self._nest(value, where)
+        if isinstance(value, functools.partial):
+            parts = [self.value(value.func, where), *(self.value(item, where) for item in value.args)]
+            parts += [f"{key}={self.value(item, key)}" for key, item in value.keywords.items()]
+            self._sources.need("import functools")
+            return f"functools.partial({', '.join(parts)})"
+        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+            return self._sources.reference(value)
+        if hasattr(value, "to_diff_dict") and hasattr(type(value), "from_dict"):
+            return self._configuration(value, where)
+        if dataclasses.is_dataclass(value):
+            fields = [f for f in dataclasses.fields(value) if f.init]
+            parts = [f"{field.name}={self.value(getattr(value, field.name), field.name)}" for field in fields]
+            return f"{self._sources.reference(type(value))}({', '.join(parts)})"
+        if type(value) is types.SimpleNamespace:
+            self._sources.need("import types")
+            parts = [f"{key}={self.value(item, key)}" for key, item in vars(value).items()]
+            return f"types.SimpleNamespace({', '.join(parts)})"
+        raise Inexpressible(f"its argument {where} is a {type(value).__name__}, which has no plain text")
+
+    def _nest(self, value: Any, where: str) -> str:
+        if len(value) > _MOST_ITEMS:
+            raise Inexpressible(f"its argument {where} holds {len(value)} values")
+        if isinstance(value, dict):
+            pairs = [(self.value(key, where), self.value(item, where)) for key, item in value.items()]
+            if isinstance(value, OrderedDict):
+                self._sources.need("import collections")
+                return f"collections.OrderedDict([{', '.join(f'({key}, {item})' for key, item in pairs)}])"
+            return f"{{{', '.join(f'{key}: {item}' for key, item in pairs)}}}"
+        items = [self.value(item, where) for item in value]
+        if isinstance(value, list):
+            return f"[{', '.join(items)}]"
+        if isinstance(value, set):
+            return f"{{{', '.join(items)}}}" if items else "set()"
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+    def _configuration(self, value: Any, where: str) -> str:
+        """A configuration of transformers: what differs from its class's own, and the chosen kinds of attention."""
+        name = self._sources.reference(type(value))
+        try:
+            usual = type(value)().to_dict()
+        except Exception:  # noqa: BLE001 - a class of others, which may need arguments; then all are written
+            usual = {}
+        skipped = ("transformers_version", "model_type", "architectures", "torch_dtype", "dtype")
+        known = {key: item for key, item in value.to_dict().items() if key not in skipped and not key.startswith("_")}
+        changed = {key: item for key, item in known.items() if key not in usual or usual[key] != item}
+        parts = [f"{key}={self.value(item, key)}" for key, item in changed.items()]
+        attention = getattr(value, "_attn_implementation", None)
+        if isinstance(attention, str):
+            parts.append(f"attn_implementation={attention!r}")
+        return f"{name}({', '.join(parts)})"
+
+
+def _is_default(parameter: inspect.Parameter | None, value: Any) -> bool:
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        return False
+    default = parameter.default
+    plain = (bool, int, float, str, type(None))
+    return default is value or (type(default) is type(value) and isinstance(value, plain) and bool(default == value))
+
+
+def _by_attributes(module: nn.Module) -> Construction | None:
+    """For copies: a class that keeps what it was given under the same names. Whether that is all is seen when the copy
+    is compared with the original."""
+    try:
+        parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    named: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            return None
+        value = getattr(module, parameter.name, parameter.default)
+        if isinstance(value, torch.Tensor) or (value is None and parameter.name in module._parameters):
+            value = value is not None
+        if parameter.name in ("device", "dtype"):
+            continue
+        if value is inspect.Parameter.empty:
+            return None
+        named[parameter.name] = value
+    return Construction(named, (), {})

@@ -1,0 +1,211 @@
+"""The user's model as a task file: from MODEL.py, or from `module:Class` with what it is built from and called with.
+
+Looks at texts only; nothing of the user's runs here.
+
+  --init  [NAME=]VALUE                 VALUE: a Python literal, or `module:Class(name=literal, …)`
+  --input [NAME=]TYPE[SIZES][:LOW..HIGH]   such as `ids=int64[2,128]:0..32000` or `float32[8,3,224,224]`
+  --input NAME=LITERAL                 a constant, such as `use_cache=False`
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.agent.taskfile import check_source, load_task
+from cuda_agent.core.errors import UsageError
+
+_TENSOR = re.compile(r"(?P<type>[a-z]+[0-9]*)\[(?P<sizes>[0-9, ]*)\](?::(?P<low>[^.:]+(?:\.\d+)?)\.\.(?P<high>.+))?\Z")
+_NAME = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)\Z", re.DOTALL)
+_MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)(\(.*\))?\Z", re.DOTALL)
+_FLOATS = ("float64", "float32", "bfloat16", "float16")
+_INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_INPUT_HELP = "Write it like ids=int64[2,128]:0..32000, float32[8,3,224,224], or name=literal"
+_INIT_HELP = "Write it like hidden=512, or config=transformers:LlamaConfig(hidden_size=64)"
+
+
+@dataclass(frozen=True)
+class WholeSource:
+    """The model as a task's source. `folders`: of the user's own code, which it imports."""
+
+    name: str
+    source: str
+    folders: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """Python text and the imports that it needs."""
+
+    text: str
+    imports: tuple[str, ...] = ()
+
+
+def whole_source(model: str, inputs: Sequence[str] = (), init: Sequence[str] = (), *, cwd: Path) -> WholeSource:
+    """`model`: MODEL.py with `Model`, `get_inputs`, `get_init_inputs`; `FILE.py:Class`; or `module:Class`, where Class
+    may be any function that returns a module. Raises UsageError, TaskError."""
+    head, colon, attribute = model.rpartition(":")
+    if not colon and model.endswith(".py"):
+        if not inputs and not init:
+            return _from_file(Path(model))
+        head, attribute = model, "Model"
+    elif not colon:
+        raise UsageError(f"{model} is neither a file nor module:Class", "Give MODEL.py, FILE.py:Class or module:Class")
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", attribute):
+        raise UsageError(f"{attribute!r} is not the name of a class or function", "Give module:Class")
+    if not inputs:
+        raise UsageError(f"Nothing says what {model} is called with", f"Add --input. {_INPUT_HELP}")
+    if head.endswith(".py"):
+        path = Path(head)
+        if not path.is_file():
+            raise UsageError(f"No such file: {head}", "Give the path of a Python file")
+        module = path.stem
+        folders: tuple[Path, ...] = (_folder(path.resolve().parent),)
+        if not module.isidentifier():
+            raise UsageError(f"{path.name} can't be imported: {module!r} is no Python name", "Rename the file")
+    else:
+        module = head
+        folders = (_folder(cwd),) if _is_below(cwd, module.partition(".")[0]) else ()
+    source = _wrapped(module, attribute, inputs, init)
+    check_source(source, model)
+    return WholeSource(attribute.rpartition(".")[2], source, folders)
+
+
+def _from_file(path: Path) -> WholeSource:
+    task = load_task(path)
+    parent = path.resolve().parent
+    tops = _imported_tops(task.source)
+    local = any(_is_below(parent, top) for top in tops if top != path.stem)
+    return WholeSource(task.name, task.source, (_folder(parent),) if local else ())
+
+
+def _folder(path: Path) -> Path:
+    """A folder that the model's sandbox may read. Raises UsageError for one that holds far more than code."""
+    path = path.resolve()
+    if path == Path.home().resolve() or len(path.parts) <= 2:
+        cause = f"The model's code lies in {path}, and all of that would be readable for it"
+        raise UsageError(cause, "Put it in a folder of its own")
+    return path
+
+
+def _imported_tops(source: str) -> set[str]:
+    tops: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            tops |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            tops.add(node.module.partition(".")[0])
+    return tops
+
+
+def _is_below(folder: Path, top: str) -> bool:
+    return (folder / f"{top}.py").is_file() or (folder / top).is_dir()
+
+
+def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[str]) -> str:
+    """A task's source around somebody's class."""
+    imports = [f"from {module} import {attribute.partition('.')[0]} as _Whole"]
+    made = "_Whole" + attribute[len(attribute.partition(".")[0]) :]
+    arguments: list[str] = []
+    for text in init:
+        name, value = _named(text)
+        parsed = _constructed(value)
+        imports += parsed.imports
+        if name is None and any("=" in argument.partition("(")[0] for argument in arguments):
+            raise UsageError(f"--init {text} follows one with a name", "Give those without a name first")
+        arguments.append(parsed.text if name is None else f"{name}={parsed.text}")
+    parameters: list[str] = []
+    drawn: list[str] = []
+    passed: list[str] = []
+    for text in inputs:
+        name, value = _named(text)
+        tensor = _tensor(value)
+        if tensor is None and name is None:
+            raise UsageError(f"--input {text} can't be read", _INPUT_HELP)
+        if name is None and any("=" in argument for argument in passed):
+            raise UsageError(f"--input {text} follows one with a name", "Give those without a name first")
+        if tensor is None:
+            passed.append(f"{name}={_literal(value, f'--input {text}', _INPUT_HELP)}")
+            continue
+        parameter = name or f"input_{len(parameters)}"
+        parameters.append(parameter)
+        drawn.append(tensor)
+        passed.append(parameter if name is None else f"{name}={parameter}")
+    if not drawn:
+        raise UsageError("No --input is a tensor", _INPUT_HELP)
+    model = ["class Model(torch.nn.Module):", "    def __init__(self):", "        super().__init__()"]
+    model += [f"        self.model = {made}({', '.join(arguments)})", ""]
+    model += [f"    def forward(self, {', '.join(parameters)}):", f"        return self.model({', '.join(passed)})"]
+    draws = ["def get_inputs():", "    return [", *(f"        {text}," for text in drawn), "    ]"]
+    lines = ["import torch", *dict.fromkeys(imports), "", "", *model, "", "", *draws, "", ""]
+    lines += ["def get_init_inputs():", "    return []", ""]
+    return "\n".join(lines)
+
+
+def _named(text: str) -> tuple[str | None, str]:
+    found = _NAME.match(text.strip())
+    return (found.group(1), found.group(2).strip()) if found else (None, text.strip())
+
+
+def _tensor(text: str) -> str | None:
+    """How a tensor is drawn; None where the text describes none. Raises UsageError for an unknown type or range."""
+    found = _TENSOR.match(text)
+    if found is None:
+        return None
+    kind, low, high = found["type"], found["low"], found["high"]
+    sizes = tuple(int(word) for word in found["sizes"].split(",") if word.strip())
+    if kind not in (*_FLOATS, *_INTEGERS, "bool"):
+        raise UsageError(f"{kind} is no tensor type", f"Choose one of: {', '.join((*_FLOATS, *_INTEGERS, 'bool'))}")
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"{text}: sizes are at least 1", _INPUT_HELP)
+    bounds = _bounds(text, low, high) if low is not None else None
+    if kind == "bool":
+        return f"torch.rand({sizes}) < 0.5"
+    if kind in _INTEGERS:
+        first, last = bounds or (0, 2)
+        if int(first) != first or int(last) != last or not first < last:
+            raise UsageError(f"{text}: a range of integers is LOW..HIGH with LOW < HIGH", _INPUT_HELP)
+        return f"torch.randint({int(first)}, {int(last)}, {sizes}, dtype=torch.{kind})"
+    cast = "" if kind == "float32" else f".to(torch.{kind})"
+    if bounds is None:
+        return f"torch.randn({sizes}){cast}"
+    return f"(torch.rand({sizes}) * {bounds[1] - bounds[0]!r} + {bounds[0]!r}){cast}"
+
+
+def _bounds(text: str, low: str, high: str) -> tuple[float, float]:
+    try:
+        first, last = float(low), float(high)
+    except ValueError:
+        raise UsageError(f"{text}: the range can't be read", _INPUT_HELP) from None
+    if not first < last:
+        raise UsageError(f"{text}: a range is LOW..HIGH with LOW < HIGH", _INPUT_HELP)
+    return first, last
+
+
+def _constructed(text: str) -> _Value:
+    """A literal, or `module:Class(literals)`. Raises UsageError."""
+    found = _MODULE.match(text)
+    if found is None:
+        return _Value(_literal(text, f"--init {text}", _INIT_HELP))
+    module, name, call = found.groups()
+    top = name.partition(".")[0]
+    if call is not None:
+        try:
+            tree = ast.parse(name + call, mode="eval").body
+        except SyntaxError:
+            raise UsageError(f"--init {text} can't be read", _INIT_HELP) from None
+        if not isinstance(tree, ast.Call):
+            raise UsageError(f"--init {text} can't be read", _INIT_HELP)
+        for part in (*tree.args, *(keyword.value for keyword in tree.keywords)):
+            _literal(ast.unparse(part), f"--init {text}", _INIT_HELP)
+    return _Value(name + (call or ""), (f"from {module} import {top}",))
+
+
+def _literal(text: str, where: str, remedy: str) -> str:
+    try:
+        return repr(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise UsageError(f"{where} can't be read", remedy) from None

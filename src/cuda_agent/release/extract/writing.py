@@ -1,0 +1,144 @@
+"""A submodule as a task file, and whether that file computes what the submodule does. Runs in the sandbox."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.worker.callspec import Matcher
+from cuda_agent.judge.worker.pytree import flatten
+from cuda_agent.judge.worker.taskmodule import InitInputs, load_task_module, make_inputs, make_model, run_forward
+from cuda_agent.judge.worker.weights import state_metas
+from cuda_agent.release.extract.calls import CallText
+from cuda_agent.release.extract.closure import Inexpressible, Sources
+from cuda_agent.release.extract.constructors import Constructions, Writer
+from cuda_agent.release.extract.survey import Part
+
+PREFIX = "module."
+#: relative difference of a rebuilt submodule's output from the original's.
+SAME = {torch.float32: 1e-4, torch.float64: 1e-8}
+_SAME_IN_HALF = 2e-2
+_MOST_PATHS = 6
+
+
+@dataclass(frozen=True)
+class Written:
+    """A task's file. `origin`: where its class comes from."""
+
+    name: str
+    source: str
+    origin: str
+
+
+def write_task(
+    part: Part, draws: list[str], constructions: Constructions, own: frozenset[str], name: str, said: str
+) -> Written:
+    """The task of this submodule. `draws`: text for each of its inputs. Raises Inexpressible."""
+    sources = Sources(own)
+    made = Writer(constructions, sources).module(part.module) + _cast(part.module)
+    text = CallText(part.module, part.spec, len(part.inputs))
+    definitions = sources.definitions()
+    kind = type(part.module)
+    installed = kind.__module__ not in own
+    origin = f"{kind.__module__}.{kind.__qualname__}" if installed else f"{kind.__qualname__}, the model's own"
+    blocks = [f'"""{said}\n"""', sources.imports()]
+    if definitions:
+        blocks.append(f"# From the model's own source.\n{definitions}")
+    blocks.append(
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.module = {made}\n\n"
+        f"    def forward(self, {', '.join(text.parameters)}):\n        return self.module({text.arguments})"
+    )
+    drawn = "".join(f"        {draw},\n" for draw in draws)
+    blocks.append(f"def get_inputs():\n    return [\n{drawn}    ]")
+    blocks.append("def get_init_inputs():\n    return []")
+    head, rest = blocks[:2], blocks[2:]
+    return Written(name, "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(rest) + "\n", origin)
+
+
+def describe(model: str, part: Part, paths: list[str], calls: int, share: float) -> str:
+    """The first lines of a task's file."""
+    more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+    named = ", ".join(paths[:_MOST_PATHS]) + more
+    text = (
+        f"{part.kind} of {model}: {share:.1%} of its time in {calls} call{'s' if calls > 1 else ''} of one pass.\n\n"
+        f"Extracted by cuda-agent from {named}."
+    )
+    plain = re.sub(r'[\\"]', "'", text)
+    return "\n\n".join(textwrap.fill(block, 100) for block in plain.split("\n\n"))
+
+
+def _cast(module: nn.Module) -> str:
+    """`.to(…)` where the model was converted after it was constructed."""
+    kinds = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
+    if len(kinds) > 1:
+        return ""
+    kind = kinds.pop() if kinds else torch.float32
+    return "" if kind is torch.float32 else f".to({kind})"
+
+
+class Rebuilt:
+    """The model of a written task, to be compared with the submodules that it stands for."""
+
+    def __init__(self, written: Written, part: Part, device: str) -> None:
+        """Raises Inexpressible where the file doesn't run, or makes other weights than the submodule has."""
+        try:
+            self._task = load_task_module(written.source, written.name)
+            self._model = make_model(self._task, InitInputs(), device, 0)
+        except TaskError as error:
+            raise Inexpressible(f"written down it doesn't run: {error.cause}") from None
+        wanted = {PREFIX + name: meta for name, meta in state_metas(part.module).items()}
+        if state_metas(self._model) != wanted:
+            raise Inexpressible("constructed again it has other weights: it was changed after it was constructed")
+        self._matcher = Matcher(part.spec, part.inputs)
+        self._device = device
+
+    def check_draws(self) -> None:
+        """Raises Inexpressible where drawn inputs don't run, or give nothing that a judge could tell wrong answers
+        from."""
+        try:
+            first, second = (self._outputs(make_inputs(self._task, self._device, seed)) for seed in (1, 2))
+        except TaskError as error:
+            raise Inexpressible(f"on drawn inputs it fails: {error.cause}") from None
+        if not first:
+            raise Inexpressible("it returns no tensor")
+        if any(t.is_floating_point() and not bool(t.isfinite().all()) for t in (*first, *second)):
+            raise Inexpressible("on drawn inputs its output isn't finite")
+        if all(bool(torch.equal(a, b)) for a, b in zip(first, second, strict=True)):
+            raise Inexpressible("its output doesn't depend on the inputs' values")
+
+    def difference(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> str:
+        """What is different from `module`, which answered `output` to this call; "" where nothing is."""
+        tensors = self._matcher.tensors(args, kwargs)
+        if tensors is None:
+            return "it is called in another way"
+        self._model.load_state_dict({PREFIX + name: value for name, value in module.state_dict().items()})
+        mine, theirs = self._outputs(tensors), flatten(output)[1]
+        if [(t.shape, t.dtype) for t in mine] != [(t.shape, t.dtype) for t in theirs]:
+            return "it returns other tensors"
+        same = all(_near(a, b) for a, b in zip(mine, theirs, strict=True))
+        return "" if same else "constructed again, with the same weights, it gives another answer"
+
+    def _outputs(self, inputs: list[Any]) -> list[Any]:
+        try:
+            return flatten(run_forward(self._task, self._model, inputs))[1]
+        except TaskError as error:
+            raise Inexpressible(error.cause) from None
+
+
+def _near(mine: Any, theirs: Any) -> bool:
+    if not mine.is_floating_point():
+        return bool(torch.equal(mine, theirs))
+    known = torch.isfinite(theirs)
+    if not bool((torch.isfinite(mine) == known).all()):
+        return False
+    bound = SAME.get(theirs.dtype, _SAME_IN_HALF)
+    mine, theirs = mine[known].double(), theirs[known].double()
+    apart = float(torch.linalg.vector_norm(mine - theirs))
+    return apart <= bound * float(torch.linalg.vector_norm(theirs)) + 1e-12
