@@ -26,7 +26,7 @@ from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
-from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
+from cuda_agent.core.records import Budget, Candidate, Evaluation, RunManifest, Task, Trajectory, Turn
 from cuda_agent.llm.keys import Key
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
@@ -127,6 +127,12 @@ class Run:
         if failure is not None:
             raise Unsaved(failure, trajectory)
         return trajectory
+
+    def judge_again(self, candidate: Candidate) -> Evaluation:
+        """The judge's word on a candidate of this run that is over; nothing is written. Raises what `play` raises."""
+        hidden = (self.directory.path, *self.hidden)
+        with self.judge(self.task, self._workspace(), self.progress, hidden, admitted=False) as (session, _socket):
+            return session.evaluate(candidate)
 
     def _write_end(self, trajectory: Trajectory) -> StoreError | None:
         """What kept it from being written."""

@@ -93,9 +93,9 @@ class RunDirectory:
             command=command or tuple(sys.argv),
             configuration=configuration,
             version=metadata.version("cuda-agent"),
-            commit=_commit(),
+            commit=current_commit(),
             stack=read_stack(),
-            started=_now(),
+            started=now(),
             seeds=() if seed is None else (seed,),
             digests={"task": task.key},
         )
@@ -138,20 +138,27 @@ class RunDirectory:
         """The configuration as it is from now on; what differs from when the run was begun is returned, and kept in the
         manifest. Raises StoreError."""
         configuration = options.model_dump(mode="json")
-        now = manifest.model_copy(
-            update={"version": metadata.version("cuda-agent"), "commit": _commit(), "stack": read_stack()}
+        renewed = manifest.model_copy(
+            update={"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
         )
         differences = _differences("", manifest.configuration, configuration)
-        differences += _differences("", _stack_facts(manifest), _stack_facts(now))
+        differences += _differences("", _stack_facts(manifest), _stack_facts(renewed))
         turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
-        entry = Resumption(started=_now(), turns=len(turns), changes=tuple(differences))
-        resumed = now.model_copy(
+        entry = Resumption(started=now(), turns=len(turns), changes=tuple(differences))
+        resumed = renewed.model_copy(
             update={"configuration": configuration, "resumed": (*manifest.resumed, entry), "seeds": manifest.seeds}
         )
         write_durably(self.path / _CONFIGURATION, json.dumps(configuration, indent=1) + "\n")
         resumed.write(self.path)
         self.reserve()
         return resumed, tuple(differences)
+
+    def discard(self) -> None:
+        """Remove what a run that was killed before it had begun left. Raises UsageError where one was begun."""
+        if self.was_begun:
+            raise UsageError(f"{self.path} holds a run", "Choose another folder")
+        if self.path.exists():
+            shutil.rmtree(self.path)
 
     def clear_workspace(self) -> None:
         """Remove what a run that was killed at its very start left of it."""
@@ -208,7 +215,8 @@ def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
     return {"cuda-agent": manifest.version, "commit": manifest.commit, "stack": stack}
 
 
-def _now() -> str:
+def now() -> str:
+    """The time as manifests have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -222,7 +230,7 @@ def _fresh(parent: Path, task_name: str) -> Path:
     return path
 
 
-def _commit() -> str | None:
+def current_commit() -> str | None:
     """The commit of the checkout that this package is run from; None when it is installed elsewhere."""
     here = Path(__file__).parent
     if "site-packages" in here.parts:

@@ -46,6 +46,8 @@ class BenchResult(StoredRecord):
     wall_s: float = 0.0
     judge_s: float = 0.0
     directory: str | None = None
+    #: candidates on the way that didn't compile.
+    failed_builds: int = 0
 
 
 class BenchManifest(StoredRecord):
@@ -64,6 +66,8 @@ class BenchManifest(StoredRecord):
     resumed: tuple[Resumption, ...] = ()
     #: the device's limits as they were measured on this stack.
     limits: Roofline | None = None
+    #: peak memory of an eager call on the device by the tasks' ids, where the suite says it.
+    peak_bytes: dict[str, int] = Field(default_factory=dict)
 
 
 class Estimate(Record):
