@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -76,22 +77,31 @@ PolicyMaker = Callable[[Brief], Policy]
 
 
 def policy_name(policy: str | PolicyMaker) -> str:
-    """The name that records hold. Raises UsageError for the name of no policy."""
+    """The name that records hold: that of a trained checkpoint is its folder's path. Raises UsageError for the name of
+    no policy."""
     if not isinstance(policy, str):
         return str(getattr(policy, "name", None) or getattr(policy, "__name__", "custom"))
-    if policy not in POLICIES:
-        raise UsageError(f"No policy {policy!r}", f"Choose one of: {', '.join(POLICIES)}")
-    return policy
+    if policy in POLICIES:
+        return policy
+    if Path(policy).is_dir():
+        return str(Path(policy).resolve())
+    known = f"Choose one of: {', '.join(POLICIES)}; or give the folder of a trained checkpoint"
+    raise UsageError(f"No policy {policy!r}", known)
 
 
 def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
     """The policy of that name, or what the given function makes. Raises UsageError when there is none of that name."""
     if not isinstance(policy, str):
         return policy(brief)
-    if policy_name(policy) == "llm":
+    name = policy_name(policy)
+    if name == "llm":
         from cuda_agent.agent.policies.llm import LanguageModelPolicy
 
         return LanguageModelPolicy(brief)
+    if name not in POLICIES:
+        from cuda_agent.agent.policies.checkpoint import CheckpointPolicy
+
+        return CheckpointPolicy(brief, Path(name))
     from cuda_agent.agent.policies.playbook import PlaybookPolicy
 
     return PlaybookPolicy(brief)

@@ -56,7 +56,9 @@ def command(
         Path | None, typer.Option("--out", help="Run directory; for several tasks the folder of them.")
     ] = None,
     device: DeviceArg = DeviceOption.AUTO,
-    policy: Annotated[str, typer.Option("--policy", help="What chooses the next action.")] = "playbook",
+    policy: Annotated[
+        str, typer.Option("--policy", help="playbook, llm, or the folder of a trained checkpoint.")
+    ] = "playbook",
     precision: PrecisionArg = Precision.TF32,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Most turns of the agent.")] = 60,
     max_tokens: TokensArg = None,

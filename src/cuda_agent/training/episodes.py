@@ -55,6 +55,8 @@ class Episode(StoredRecord):
     #: time of the best candidate that passed, and the matched baseline's time divided by it.
     best_us: float | None = None
     ratio: float | None = None
+    #: of every timed verdict in order: time in microseconds and that ratio; None where the candidate did not pass.
+    judged: tuple[tuple[float | None, float | None], ...] = ()
     #: step of the policy that played it, and the seed of its sampling.
     policy_version: int = 0
     seed: int = 0

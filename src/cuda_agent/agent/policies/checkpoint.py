@@ -1,0 +1,137 @@
+"""A checkpoint that this project trained, as a policy. Needs transformers and no training engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.agent.policies import stall
+from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.trained.dialogue import Opening, Spoken, load_dialogue
+from cuda_agent.agent.trained.offers import Offer, laying_out, offers
+from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.core.errors import NotCovered, TaskError
+from cuda_agent.core.records import ToolCall, Turn
+
+_FINISH = "Finish"
+
+
+class CheckpointPolicy:
+    """Plays a checkpoint in episodes as it was trained: from the prompt to its Finish or its limit of turns, then once
+    more from the prompt with other draws, until `episodes` are played or the run's limits end it. The best candidate of
+    all counts.
+
+    Every move is a function of the checkpoint and the turns before, so a resumed run goes on as it would have.
+    """
+
+    name = "checkpoint"
+
+    def __init__(self, brief: Brief, checkpoint: Path, *, episodes: int = 8) -> None:
+        """Raises UsageError, StoreError as `load_dialogue` and `load_model` do."""
+        self._brief, self._episodes = brief, episodes
+        self._settings, self._dialogue = load_dialogue(checkpoint)
+        self._model = _model(checkpoint.resolve(), torch_device(brief.device))
+        self._plans: tuple[Offer, ...] | None = None
+        self._tools = frozenset(tool["function"]["name"] for tool in brief.tools)
+
+    def next(self, history: Sequence[Turn]) -> PolicyMove:
+        """Raises PolicyStalled when the model no longer acts."""
+        stall.check(history, self._tools)
+        try:
+            plans = self._offered()
+        except NotCovered as gap:
+            return _finish(gap.cause, "not_covered")
+        except TaskError as error:
+            return _finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
+        opening = _opening_calls(plans)
+        if opening and not history:
+            return PolicyMove(message=f"Laying out {len(plans)} plans of the playbook.", calls=opening)
+        played = _episodes(history[1:] if opening else history, self._settings.turns)
+        if len(played) > self._episodes:
+            return _finish(f"{self._episodes} episodes played", "finished" if _passed(history) else "gave_up")
+        return self._move(plans, played[-1], len(played), len(history))
+
+    def _offered(self) -> tuple[Offer, ...]:
+        if self._plans is None:
+            brief = self._brief
+            self._plans = (
+                offers(brief.graph(), brief.device, brief.precision, brief.task.key)
+                if self._dialogue.offers_plans
+                else ()
+            )
+        return self._plans
+
+    def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
+        context = self._context(plans, episode)
+        settings = self._settings
+        sampler = Sampler(
+            self._model,
+            stop_id=self._dialogue.stop_id,
+            pad_id=self._dialogue.pad_id,
+            turn_tokens=settings.turn_tokens,
+            context_tokens=settings.context_tokens,
+            seed=1_000 * number + len(episode),
+        )
+        (sampled,) = sampler([context])
+        spoken = self._dialogue.hear(sampled.token_ids, index)
+        # Its Finish ends an episode, not the run; the run's own comes when all are played.
+        calls = tuple(call for call in spoken.calls if call.tool != _FINISH or call.malformed)
+        ends = len(calls) < len(spoken.calls)
+        said = "Done with this episode." if ends else "No tool was called; call one."
+        return PolicyMove(
+            message=spoken.text,
+            calls=calls,
+            observation="" if calls else said,
+            tokens_in=len(context),
+            tokens_out=len(sampled.token_ids),
+            token_ids=sampled.token_ids,
+            log_probabilities=sampled.log_probabilities,
+        )
+
+    def _context(self, plans: tuple[Offer, ...], episode: Sequence[Turn]) -> list[int]:
+        """The tokens of the episode so far, exactly as they were sampled."""
+        brief = self._brief
+        opening = Opening(
+            brief.task, brief.device, brief.precision, self._settings.turns, brief.graph, plans, brief.tools
+        )
+        context = self._dialogue.prompt(opening)
+        for number, turn in enumerate(episode, 1):
+            spoken = Spoken(turn.message, turn.calls)
+            context += turn.token_ids or ()
+            context += self._dialogue.observe(spoken, turn.results, self._settings.turns - number)
+        return context
+
+
+def _episodes(turns: Sequence[Turn], most: int) -> list[list[Turn]]:
+    """The turns by episodes; the last one is the one to go on with, empty where a new one begins."""
+    found: list[list[Turn]] = [[]]
+    for turn in turns:
+        found[-1].append(turn)
+        if len(found[-1]) >= most or turn.observation.startswith("Done"):
+            found.append([])
+    return found
+
+
+def _opening_calls(plans: Sequence[Offer]) -> tuple[ToolCall, ...]:
+    commands = laying_out(tuple(plans))
+    return tuple(
+        ToolCall(id=f"plans-{number}", tool="Bash", arguments={"command": command})
+        for number, command in enumerate(commands, 1)
+    )
+
+
+def _passed(history: Sequence[Turn]) -> bool:
+    return any(result.data.get("verdict") == "passed" for turn in history for result in turn.results)
+
+
+def _finish(message: str, outcome: str) -> PolicyMove:
+    call = ToolCall(id="finish", tool=_FINISH, arguments={"message": message, "outcome": outcome})
+    return PolicyMove(message="", calls=(call,))
+
+
+@lru_cache(maxsize=1)
+def _model(checkpoint: Path, device: str) -> Any:
+    """Several agents of one process share it."""
+    return load_model(checkpoint, device)

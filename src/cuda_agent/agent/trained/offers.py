@@ -1,0 +1,145 @@
+"""The playbook's plans for one task as choices: a few plans, each with a few settings.
+
+A small policy doesn't write kernels; it chooses among these by real tool calls. Tunables get letters for names, so
+that a call that sets one is short; a plan's files lie under `plans/NUMBER/` of the workspace.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import random
+import shlex
+from collections.abc import Iterator
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.record import Record
+from cuda_agent.core.records import Candidate
+from cuda_agent.playbook.proposal import Proposal, propose
+
+PLANS = "plans"
+#: settings of one plan that can be chosen; plans of more kernels than this aren't offered beside the default one.
+MOST_SETTINGS, MOST_STEPS = 8, 6
+#: kinds of kernels by how much their settings usually matter, most first.
+_ORDER = ("convolution", "gemm", "windows", "columns", "rows", "pointwise")
+_LETTERS = "abcdefgh"
+
+
+class Step(Record):
+    """A kernel of a plan: its kind, and its tunable where that can be chosen."""
+
+    kind: str
+    tunable: str | None = None
+
+
+class Offer(Record):
+    """A plan. `tunables`: letter -> number of settings, 0 the default. `name`: how it was made: `fused` (the default),
+    `last` (channels innermost), `full` (products in float32), `split` (a kernel for each operator)."""
+
+    name: str
+    files: dict[str, str]
+    tunables: dict[str, int]
+    steps: tuple[Step, ...]
+
+    def settings(self) -> Iterator[dict[str, int]]:
+        """All of them, the default first."""
+        for choice in itertools.product(*(range(count) for count in self.tunables.values())):
+            yield dict(zip(self.tunables, choice, strict=True))
+
+    def candidate(self, setting: dict[str, int]) -> Candidate:
+        """The plan as it stands in the workspace after the setting's edits."""
+        module = self.files["model_new.py"]
+        for letter, value in setting.items():
+            module = module.replace(assignment(letter, 0), assignment(letter, value))
+        return Candidate(files={**self.files, "model_new.py": module})
+
+
+def assignment(letter: str, value: int) -> str:
+    """As it stands in `model_new.py`."""
+    return f'"{letter}": {value}'
+
+
+def offers(graph: Graph, device: Device, precision: Precision, key: str) -> tuple[Offer, ...]:
+    """Different plans for the graph, in an order that depends on the task's `key` alone and says nothing of their
+    worth. Raises NotCovered where the playbook has no plan at all."""
+    default = propose(graph, device, precision)
+    found = {"fused": default}
+    cuda = device is Device.CUDA
+    if cuda and "convolution" in default.skills:
+        _add(found, "last", lambda: propose(graph, device, precision, channels_last=True))
+    if cuda and precision is not Precision.FP32:
+        _add(found, "full", lambda: propose(graph, device, Precision.FP32))
+    _add(found, "split", lambda: propose(graph, device, precision, fused=False))
+    plans = [_offer(name, proposal) for name, proposal in found.items()]
+    random.Random(digest_text("offers", key)).shuffle(plans)
+    return tuple(plans)
+
+
+def laid_out(plans: tuple[Offer, ...]) -> dict[str, str]:
+    """Path in the workspace -> text."""
+    return {
+        f"{PLANS}/{number}/{path}": text for number, plan in enumerate(plans, 1) for path, text in plan.files.items()
+    }
+
+
+def laying_out(plans: tuple[Offer, ...]) -> list[str]:
+    """Shell commands that put them there; each fits into one argument of a command line."""
+    commands = []
+    for path, text in laid_out(plans).items():
+        packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+        folder, name = shlex.quote(path.rpartition("/")[0]), shlex.quote(path)
+        commands.append(f"mkdir -p {folder} && echo {packed} | base64 -d | gunzip > {name}")
+    return commands
+
+
+def taking(number: int) -> str:
+    """The shell command that puts a plan in place of whatever is there."""
+    return f"rm -rf kernels && cp -r {PLANS}/{number}/. ."
+
+
+def _add(found: dict[str, Proposal], name: str, make: object) -> None:
+    assert callable(make)
+    try:
+        proposal = make()
+    except NotCovered:
+        return
+    if len(proposal.steps) <= MOST_STEPS and all(proposal.files != other.files for other in found.values()):
+        found[name] = proposal
+
+
+def _offer(name: str, proposal: Proposal) -> Offer:
+    """The tunables that usually matter most, as long as their settings are few enough."""
+    counts: dict[str, int] = {}
+    room = MOST_SETTINGS
+    ranked = sorted(proposal.tunables, key=lambda tunable: _ORDER.index(_kind(tunable)))
+    for tunable in ranked if name != "split" else ():
+        count = min(proposal.tunables[tunable], room)
+        if count > 1 and len(counts) < len(_LETTERS):
+            counts[tunable] = count
+            room //= count
+    letters = dict(zip(counts, _LETTERS, strict=False))
+    module = proposal.files["model_new.py"]
+    for tunable, letter in letters.items():
+        module = module.replace(f'"{tunable}"', f'"{letter}"')
+    steps = [Step(kind=_kind(step), tunable=letters.get(step)) for step in proposal.steps]
+    known = {step.tunable for step in steps}
+    # The names of products and convolutions in CONFIG are those of their shapes, not of their steps.
+    for tunable, letter in letters.items():
+        if letter not in known:
+            at = next((i for i, s in enumerate(steps) if s.kind == _kind(tunable) and s.tunable is None), None)
+            if at is not None:
+                steps[at] = Step(kind=steps[at].kind, tunable=letter)
+    return Offer(
+        name=name,
+        files={**proposal.files, "model_new.py": module},
+        tunables={letters[tunable]: count for tunable, count in counts.items()},
+        steps=tuple(steps),
+    )
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind in _ORDER if name.startswith(kind)), "pointwise")

@@ -1,0 +1,156 @@
+"""The dialogue of the pocket preset: a prompt of operators, shapes and plans, real tool calls of about ten tokens, and
+answers of a few words. Its tokenizer knows the fixed parts of the calls as single tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cuda_agent.agent.trained.dialogue import Opening, Spoken, hear
+from cuda_agent.agent.trained.offers import taking
+from cuda_agent.core.graph import Graph, TensorMeta
+from cuda_agent.core.records import ToolCall, ToolResult
+from cuda_agent.llm import tagged
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TASK, PLANS, ANSWER, AGENT, STOP, PAD = "<|task|>", "<|plans|>", "<|answer|>", "<|agent|>", "<|end|>", "<|pad|>"
+SPECIAL = (PAD, STOP, TASK, PLANS, ANSWER, AGENT)
+BINDING = "kernels/fused_binding.cpp"
+BROKEN_OLD, BROKEN_NEW = "REGISTER_BINDING(fused, register_fused)", "REGISTER_BINDING(fused, register_fused"
+_MOST_NODES = 24
+_CONFIG = re.compile(r"CONFIG = \{(.*)\}")
+_LETTER = re.compile(r'"([a-h])": (\d+)')
+
+
+def call(name: str, **arguments: Any) -> str:
+    """A call as the policy writes it."""
+    return tagged.write_call(name, arguments)
+
+
+def take(number: int) -> str:
+    return call("Bash", command=taking(number))
+
+
+def read(path: str = "model_new.py") -> str:
+    return call("Read", path=path)
+
+
+def change(letter: str, old: int, new: int) -> str:
+    return call("Edit", path="model_new.py", old=f'"{letter}": {old}', new=f'"{letter}": {new}')
+
+
+def breaking(*, repair: bool = False) -> str:
+    """An edit that the compiler refuses, or the one that takes it back."""
+    old, new = (BROKEN_NEW + "\n", BROKEN_OLD + "\n") if repair else (BROKEN_OLD, BROKEN_NEW)
+    return call("Edit", path=BINDING, old=old, new=new)
+
+
+def finish() -> str:
+    return call("Finish", message="done")
+
+
+def fragments() -> list[str]:
+    """Texts that are one token each: what every call has in common."""
+    whole = [call(name) for name in ("Compile", "Verify", "Profile")]
+    whole += [finish(), read(), read(BINDING), breaking(), breaking(repair=True)]
+    # "@" stands for the letter, 7 for numbers: the texts around them.
+    return [*whole, *take(7).split("7"), *dict.fromkeys(re.split("[@7]", change("@", 7, 7)))]
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """A byte-level BPE over prompts and answers; special tokens and fragments are tokens from the start."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=list(SPECIAL), initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in dict.fromkeys(fragments())])
+    return tokenizer
+
+
+class PocketDialogue:
+    """`Dialogue` of a small policy."""
+
+    offers_plans = True
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.stop_id, self.pad_id = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
+
+    @classmethod
+    def load(cls, checkpoint: Path) -> PocketDialogue:
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_file(str(checkpoint / "tokenizer.json")))
+
+    def prompt(self, opening: Opening) -> list[int]:
+        return self._encode(prompt_text(opening) + AGENT)
+
+    def say(self, text: str) -> list[int]:
+        return [*self._encode(text), self.stop_id]
+
+    def hear(self, token_ids: Sequence[int], turn: int) -> Spoken:
+        own = [token for token in token_ids if token != self.stop_id]
+        return hear(self.tokenizer.decode(own, skip_special_tokens=False), turn)
+
+    def observe(self, spoken: Spoken, results: Sequence[ToolResult], turns_left: int) -> list[int]:
+        return self._encode(ANSWER + answer_text(spoken.calls, results, turns_left) + AGENT)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def prompt_text(opening: Opening) -> str:
+    """Inputs, operators with the shapes they make, plans with their kernels."""
+    plans = []
+    for number, plan in enumerate(opening.offers, 1):
+        steps = [f"{s.kind} {s.tunable}:{plan.tunables[s.tunable]}" if s.tunable else s.kind for s in plan.steps]
+        plans.append(f"{number} {plan.name} {' '.join(steps)}")
+    head = f"{opening.device.value} {opening.precision.value}"
+    return f"{TASK}{head}\n{_graph_text(opening.graph())}\n{PLANS}" + "\n".join(plans)
+
+
+def answer_text(calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:
+    """A few words for each call."""
+    said = [_answer(one, result) for one, result in zip(calls, results, strict=False)]
+    return f"{'; '.join(said) if said else 'no call'}\n{turns_left} left"
+
+
+def _answer(asked: ToolCall, result: ToolResult) -> str:
+    data = result.data
+    if asked.tool == "Profile" and result.ok and "ratios" in data:
+        eager = data["ratios"].get("eager", [0.0])[0]
+        matched = data["ratios"].get(data.get("matched", ""), [0.0])[0]
+        return f"passed {eager:.2f} {matched:.2f}{' best' if data.get('kept') else ''}"
+    if asked.tool in ("Profile", "Verify") and "verdict" in data and not result.ok:
+        return str(data["verdict"])
+    if asked.tool == "Read" and result.ok:
+        found = _CONFIG.search(result.text)
+        return " ".join(f"{letter}:{value}" for letter, value in _LETTER.findall(found.group(1))) if found else "ok"
+    return "ok" if result.ok else "error"
+
+
+def _graph_text(graph: Graph) -> str:
+    given = " ".join(_shape(item.meta) for item in graph.inputs if item.values is None)
+    lines = [given]
+    for node in graph.nodes[:_MOST_NODES]:
+        meta = node.outputs[0] if node.outputs else None
+        lines.append(f"{node.op.removeprefix('aten.').partition('.')[0]} {_shape(meta)}")
+    return "\n".join(lines)
+
+
+def _shape(meta: TensorMeta | None) -> str:
+    if meta is None:
+        return "-"
+    sizes = " ".join(map(str, meta.shape)) or "1"
+    return sizes if meta.dtype == "float32" else f"{sizes} {meta.dtype}"

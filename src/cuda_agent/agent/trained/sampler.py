@@ -1,0 +1,140 @@
+"""Sampling from a causal language model of `transformers`, many contexts at once, with a key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import StoreError, UsageError
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Own tokens with their log-probabilities at temperature 1; `cut`: they ended for want of room."""
+
+    token_ids: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+    cut: bool
+
+
+class Sampler:
+    """Contexts -> what the model adds to each. Draws are from `generator` state, so the same seed and the same contexts
+    give the same tokens."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        stop_id: int,
+        pad_id: int,
+        turn_tokens: int,
+        context_tokens: int,
+        seed: int = 0,
+        temperature: float = 1.0,
+        most_at_once: int = 256,
+    ) -> None:
+        """`model`: called as `model(input_ids=…, attention_mask=…, position_ids=…, past_key_values=…)`. A temperature
+        of 0 takes the likeliest token."""
+        import torch
+
+        self._model, self._stop, self._pad = model, stop_id, pad_id
+        self._turn, self._context, self._temperature = turn_tokens, context_tokens, temperature
+        self._most = most_at_once
+        self._device = next(model.parameters()).device
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
+        """One answer each, in order. When it returns the device is idle."""
+        found: list[Sampled] = []
+        for start in range(0, len(contexts), self._most):
+            found += self._batch(contexts[start : start + self._most])
+        return found
+
+    def _batch(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
+        import torch
+
+        longest = max(len(context) for context in contexts)
+        device = self._device
+        ids = torch.full((len(contexts), longest), self._pad, dtype=torch.long)
+        mask = torch.zeros((len(contexts), longest), dtype=torch.long)
+        for row, context in enumerate(contexts):
+            ids[row, longest - len(context) :] = torch.tensor(list(context))
+            mask[row, longest - len(context) :] = 1
+        ids, mask = ids.to(device), mask.to(device)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        room = [min(self._turn, self._context - len(context)) for context in contexts]
+        live = torch.tensor([space > 0 for space in room], device=device)
+        limits = torch.tensor(room, device=device)
+        tokens, scores, cache = [], [], None
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                for step in range(max(0, *room) if len(room) > 1 else max(0, room[0])):
+                    out = self._model(
+                        input_ids=ids,
+                        attention_mask=mask,
+                        position_ids=positions,
+                        past_key_values=cache,
+                        use_cache=True,
+                    )
+                    cache = out.past_key_values
+                    token, score = self._draw(out.logits[:, -1].float())
+                    tokens.append(torch.where(live, token, self._pad))
+                    scores.append(score)
+                    live = live & (token != self._stop) & (limits > step + 1)
+                    if not bool(live.any()):
+                        break
+                    ids, positions = tokens[-1][:, None], positions[:, -1:] + 1
+                    mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        finally:
+            self._model.train(was_training)
+        if not tokens:
+            return [Sampled((), (), True) for _ in contexts]
+        drawn, logs = torch.stack(tokens, 1).tolist(), torch.stack(scores, 1).tolist()
+        return [self._ended(row, log, space) for row, log, space in zip(drawn, logs, room, strict=True)]
+
+    def _draw(self, logits: Any) -> tuple[Any, Any]:
+        """Tokens and their log-probabilities, [rows] each, from [rows, vocabulary]."""
+        import torch
+
+        logs = logits.log_softmax(-1)
+        if self._temperature == 0:
+            token = logs.argmax(-1)
+        else:
+            weights = (logits / self._temperature).softmax(-1)
+            token = torch.multinomial(weights, 1, generator=self._generator)[:, 0]
+        return token, logs.gather(-1, token[:, None])[:, 0]
+
+    def _ended(self, tokens: list[int], logs: list[float], room: int) -> Sampled:
+        end = tokens.index(self._stop) + 1 if self._stop in tokens else None
+        count = min(room, len(tokens)) if end is None else min(end, room)
+        return Sampled(tuple(tokens[:count]), tuple(logs[:count]), cut=end is None or end > room)
+
+
+def torch_device(device: Device) -> str:
+    """Where a policy's model runs."""
+    return "cuda" if device is Device.CUDA else "cpu"
+
+
+def load_model(checkpoint: Path, device: str) -> Any:
+    """The causal language model of a checkpoint, in float32. Raises UsageError where transformers is missing,
+    StoreError where the weights can't be read."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        raise UsageError(
+            "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
+        ) from None
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise StoreError(f"Can't load the policy at {checkpoint}: {first}", "Give a whole checkpoint") from None
+    return model.to(device).eval()

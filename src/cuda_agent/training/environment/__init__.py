@@ -1,0 +1,7 @@
+"""Where a policy plays: real tools in a real workspace, the judge's verdicts, and a memory of them."""
+
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.environment.rollout import Rollout
+
+__all__ = ["Judges", "Limits", "Rollout", "ToolEnvironment"]

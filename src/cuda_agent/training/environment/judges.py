@@ -1,0 +1,196 @@
+"""The judge as episodes use it: one pool for all tasks, the memory of verdicts before it, graphs and plans kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cuda_agent.agent.trained.offers import Offer, offers
+from cuda_agent.core.config import JudgeOptions, TimingStop
+from cuda_agent.core.errors import CudaAgentError, WorkerError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.inspection import InspectReport
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.core.stack import read_stack
+from cuda_agent.training.environment.memo import Memo, stack_digest
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.pool import Pool
+
+#: a timing that foreign load made void is asked for again so many times.
+_ATTEMPTS = 3
+
+
+class Judges:
+    """A context manager. The pool is opened when a verdict isn't known, so a full memory needs no device at all."""
+
+    def __init__(
+        self,
+        folder: Path,
+        options: JudgeOptions,
+        *,
+        gpus: Sequence[str] = (),
+        sessions: int = 4,
+        builders: int | None = None,
+    ) -> None:
+        """`folder` keeps verdicts, builds and graphs; several runs may share it, one after the other."""
+        self.options = options
+        self._folder, self._gpus, self._sessions, self._builders = folder, gpus, sessions, builders
+        self.memo = Memo(folder, stack_digest(read_stack(), options))
+        self._pool: Pool | None = None
+        self._lock = threading.RLock()
+        self._graphs: dict[str, Graph] = {}
+        self._offers: dict[str, tuple[Offer, ...]] = {}
+
+    def __enter__(self) -> Judges:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the pool; the next verdict that isn't known opens another."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    @property
+    def pool(self) -> Pool:
+        with self._lock:
+            if self._pool is None:
+                from cuda_agent.judge.pool import Pool
+
+                self._pool = Pool(self.options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
+            return self._pool
+
+    def session(self, task: Task) -> RememberingSession:
+        """What one episode has of it."""
+        return RememberingSession(self, task)
+
+    def graph(self, task: Task) -> Graph:
+        """Captured once and kept on disk. Raises TaskError."""
+        with self._lock:
+            found = self._graphs.get(task.key)
+            if found is None:
+                path = self._folder / "graphs" / f"{task.key}.json"
+                if path.exists():
+                    found = Graph.from_json(path.read_text(), where=str(path))
+                else:
+                    captured: Graph = self.pool.ask(task, "graph")
+                    found = captured
+                    write_durably(path, found.to_json())
+                self._graphs[task.key] = found
+            return found
+
+    def offers(self, task: Task) -> tuple[Offer, ...]:
+        """The plans for a task. Raises TaskError, NotCovered."""
+        with self._lock:
+            found = self._offers.get(task.key)
+        if found is None:
+            found = offers(self.graph(task), self.options.device, self.options.precision, task.key)
+            with self._lock:
+                self._offers[task.key] = found
+        return found
+
+    def evaluate_all(self, choices: Iterable[tuple[Task, Candidate]]) -> list[Evaluation | CudaAgentError]:
+        """Verdicts of many, those that aren't known through the pool at the same time; an error where the judge failed.
+
+        Every verdict is on disk as soon as it is there.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        wanted = list(choices)
+
+        def one(choice: tuple[Task, Candidate]) -> Evaluation | CudaAgentError:
+            try:
+                return self.session(choice[0]).evaluate(choice[1], stop="decided")
+            except CudaAgentError as error:
+                return error
+
+        with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="verdict") as threads:
+            return list(threads.map(one, wanted))
+
+
+class RememberingSession:
+    """`agent.context.Session` for one episode: known verdicts come at once. `evaluations` counts verdicts that were
+    asked for, `memoised` those that were known; `evaluated` holds the timed ones in order."""
+
+    def __init__(self, judges: Judges, task: Task) -> None:
+        self._judges, self.task = judges, task
+        self.evaluations = self.memoised = 0
+        self.evaluated: list[Evaluation] = []
+
+    def graph(self) -> Graph:
+        """Raises TaskError."""
+        return self._judges.graph(self.task)
+
+    def build(self, candidate: Candidate) -> BuildReport:
+        """Compiles a snapshot; a failure is in the report."""
+        return self._judges.memo.build(candidate, lambda: self._judges.pool.compile(candidate).report)
+
+    def verify(self, candidate: Candidate) -> Evaluation:
+        """As `JudgeSession.verify`."""
+        return self._asked("verify", candidate, None)
+
+    def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
+        """As `JudgeSession.evaluate`. Raises TaskError and what else isn't the candidate's fault."""
+        # A more precise time counts as another evaluation, and is not what episodes are paid by.
+        found = self._asked("evaluate" if stop == "decided" else "precise", candidate, stop)
+        self.evaluated.append(found)
+        return found
+
+    def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
+        """Times of several settings, never remembered; each counts as an evaluation."""
+        self.evaluations += len(configs)
+        report: ScreenReport = self._judges.pool.ask(self.task, "screen", candidate, configs, quiet=True)
+        return report
+
+    def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
+        """As `JudgeSession.inspect`; counts as an evaluation."""
+        self.evaluations += 1
+        report: InspectReport | BuildReport = self._judges.pool.ask(self.task, "inspect", candidate, quiet=True)
+        return report
+
+    def _asked(self, kind: str, candidate: Candidate, stop: TimingStop | None) -> Evaluation:
+        self.evaluations += 1
+        timed = kind != "verify"
+
+        def judge() -> Evaluation:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    found = self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
+                except CancelledError:
+                    raise WorkerError("The judge was closed", "Start the stage again") from None
+                if not timed or not _is_void(found) or attempt == _ATTEMPTS - 1:
+                    break
+            return found
+
+        evaluation, known = self._judges.memo.evaluation(kind, self.task.key, candidate, judge)
+        self.memoised += known
+        return evaluation
+
+
+def _is_void(evaluation: Evaluation) -> bool:
+    return evaluation.verdict.value == "timing_void"
+
+
+def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:
+    """The tasks that have plans, and why the others have none."""
+    found: list[Task] = []
+    reasons: dict[str, str] = {}
+    for task in tasks:
+        try:
+            judges.offers(task)
+        except CudaAgentError as error:
+            reasons[task.name] = error.cause
+        else:
+            found.append(task)
+    return found, reasons

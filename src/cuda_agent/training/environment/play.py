@@ -1,0 +1,95 @@
+"""Many episodes in lockstep: all generate, then the tools of all run. Generation and timing never happen at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from pydantic import Field
+
+from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
+from cuda_agent.core.config import Configuration
+from cuda_agent.core.enums import Baseline
+from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.core.records import Task
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.rollout import Rollout
+from cuda_agent.training.episodes import Episode, Generate
+
+
+class Limits(Configuration):
+    """How episodes are played and paid."""
+
+    baseline: Baseline = Baseline.MATCHED
+    #: `speedup` pays the ratio itself, as the paper's ablation does.
+    paid: Literal["milestone", "speedup"] = "milestone"
+    #: workspaces whose tools run at a time; timing itself is one at a time on a device.
+    threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
+    #: episodes that are open at once.
+    at_once: int = Field(default=128, ge=1)
+
+
+class ToolEnvironment:
+    """`episodes.Environment` over the agent's tools and the judge."""
+
+    def __init__(
+        self,
+        judges: Judges,
+        dialogue: Dialogue,
+        settings: DialogueSettings,
+        limits: Limits | None = None,
+        *,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.judges, self.dialogue, self.settings = judges, dialogue, settings
+        self.limits = limits or Limits()
+        self._progress = progress
+        self._threads = self.limits.threads or 2 * len(os.sched_getaffinity(0))
+
+    def rollout(self, task: Task) -> Rollout:
+        """One episode, to be opened, played and closed by whoever asks: what another engine's agent loop drives."""
+        return Rollout(
+            task, self.dialogue, self.settings, self.judges, baseline=self.limits.baseline, paid=self.limits.paid
+        )
+
+    def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
+        """As `episodes.Environment.play`. A failure of the judge alone leaves the reward of its episode unknown."""
+        found: list[Episode] = []
+        for start in range(0, len(tasks), self.limits.at_once):
+            part = tasks[start : start + self.limits.at_once]
+            found += self._part(part, generate, seed=seed, policy_version=policy_version)
+        asked, known = sum(e.evaluations for e in found), sum(e.memoised for e in found)
+        if asked:
+            self._progress(f"{len(found)} episodes, {asked} verdicts, {known / asked:.0%} of them known")
+        return found
+
+    def _part(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int) -> list[Episode]:
+        rollouts = [self.rollout(task) for task in tasks]
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="episode") as threads:
+            try:
+                list(threads.map(Rollout.open, rollouts))
+                while playing := [rollout for rollout in rollouts if not rollout.ended]:
+                    begun = time.monotonic()
+                    answers = generate([rollout.context for rollout in playing])
+                    each = (time.monotonic() - begun) / len(playing)
+                    for rollout, answer in zip(playing, answers, strict=True):
+                        rollout.take(answer)
+                        rollout.generate_s += each
+                    list(threads.map(_act, playing))
+                return [
+                    rollout.episode(policy_version=policy_version, seed=seed + number)
+                    for number, rollout in enumerate(rollouts)
+                ]
+            finally:
+                list(threads.map(Rollout.close, rollouts))
+
+
+def _act(rollout: Rollout) -> None:
+    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the stage."""
+    try:
+        rollout.act()
+    except (TaskError, WorkerError, DeviceError):
+        rollout.fail()
