@@ -68,12 +68,14 @@ class WorkerFault(Exception):
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What all workers of a session have in common. `hidden`: folders that no worker sees."""
+    """What all workers of a session have in common. `hidden`: folders that no worker sees. `importable`: folders of the
+    user's own code, readable and imported from."""
 
     device: Device
     level: SandboxLevel
     memory_mib: int
     hidden: tuple[Path, ...] = ()
+    importable: tuple[Path, ...] = ()
 
 
 def memory_limit_mib(wanted_mib: int) -> int:
@@ -109,14 +111,16 @@ class Worker:
     def _spawn(self) -> tuple[JudgeChannel, SandboxedProcess]:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         compiled = bytecode.environment()
+        own = self.settings.importable
+        paths = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
                 level=self.settings.level,
                 # The folder that our package is found in: an import lists it.
-                readable=(self.files, _PACKAGES, *map(Path, compiled.values())),
+                readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_THREADS | compiled,
+                environment=_THREADS | compiled | paths,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),

@@ -69,15 +69,18 @@ class JudgeSession:
         progress: Progress | None = None,
         hidden: Sequence[Path] = (),
         build_cache: Path | None = None,
+        importable: Sequence[Path] = (),
     ) -> None:
         """`hidden`: folders that no worker may read, besides the working directory, the caches and /tmp. `build_cache`:
-        where objects and libraries are kept and looked for, instead of the usual place."""
+        where objects and libraries are kept and looked for, instead of the usual place. `importable`: of a user's own
+        code, which the task imports."""
         self.task = task
         self.options = options
         self.progress: Progress = progress or _silent
         self.secrets = Secrets(options.seed)
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
+        self._importable = tuple(importable)
         #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
         self.device_use: DeviceUse = contextlib.nullcontext
         self._lock = threading.RLock()
@@ -114,7 +117,8 @@ class JudgeSession:
         self.level = resolve_level(self.options.sandbox)
         self.directory = self._stack.enter_context(judge_folder())
         hidden = tuple(path for path in (Path.cwd(), cache_dir(), *self._hidden) if len(path.resolve().parts) > 1)
-        settings = WorkerSettings(self.options.device, self.level, self.options.host_memory_mib, hidden)
+        memory = self.options.host_memory_mib
+        settings = WorkerSettings(self.options.device, self.level, memory, hidden, self._importable)
         self.workers = WorkerSupply(settings, self.directory)
         self._stack.callback(self._release)
         self._fill_bytecode()

@@ -57,8 +57,8 @@ class Candidate:
         """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the
         device."""
         if params["library"] is not None:
-            _import_extension(Path(params["library"]))
-        module = self._module = _execute_model(Path(params["model"]))
+            import_extension(Path(params["library"]))
+        module = self._module = execute_model(Path(params["model"]))
         model_class = getattr(module, "ModelNew", None)
         if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
             raise Refusal("load", "model_new.py has no class `ModelNew(nn.Module)`")
@@ -67,7 +67,7 @@ class Candidate:
             model = model_class(*init["args"], **init["kwargs"])
             self.model = model.eval().to(self._context.device.value)
         except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
-            raise _load_failure("ModelNew(...)", error) from None
+            raise load_failure("ModelNew(...)", error) from None
         return {}
 
     def program(self, _name: str) -> Program:
@@ -99,7 +99,7 @@ class Candidate:
             ) from None
         self._synchronize()
         elapsed = (time.perf_counter() - begin) * 1e3
-        return {"derive_ms": elapsed, "frozen": _is_frozen(self.model, self._weights), **operators.report()}
+        return {"derive_ms": elapsed, "frozen": is_frozen(self.model, self._weights), **operators.report()}
 
     def weights_intact(self, params: dict[str, Any]) -> dict[str, Any]:
         """Names of weights whose values in the model are no longer those that were loaded."""
@@ -219,7 +219,7 @@ def _poison(on: bool) -> None:
     torch._C._set_deterministic_algorithms(on, warn_only=True)
 
 
-def _import_extension(path: Path) -> None:
+def import_extension(path: Path) -> None:
     try:
         loader = importlib.machinery.ExtensionFileLoader(EXTENSION, str(path))
         spec = importlib.util.spec_from_loader(EXTENSION, loader)
@@ -228,27 +228,27 @@ def _import_extension(path: Path) -> None:
         loader.exec_module(module)
         sys.modules[EXTENSION] = module
     except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
-        raise _load_failure("loading the library", error) from None
+        raise load_failure("loading the library", error) from None
 
 
-def _execute_model(path: Path) -> types.ModuleType:
+def execute_model(path: Path) -> types.ModuleType:
     module = types.ModuleType("model_new")
     module.__file__ = str(path)
     sys.modules["model_new"] = module
     try:
         exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
-        raise _load_failure("model_new.py", error) from None
+        raise load_failure("model_new.py", error) from None
     return module
 
 
-def _load_failure(doing: str, error: BaseException) -> Refusal:
+def load_failure(doing: str, error: BaseException) -> Refusal:
     sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
     kind = classify(error)[0]
     return Refusal(kind if kind in ("oom", "device") else "load", f"{doing}: {first_lines(error)}")
 
 
-def _is_frozen(model: Any, state: Mapping[str, Any]) -> bool:
+def is_frozen(model: Any, state: Mapping[str, Any]) -> bool:
     """Whether weights are derived when they are loaded: a module loads them in its own way, or keeps tensors that the
     state dict doesn't hold."""
     plain = torch.nn.Module

@@ -21,7 +21,7 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.judge.buffers import Attached, OutOfDeviceMemory, Slot, synchronize
 from cuda_agent.judge.channel import ChannelClosed, Request, WorkerChannel
 
-ROLES = ("reference", "baseline", "candidate", "zygote")
+ROLES = ("reference", "baseline", "candidate", "patched", "zygote")
 Operation = Callable[[dict[str, Any]], Any]
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "std::bad_alloc", "Cannot allocate memory")
