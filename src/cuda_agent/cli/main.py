@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import doctor, init, judge, mcp, optimize, replay, resume, show
-from cuda_agent.cli.errors import report
+from cuda_agent.cli import audit, doctor, init, judge, mcp, optimize, replay, report, resume, show
+from cuda_agent.cli.errors import report as report_error
 from cuda_agent.cli.output import emit
 from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.core import bytecode
@@ -35,6 +35,8 @@ app.command("optimize")(optimize.command)
 app.command("resume")(resume.command)
 app.command("show")(show.command)
 app.command("replay")(replay.command)
+app.command("report")(report.command)
+app.command("audit")(audit.command)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("mcp")(mcp.command)
@@ -66,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the boundary to the user; unknown errors re-raise
-        return report(error, debug="--debug" in arguments, as_json="--json" in arguments)
+        return report_error(error, debug="--debug" in arguments, as_json="--json" in arguments)
     return code if isinstance(code, int) else EXIT_OK
 
 

@@ -1,0 +1,48 @@
+"""cuda-agent report"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.cli.output import emit, show
+from cuda_agent.core.errors import EXIT_OK, UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.report.figures import counted
+from cuda_agent.report.load import load
+
+FILE_NAME = "report.html"
+
+
+def command(
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="What bench, optimize or train left, or a folder of runs.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The file; by default RUN/report.html.")] = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Write a run as one HTML page that needs no network: tables, charts, code, samples, transcripts."""
+    from cuda_agent.report.page import render
+
+    target = out if out is not None else directory / FILE_NAME
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", "Give --out a file, such as report.html")
+    run = load(directory)
+    page = render(run, run.metrics or counted(run.rows), str(directory))
+    write_durably(target, page.html)
+    size = len(page.html.encode())
+    if as_json:
+        facts = {"file": str(target), "bytes": size, "kind": run.kind, "tasks": len(run.rows)}
+        facts |= {"to_check": page.to_check, "unspoken": page.unspoken, "notes": list(run.notes)}
+        emit(json.dumps({"schema_version": 1, **facts}))
+        return EXIT_OK
+    show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {len(run.rows)} tasks)"))
+    if page.unspoken:
+        show(Text(f"{page.unspoken} tasks wait for a person's word: cuda-agent audit {directory}"))
+    return EXIT_OK

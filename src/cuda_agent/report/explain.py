@@ -1,0 +1,263 @@
+"""What was done to a task and why it helps, for learners: from the plan, the playbook's notes and the times."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from markupsafe import Markup, escape
+
+from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
+from cuda_agent.report.evaluation import baseline_label
+from cuda_agent.report.plain import plain
+from cuda_agent.report.rows import Row
+from cuda_agent.report.units import microseconds, times
+
+#: how the playbook's planner begins a kernel's name -> the skill that wrote it.
+SKILLS = {
+    "rows": "rowreduce",
+    "columns": "colreduce",
+    "windows": "stencil",
+    "gemm": "gemm",
+    "convolution": "convolution",
+    "pointwise": "pointwise",
+}
+_PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)
+_FULL = 0.85
+_ROOM = 0.6
+
+
+@dataclass(frozen=True)
+class Step:
+    """Kernels of one skill, with what the playbook's notes say of it."""
+
+    skill: str
+    title: str
+    kernels: tuple[str, ...]
+    why: Markup
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """An identity that was applied before any kernel was written."""
+
+    name: str
+    count: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`computes`: the reference's own first line. `words`: the policy's, where it followed no plan of the playbook."""
+
+    computes: str
+    steps: tuple[Step, ...]
+    rewrites: tuple[Rewrite, ...]
+    channels_last: bool
+    searched: tuple[str, ...]
+    numbers: tuple[str, ...]
+    words: str
+
+
+def explain(row: Row, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
+    """Of what ended in the best candidate."""
+    plan = _plan(turns)
+    steps = plan["steps"].split(" -> ") if plan else []
+    found = row.evaluation
+    numbers = list(_numbers(row, found, limits)) if found is not None and row.profile is not None else []
+    return Explanation(
+        computes=plain(_first_sentences(source)),
+        steps=_steps(steps),
+        rewrites=_rewrites((plan["notes"] or "") if plan else ""),
+        channels_last=bool(plan and plan["layout"]),
+        searched=tuple(_searched(turns)),
+        numbers=tuple(numbers),
+        words="" if plan else plain(_last_words(turns)),
+    )
+
+
+# ---------------------------------------------------------------- what was done
+
+
+def _plan(turns: Sequence[Turn]) -> re.Match[str] | None:
+    """The plan that the run ended with: the one that its last message names, else the last one."""
+    plans = [found for turn in turns if (found := _PLAN.match(turn.message))]
+    ending = _last_words(turns)
+    kept = [plan for plan in plans if ending.startswith(plan["steps"].strip())]
+    chosen = kept or plans
+    return chosen[-1] if chosen else None
+
+
+def _last_words(turns: Sequence[Turn]) -> str:
+    for turn in reversed(turns):
+        for call in turn.calls:
+            if call.tool == "Finish":
+                return str(call.arguments.get("message", ""))
+        if turn.message:
+            return turn.message
+    return ""
+
+
+def _steps(names: Sequence[str]) -> tuple[Step, ...]:
+    """Kernels by skill, in the order in which they run."""
+    by_skill: dict[str, list[str]] = {}
+    for name in names:
+        skill = SKILLS.get(name.strip().partition("_")[0])
+        if skill is not None:
+            by_skill.setdefault(skill, []).append(plain(name.strip()))
+    notes = skill_notes()
+    return tuple(
+        Step(skill, notes[skill][0], tuple(kernels), notes[skill][1])
+        for skill, kernels in by_skill.items()
+        if skill in notes
+    )
+
+
+@lru_cache(maxsize=1)
+def skill_notes() -> dict[str, tuple[str, Markup]]:
+    """Skill -> its notes' title, and why it is fast."""
+    from cuda_agent.workspace.layout import skill_files
+
+    found = {}
+    for path, text in skill_files().items():
+        title = re.search(r"^# (.+)$", text, re.MULTILINE)
+        why = re.search(r"^\*\*Why it is fast\.\*\*(.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+        if title and why:
+            found[path.split("/")[1]] = (title[1], _prose(why[1]))
+    return found
+
+
+def _prose(text: str) -> Markup:
+    """A paragraph of notes: code and bold type kept."""
+    line = str(escape(" ".join(text.split())))
+    line = re.sub(r"`([^`]+)`", r"<code>\1</code>", line)
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", line))
+
+
+@lru_cache(maxsize=1)
+def _identities() -> dict[str, str]:
+    """Algebra rule -> its docstring."""
+    from cuda_agent.playbook.algebra import driver, expose, layout
+
+    rules = (*driver.RULES, *expose.RULES, *layout.RULES)
+    return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in rules}
+
+
+def _rewrites(notes: str) -> tuple[Rewrite, ...]:
+    names = [note.partition(":")[0].strip() for note in notes.split(";") if note.strip()]
+    known = _identities() if names else {}
+    kept = [name for name in dict.fromkeys(names) if name in known]
+    return tuple(Rewrite(name, names.count(name), known[name]) for name in kept)
+
+
+def _searched(turns: Sequence[Turn]) -> Iterator[str]:
+    """How many settings of what were timed, and what that brought."""
+    for turn in turns:
+        for call, result in zip(turn.calls, turn.results, strict=False):
+            tried, named = _settings(call)
+            measured = result.data.get("latency_us")
+            if not tried or not isinstance(measured, list):
+                continue
+            timed = [value for value in measured if isinstance(value, int | float)]
+            what = f"{tried} setting{'s' if tried > 1 else ''} of {named}" if named else "the plan as it is"
+            if not timed:
+                yield f"{what}: none could be timed, the default stayed."
+                continue
+            first, best = measured[0], min(timed)
+            gain = f", {first / best:.2f}× as fast as the default" if isinstance(first, int | float) and best else ""
+            yield f"{what}: the fastest took {microseconds(best)} µs" + (gain if tried > 1 else "") + "."
+
+
+def _settings(call: ToolCall) -> tuple[int, str]:
+    """How many settings a screening had, and the names of those that varied."""
+    configs = call.arguments.get("configs") if call.tool == "Profile" else None
+    if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
+        return 0, ""
+    names = [name for name in (configs[0] if configs else {}) if len({str(c.get(name)) for c in configs}) > 1]
+    return len(configs), plain(", ".join(map(str, names)))
+
+
+def _first_sentences(source: str) -> str:
+    """The reference's docstring, its first paragraph."""
+    try:
+        text = ast.get_docstring(ast.parse(source)) or ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return " ".join(text.split("\n\n")[0].split())[:600]
+
+
+# ---------------------------------------------------------------- why it helps
+
+
+def _numbers(row: Row, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
+    profile = row.profile
+    if profile is None:
+        return
+    yield from _memory(profile)
+    yield from _gpu(found, profile)
+    yield from _bytes(row, limits)
+    yield from _precision(profile)
+    yield from (f"{note[:1].upper()}{note[1:]}." for note in profile.notes if note.startswith("fewer operations"))
+
+
+def _memory(profile: ProfileReport) -> Iterator[str]:
+    eager = profile.baselines.get("eager")
+    before = eager.peak_memory_bytes if eager else None
+    after = profile.candidate.peak_memory_bytes
+    if not before or not after:
+        return
+    said = f"Peak memory of a call: {after / 1e6:,.0f} MB, eager's {before / 1e6:,.0f} MB"
+    if before > 1.15 * after:
+        yield f"{said}. What eager writes to memory between its operators, and reads again, is never stored here."
+    else:
+        yield f"{said}: about the same, so the win isn't in intermediate results."
+
+
+def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
+    kernels = found.kernels
+    if kernels is None or not kernels.kernels:
+        return
+    launches = sum(kernel.calls for kernel in kernels.kernels)
+    parts = (("its own kernels", kernels.own_us), ("vendor libraries", kernels.library_us), ("torch", kernels.torch_us))
+    total = sum(value for _, value in parts) + kernels.copy_us + kernels.unknown_us
+    shares = ", ".join(f"{value / total:.0%} in {name}" for name, value in parts if total and value / total >= 0.005)
+    yield f"A call launches {launches} kernel{'s' if launches > 1 else ''} on the GPU: {shares} of {total:,.1f} µs."
+    busy, latency = profile.candidate.busy_us, profile.candidate.latency_us
+    if busy and busy < latency:
+        share = 1 - busy / latency
+        word = "launches and gaps still cost something" if share > 0.1 else "launches and gaps hardly cost anything"
+        yield f"The GPU is busy for {microseconds(busy)} of {microseconds(latency)} µs: {word}."
+
+
+def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
+    work, ours = row.task.work, row.ours
+    if work is None or ours is None:
+        return
+    reached = row.gb_s(ours) or 0.0
+    said = f"Any answer must move at least {work.bytes / 1e6:,.1f} MB; in {microseconds(ours.latency_us)} µs "
+    said += f"that is {reached:,.0f} GB/s"
+    share = row.memory_share(limits)
+    if share is None or limits is None:
+        yield f"{said}."
+        return
+    said += f", {share:.0%} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
+    if share >= _FULL:
+        yield f"{said}: the task is bound by memory, and this is nearly all there is."
+    elif share >= _ROOM:
+        yield f"{said}: bound by memory, with some room left."
+    else:
+        yield f"{said}: memory is not what limits it, or more is moved than must be."
+
+
+def _precision(profile: ProfileReport) -> Iterator[str]:
+    eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
+    if eager is None or matched is None or "_" not in profile.matched or eager.value < 1.5 * matched.value:
+        return
+    yield (
+        f"Of the {times(eager.value)} over eager float32, most is precision that the policy allows: over "
+        f"{baseline_label(profile.matched)}, at the same precision, it is {times(matched.value)}."
+    )

@@ -1,0 +1,226 @@
+"""A folder that a command left -> what it holds, read as far as it came: a benchmark run, a run of `optimize`, a folder
+of several, or a training run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from cuda_agent.agent.best import BestRecord
+from cuda_agent.core.bench import Audits, BenchManifest, BenchResult, Metrics, SuiteTask
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
+from cuda_agent.core.stack import Stack
+from cuda_agent.report.rows import Row
+from cuda_agent.report.training import METRICS_FILE, Series, read_series
+
+RESULTS_FILE = "results.jsonl"
+Kind = Literal["bench", "optimize", "runs", "training"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a folder holds. `notes`: what is missing or can't be read. `metrics`: as they were saved; None where the run
+    has none. `series`: a training run's numbers by step."""
+
+    kind: Kind
+    path: Path
+    title: str
+    rows: tuple[Row, ...] = ()
+    policy: str = ""
+    suite: str = ""
+    started: str = ""
+    version: str = ""
+    commit: str | None = None
+    command: tuple[str, ...] = ()
+    stack: Stack | None = None
+    limits: Roofline | None = None
+    configuration: dict[str, object] = field(default_factory=dict)
+    resumptions: int = 0
+    metrics: Metrics | None = None
+    audits: Audits = field(default_factory=Audits)
+    series: tuple[Series, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def results(self) -> tuple[BenchResult, ...]:
+        """Of the tasks that have ended."""
+        return tuple(row.result for row in self.rows if row.result is not None)
+
+    @property
+    def tasks(self) -> tuple[SuiteTask, ...]:
+        return tuple(row.task for row in self.rows)
+
+
+def load(path: Path) -> Recorded:
+    """Raises UsageError where nothing of ours lies, StoreError (another schema version, can't be read)."""
+    if not path.is_dir():
+        cause = f"{path} is a file" if path.exists() else f"There is no folder {path}"
+        raise UsageError(cause, "Give the folder that cuda-agent bench or optimize left")
+    audits = Audits.read(path) if (path / Audits.file_name).is_file() else Audits()
+    if (path / BenchManifest.file_name).is_file():
+        return _bench(path, audits)
+    if _is_run(path):
+        return _runs("optimize", path, [path], audits)
+    inside = sorted(item for item in path.iterdir() if item.is_dir() and _is_run(item))
+    if inside:
+        return _runs("runs", path, inside, audits)
+    if (path / METRICS_FILE).is_file():
+        return Recorded("training", path, path.name, series=read_series(path), audits=audits)
+    raise UsageError(f"{path} holds no run", "Give the folder that cuda-agent bench or optimize left")
+
+
+# ---------------------------------------------------------------- a benchmark run
+
+
+def _bench(path: Path, audits: Audits) -> Recorded:
+    manifest = BenchManifest.read(path)
+    notes: list[str] = []
+    results = {result.task.id: result for result in _results(path / RESULTS_FILE, notes)}
+    known = {task.id for task in manifest.tasks}
+    strays = [result.task for name, result in results.items() if name not in known]
+    rows = [
+        Row(task if found is None else _task(task, found.task), found, _inside(path, found))
+        for task in (*manifest.tasks, *strays)
+        for found in [results.get(task.id)]
+    ]
+    waiting = sum(row.result is None for row in rows)
+    if waiting:
+        notes.append(f"The run hasn't ended: {waiting} of {len(rows)} tasks have no result yet.")
+    return Recorded(
+        "bench",
+        path,
+        f"{manifest.policy} on {manifest.suite}",
+        rows=tuple(rows),
+        policy=manifest.policy,
+        suite=manifest.suite,
+        started=manifest.started,
+        version=manifest.version,
+        commit=manifest.commit,
+        command=manifest.command,
+        stack=manifest.stack,
+        limits=manifest.limits,
+        configuration=manifest.configuration,
+        resumptions=len(manifest.resumed),
+        metrics=_metrics(path, len(results)),
+        audits=audits,
+        series=read_series(path),
+        notes=tuple(notes),
+    )
+
+
+def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
+    """What was counted while the task ran is known in its result only."""
+    return listed.model_copy(update={"roofline": ran.roofline or listed.roofline, "work": ran.work or listed.work})
+
+
+def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
+    """One a line; a last line that a kill cut short is left out."""
+    try:
+        lines = path.read_text(errors="replace").split("\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"Can't read {path}: {error.strerror}", "Check its permissions") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            json.loads(line)
+        except ValueError:
+            notes.append(f"Line {number} of {path.name} is cut short or damaged, and left out.")
+            continue
+        yield BenchResult.from_json(line, where=f"{path}, line {number}")
+
+
+def _metrics(path: Path, done: int) -> Metrics | None:
+    """None where there are none, or they are of another number of results."""
+    if not (path / Metrics.file_name).is_file():
+        return None
+    metrics = Metrics.read(path)
+    return metrics if metrics.done == done else None
+
+
+def _inside(path: Path, result: BenchResult | None) -> Path | None:
+    """The run's directory, where it is one and lies in the benchmark's."""
+    if result is None or result.directory is None:
+        return None
+    found = (path / result.directory).resolve()
+    return found if found.is_relative_to(path.resolve()) and found.is_dir() else None
+
+
+# ---------------------------------------------------------------- runs of optimize
+
+
+def _is_run(path: Path) -> bool:
+    return (path / Task.file_name).is_file() and (path / RunManifest.file_name).is_file()
+
+
+def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Recorded:
+    rows: list[Row] = []
+    notes: list[str] = []
+    first: RunManifest | None = None
+    for directory in directories:
+        try:
+            row, manifest = _run(directory, directory.resolve().name)
+        except StoreError as error:
+            if kind == "optimize":
+                raise
+            notes.append(str(error))
+            continue
+        rows.append(row)
+        first = first or manifest
+        if row.result is not None and row.result.outcome == "unfinished":
+            notes.append(f"{row.task.name} hasn't ended; it may be at work, or: cuda-agent resume {directory}")
+    policies = sorted({str(row.policy) for row in rows if row.policy})
+    title = rows[0].task.name if kind == "optimize" and rows else path.resolve().name
+    return Recorded(
+        kind,
+        path,
+        title,
+        rows=tuple(rows),
+        policy=", ".join(policies),
+        started=first.started if first else "",
+        version=first.version if first else "",
+        commit=first.commit if first else None,
+        command=first.command if first and kind == "optimize" else (),
+        stack=first.stack if first else None,
+        configuration=dict(first.configuration) if first else {},
+        resumptions=len(first.resumed) if first and kind == "optimize" else 0,
+        audits=audits,
+        series=read_series(path),
+        notes=tuple(notes),
+    )
+
+
+def _run(directory: Path, name: str) -> tuple[Row, RunManifest]:
+    task, manifest = Task.read(directory), RunManifest.read(directory)
+    listed = SuiteTask(id=name, name=task.name, key=task.key, origin=task.origin, operators=task.operators)
+    policy = str(manifest.configuration.get("policy", ""))
+    return Row(listed, _ending(directory, listed), directory, policy), manifest
+
+
+def _ending(directory: Path, task: SuiteTask) -> BenchResult:
+    """As the trajectory has it; of a run that hasn't ended, its best candidate so far."""
+    if (directory / Trajectory.file_name).is_file():
+        run = Trajectory.read(directory)
+        return BenchResult(
+            task=task,
+            outcome=run.outcome,
+            message=run.message,
+            evaluation=run.evaluation,
+            reward=run.reward,
+            turns=len(run.turns),
+            tokens=run.budget.tokens,
+            cost=run.budget.cost,
+            wall_s=run.budget.wall_s,
+            judge_s=run.budget.judge_s,
+        )
+    held: Evaluation | None = None
+    if (directory / BestRecord.file_name).is_file():
+        held = BestRecord.read(directory).evaluation
+    return BenchResult(task=task, outcome="unfinished", message="the run hasn't ended", evaluation=held)

@@ -1,0 +1,226 @@
+"""A recorded run -> one HTML file that needs no network: tables and drawings in the open, details of tasks packed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from cuda_agent.core.bench import Against, Audit, Estimate, Group, Metrics
+from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.records import Timing
+from cuda_agent.report import charts
+from cuda_agent.report.audit import WORDS, ToCheck, last_words, to_check
+from cuda_agent.report.blobs import Blobs
+from cuda_agent.report.details import Details, details
+from cuda_agent.report.evaluation import baseline_label, errors_line, stack_line
+from cuda_agent.report.explain import Explanation, explain
+from cuda_agent.report.load import Recorded
+from cuda_agent.report.plain import plain, symbol
+from cuda_agent.report.rows import BASELINES, STATES, Row
+from cuda_agent.report.samples import STRIP, Program, programs
+from cuda_agent.report.units import interval, microseconds, seconds, times
+
+_ASSETS = "assets"
+_NAMES = {"eager": "eager", "compile": "torch.compile", "matched": "matched"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """`html`: the file's text. `to_check`: how many tasks are set out for a person, and how many have no word yet."""
+
+    html: str
+    to_check: int
+    unspoken: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table, and where its details lie."""
+
+    row: Row
+    blob: str
+    check: ToCheck | None
+    audit: Audit | None
+
+
+def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
+    """`metrics`: over what `run` holds. `run_name`: the folder as the reader would type it, for commands."""
+    blobs, environment = Blobs(), _environment()
+    seen = [_look(row, run.limits, blobs) for row in run.rows]
+    rows = [row for row, _, _ in seen]
+    limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
+    checks = to_check(rows, limits, run.audits)
+    by_task, words = {item.row.task.id: item for item in checks}, last_words(run.audits)
+    template = environment.get_template("task.html.j2")
+    entries = []
+    for row, found, explanation in seen:
+        fragment = template.render(_task(row, found, explanation, limits, by_task.get(row.task.id), run))
+        name = row.task.id
+        entries.append(Entry(row, blobs.put(fragment), by_task.get(name), words.get(name)))
+    context = _overview(run, metrics, entries, checks, limits) | _assets() | {"run_name": run_name, "blobs": blobs}
+    context["audit_command"] = f"cuda-agent audit {shlex.quote(run_name)}"
+    html = environment.get_template("page.html.j2").render(context)
+    return Page(html, len(checks), sum(item.audit is None for item in checks))
+
+
+def _look(row: Row, limits: Roofline | None, blobs: Blobs) -> tuple[Row, Details, Explanation]:
+    """The row with what only its run directory knows: samples, counted work."""
+    found = details(row.directory, blobs)
+    result, stored = row.result, found.evaluation
+    if result is not None and stored is not None and _is_fuller(stored, row):
+        row = replace(row, result=result.model_copy(update={"evaluation": stored}))
+    if row.task.work is None and found.work is not None:
+        row = replace(row, task=row.task.model_copy(update={"work": found.work}))
+    # The turns are large, and only the explanation needs them once the transcript is packed.
+    explanation = explain(row, found.source, found.turns, limits or found.limits)
+    return row, replace(found, turns=()), explanation
+
+
+def _is_fuller(stored: Any, row: Row) -> bool:
+    held = row.evaluation
+    if held is None or held.profile is None or held.profile.candidate.samples_us:
+        return False
+    return bool(stored.candidate_digest == held.candidate_digest and stored.profile is not None)
+
+
+# ---------------------------------------------------------------- what the templates see
+
+
+def _overview(
+    run: Recorded, metrics: Metrics | None, entries: list[Entry], checks: Iterable[ToCheck], limits: Roofline | None
+) -> dict[str, Any]:
+    rows = [entry.row for entry in entries]
+    groups = metrics.groups if metrics is not None else ()
+    whole = next((group for group in groups if group.by == "all"), None)
+    return {
+        "run": run,
+        "entries": entries,
+        "states": [(state, count) for state in STATES if (count := sum(row.state == state for row in rows))],
+        "levels": _distinct(row.task.level for row in rows),
+        "origins": _distinct(row.task.origin for row in rows),
+        "classes": _distinct(row.task.roofline for row in rows),
+        "whole": whole,
+        "groups": [group for group in groups if group.by != "all"],
+        "tiles": _tiles(whole),
+        "histograms": charts.histograms(rows),
+        "fast_p": charts.fast_p(whole.against) if whole is not None else None,
+        "funnel": charts.funnel(rows),
+        "roofline": charts.roofline(rows, limits),
+        "limits": limits,
+        "trends": [(series.name, drawn, series.points[-1]) for series in run.series if (drawn := charts.trend(series))],
+        "checks": list(checks),
+        "words": WORDS,
+        "stack": stack_line(run.stack, next((row.evaluation for row in rows if row.evaluation), None))
+        if run.stack
+        else "",
+        "configuration": json.dumps(run.configuration, indent=2, ensure_ascii=False) if run.configuration else "",
+        "spent": {
+            "wall_s": sum(item.wall_s for item in run.results),
+            "judge_s": sum(item.judge_s for item in run.results),
+            "tokens": sum(item.tokens for item in run.results),
+            "cost": sum(item.cost for item in run.results),
+        },
+    }
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    """In order; nothing where all are the same."""
+    found = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
+    return found if len(found) > 1 else []
+
+
+def _tiles(whole: Group | None) -> list[tuple[str, Against]]:
+    return [(item.baseline, item) for item in whole.against] if whole is not None else []
+
+
+def _task(
+    row: Row,
+    found: Details,
+    explanation: Explanation,
+    limits: Roofline | None,
+    check: ToCheck | None,
+    run: Recorded,
+) -> dict[str, Any]:
+    evaluation = row.evaluation
+    timed: tuple[Program, ...] = programs(row.profile) if row.profile is not None else ()
+    return {
+        "row": row,
+        "details": found,
+        "explanation": explanation,
+        "programs": timed,
+        "evaluation": evaluation,
+        "profile": row.profile,
+        "errors": str(errors_line(evaluation.verify)) if evaluation is not None and evaluation.verify else "",
+        "share": row.memory_share(limits),
+        "limits": limits,
+        "check": check,
+        "words": WORDS,
+        "spoken": [audit for audit in run.audits.audits if audit.task == row.task.id],
+        "strip": STRIP,
+    }
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("cuda_agent.report", _ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "us": microseconds,
+        "times": times,
+        "seconds": seconds,
+        "plain": plain,
+        "percent": _percent,
+        "estimate": _estimate,
+        "baseline": baseline_label,
+        "symbol": symbol,
+    }
+    environment.globals |= {"BASELINES": BASELINES, "names": _NAMES, "sizes": charts, "interval": _interval}
+    return environment
+
+
+def _interval(timing: Timing) -> str:
+    return interval(timing.low_us, timing.high_us)
+
+
+def _percent(value: float, digits: int = 0) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def _estimate(value: Estimate, unit: str = "×") -> str:
+    """`[1.02×, 1.31×]`, `[84 %, 93 %]`; empty where there is no interval."""
+    if value.low is None or value.high is None:
+        return ""
+    shown = times if unit == "×" else _percent
+    return f"[{shown(value.low)}, {shown(value.high)}]"
+
+
+def _assets() -> dict[str, Any]:
+    """Style and script with their digests: the page allows no others."""
+    folder = resources.files("cuda_agent.report") / _ASSETS
+    css, script = (folder / "page.css").read_text(), (folder / "page.js").read_text()
+    return {
+        "css": Markup(css),
+        "script": Markup(script),
+        "css_digest": _digest(css),
+        "script_digest": _digest(script),
+    }
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

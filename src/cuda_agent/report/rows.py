@@ -1,0 +1,92 @@
+"""One task of a report: what it is, how it ended, and the numbers that follow from its evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.core.bench import BenchResult, SuiteTask
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Timing
+from cuda_agent.reward import is_faster
+
+BASELINES = ("eager", "compile", "matched")
+#: a task's states in the order in which they are counted.
+STATES = ("passed", "failed", "not covered", "interrupted", "unfinished", "error", "waiting")
+
+
+@dataclass(frozen=True)
+class Row:
+    """`result` is None while the task waits for its turn; `directory` is None where its run left none."""
+
+    task: SuiteTask
+    result: BenchResult | None = None
+    directory: Path | None = None
+    policy: str = ""
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        return self.result.evaluation if self.result is not None else None
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        if self.result is None:
+            return "waiting"
+        if self.result.outcome in ("error", "unfinished"):
+            return self.result.outcome
+        if self.evaluation is not None:
+            return "passed" if self.evaluation.verdict is Verdict.PASSED else "failed"
+        return {"not_covered": "not covered", "interrupted": "interrupted"}.get(self.result.outcome, "failed")
+
+    @property
+    def verdict(self) -> str:
+        """The judge's word, else the state."""
+        if self.state in ("passed", "failed") and self.evaluation is not None:
+            return self.evaluation.verdict.value.replace("_", " ")
+        return self.state
+
+    @property
+    def note(self) -> str:
+        """Why there is no time, where there is none."""
+        if self.result is None or self.state == "passed":
+            return ""
+        if self.evaluation is not None and self.evaluation.verdict is not Verdict.PASSED:
+            return self.evaluation.reason or self.verdict
+        return self.result.message
+
+    @property
+    def profile(self) -> ProfileReport | None:
+        """Of a candidate that passed."""
+        found = self.evaluation
+        return found.profile if found is not None and found.verdict is Verdict.PASSED else None
+
+    def _name(self, baseline: str) -> str:
+        return self.profile.matched if baseline == "matched" and self.profile is not None else baseline
+
+    def ratio(self, baseline: str) -> Ratio | None:
+        """Against `eager`, `compile` or `matched`; None without a passed profile."""
+        return self.profile.ratios.get(self._name(baseline)) if self.profile is not None else None
+
+    def timing(self, baseline: str) -> Timing | None:
+        return self.profile.baselines.get(self._name(baseline)) if self.profile is not None else None
+
+    @property
+    def ours(self) -> Timing | None:
+        return self.profile.candidate if self.profile is not None else None
+
+    def is_faster(self, baseline: str) -> bool:
+        """By more than 5 %, on the lower end of the interval."""
+        return is_faster(self.ratio(baseline))
+
+    def gb_s(self, timing: Timing | None) -> float | None:
+        """What any answer must move, over a program's time."""
+        if self.task.work is None or timing is None:
+            return None
+        return self.task.work.bytes / timing.latency_us / 1e3
+
+    def memory_share(self, limits: Roofline | None) -> float | None:
+        """Of the measured bandwidth."""
+        reached = self.gb_s(self.ours)
+        return reached / limits.bandwidth_gb_s if reached is not None and limits is not None else None

@@ -1,0 +1,88 @@
+"""Raw samples of the programs that were timed, one strip each, and the bars that compare them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+
+from cuda_agent.core.records import ProfileReport, Ratio, Timing
+from cuda_agent.report.evaluation import baseline_label
+from cuda_agent.report.scales import Scale, Tick
+
+STRIP = (420.0, 44.0)
+BAR = (220.0, 16.0)
+_HIGHEST = 26.0
+_STEP = 2.0
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A histogram of samples as one path; `low`..`high` the 95 % interval's places, `median` that of the time that
+    pays. `values` are the samples, four significant digits."""
+
+    path: str
+    ticks: tuple[Tick, ...]
+    low: float
+    high: float
+    median: float
+    values: str
+    count: int
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Program:
+    """One line of a task's times. `bar`, `bar_low`, `bar_high`: lengths against the slowest program."""
+
+    name: str
+    label: str
+    role: str
+    timing: Timing
+    ratio: Ratio | None
+    bar: float
+    bar_low: float
+    bar_high: float
+    strip: Strip | None
+
+
+def programs(profile: ProfileReport) -> tuple[Program, ...]:
+    """Ours first, then the baselines, the fastest first."""
+    slowest = max(t.high_us for t in (profile.candidate, *profile.baselines.values()))
+    scale = Scale(0, slowest, 0, BAR[0])
+    order = sorted(profile.baselines, key=lambda name: profile.baselines[name].latency_us)
+    found = [_program("ours", "this candidate", "ours", profile.candidate, None, scale)]
+    for name in order:
+        role = "matched" if name == profile.matched else name if name in ("eager", "compile") else "other"
+        label = baseline_label(name) + (" — matched baseline" if name == profile.matched else "")
+        found.append(_program(name, label, role, profile.baselines[name], profile.ratios.get(name), scale))
+    return tuple(found)
+
+
+def _program(name: str, label: str, role: str, timing: Timing, ratio: Ratio | None, scale: Scale) -> Program:
+    places = [scale.at(value) for value in (timing.latency_us, timing.low_us, timing.high_us)]
+    return Program(name, label, role, timing, ratio, places[0], places[1], places[2], _strip(timing))
+
+
+def _strip(timing: Timing) -> Strip | None:
+    samples = timing.samples_us
+    if len(samples) < 2:
+        return None
+    # A single straggler must not squeeze all others into one column: it stands at the edge.
+    ordered = sorted(samples)
+    far = statistics.quantiles(ordered, n=50)[-1] if len(ordered) > 20 else ordered[-1]
+    low, high = min(ordered[0], timing.low_us), max(far, timing.high_us)
+    pad = (high - low) * 0.03 or high * 0.01
+    x = Scale(low - pad, high + pad, 6, STRIP[0] - 6)
+    columns = Counter(round(x.at(value) / _STEP) for value in samples)
+    tallest = max(columns.values())
+    path = "".join(
+        f"M{column * _STEP:g} {_HIGHEST + 2:g}v{-max(2.0, round(_HIGHEST * count / tallest, 1)):g}"
+        for column, count in sorted(columns.items())
+    )
+    values = " ".join(f"{value:.4g}" if value < 1000 else f"{value:.0f}" for value in samples)
+    return Strip(
+        path, x.ticks(5), x.at(timing.low_us), x.at(timing.high_us), x.at(timing.latency_us), values, len(samples),
+        ordered[0], ordered[-1],
+    )  # fmt: skip
