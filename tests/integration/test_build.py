@@ -15,7 +15,7 @@ from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge import compiler, toolchain
+from cuda_agent.judge import compiler, nvcc, toolchain
 from cuda_agent.judge.build import Built, build, compile_only
 from cuda_agent.judge.guard import check_built
 from published_workspace import axpby_candidate
@@ -252,3 +252,33 @@ def test_lambdas_for_the_device_compile_however_they_are_spelled(tmp_path: Path)
         candidate = Candidate(files={"model_new.py": "", "kernels/apply.cu": kernel.replace("QUALIFIER", spelling)})
         found = compile_only(candidate, device=Device.CUDA, options=options, arch="9.0", cache=tmp_path)
         assert found["kernels/apply.cu"].fault == "", found["kernels/apply.cu"].log
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="nvcc is missing")
+def test_the_two_passes_of_nvcc_make_what_nvcc_makes(tmp_path: Path) -> None:
+    candidate = axpby_candidate(Device.CUDA)
+    command = toolchain.find_toolchain(Device.CUDA, "9.0").nvcc_command(lambdas=False)
+    (tmp_path / "a.cu").write_text(candidate.files["kernels/axpby.cu"])
+    made = {}
+    for name in ("plain", "passes"):
+        kept = tmp_path / name
+        kept.mkdir()
+        if name == "plain":
+            call = [*command, "--keep", "--keep-dir", str(kept), "-c", "a.cu", "-o", f"{name}.o"]
+        else:
+            module = (tmp_path / "plain" / "a.module_id").read_text().strip()
+            steps = nvcc.script(tuple(command), "a.cu", str(kept), f"{name}.o", module)
+            assert steps is not None, "this nvcc works in other steps: it is run as it is, and a turn takes longer"
+            call = ["/bin/sh", "-c", steps]
+        subprocess.run(call, cwd=tmp_path, check=True)
+        made[name] = (tmp_path / f"{name}.o").read_bytes().replace(b"plain", b"").replace(b"passes", b"")
+    assert made["plain"] == made["passes"]
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="nvcc is missing")
+@pytest.mark.parametrize(("code", "said"), [("undeclared", "kernels/a.cu(1): error"), ('asm("bogus;")', "known instruction")])
+def test_errors_of_either_pass_are_told_once(code: str, said: str) -> None:
+    files = {"kernels/a.cu": f"__global__ void k() {{ {code}; }}\n"}
+    found = compile_only(Candidate(files=files), device=Device.CUDA, options=OPTIONS, arch="9.0")["kernels/a.cu"]
+    assert found.fault == "compile error"
+    assert found.log.count(said) == 1, found.log

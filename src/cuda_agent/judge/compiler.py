@@ -19,6 +19,7 @@ from pathlib import Path
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
+from cuda_agent.judge import nvcc
 from cuda_agent.judge.guard import COMPILED, Compiled
 from cuda_agent.judge.toolchain import Toolchain
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
@@ -31,7 +32,7 @@ _LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
 _CACHE_FORMAT = "1"
-_OBJECT_FORMAT = "3"
+_OBJECT_FORMAT = "4"
 _TEXT_LIMIT = 6000
 
 
@@ -170,10 +171,11 @@ class Compiler:
             made = scratch / "object.o"
             if source.endswith(".cu"):
                 # nvcc's own intermediate files, of the host's pass and the device's.
-                keep, preprocessing = ["--keep", "--keep-dir", str(scratch / "kept")], None
+                full, preprocessing = self._nvcc(full, source, scratch / "kept", made, key), None
             else:
-                keep, preprocessing = [], side.submit(self._preprocess, full, files, source, header)
-            outcome = self.run([*full, *keep, "-c", source, "-o", str(made)], root, scratch, made, header)
+                preprocessing = side.submit(self._preprocess, full, files, source, header)
+                full = [*full, "-c", source, "-o", str(made)]
+            outcome = self.run(full, root, scratch, made, header)
             if outcome.output is None:
                 return outcome
             compiled = _compiled_by_nvcc(scratch / "kept") if preprocessing is None else preprocessing.result()
@@ -181,6 +183,13 @@ class Compiler:
                 return Outcome(None, outcome.log, "the preprocessor failed")
             compiled.save(scratch / COMPILED)
             return Outcome(self.cache.keep("objects", key, "object.o", made, [scratch / COMPILED]), outcome.log)
+
+    def _nvcc(self, command: list[str], source: str, kept: Path, made: Path, key: str) -> list[str]:
+        steps = nvcc.script(tuple(command), source, str(kept), str(made), f"_{key[:16]}")
+        if steps is None:
+            return [*command, "--keep", "--keep-dir", str(kept), "-c", source, "-o", str(made)]
+        (kept / "steps.sh").write_text(steps)
+        return ["/bin/sh", str(kept / "steps.sh")]
 
     def _preprocess(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> Compiled:
         """g++'s preprocessor alone, with the compile's own flags and in a folder that nothing tells from the compile's:

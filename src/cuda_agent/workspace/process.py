@@ -113,7 +113,8 @@ class SandboxedProcess:
     def poll(self) -> int | None:
         """Exit code, None while it runs; minus the signal's number when a signal ended it."""
         code = self._popen.poll()
-        return 128 - code if code is not None and code > 128 else code
+        # Programs may exit with such a code themselves: ptxas says 255.
+        return 128 - code if code is not None and 128 < code < 128 + signal.NSIG else code
 
     def wait(self, timeout: float | None = None) -> int:
         """Exit code as `poll` gives it. Raises subprocess.TimeoutExpired."""

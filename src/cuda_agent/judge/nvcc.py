@@ -1,0 +1,92 @@
+"""nvcc's own steps, its two passes side by side.
+
+nvcc runs the host's pass (preprocessor, cudafe++) and then the device's (preprocessor, cicc, ptxas), each of them about
+half a second of headers. All that ties them is the name of the module, which cudafe++ makes up and cicc reads: when it
+is there beforehand, neither waits for the other, and the object is the same. A compiler whose steps look otherwise is
+run as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+
+_NAME = "SOURCE_NAME"
+_KEPT = "KEPT_FOLDER"
+_OBJECT = "OBJECT_FILE"
+_MAKES_ID = "--gen_module_id_file"
+_ASSIGNMENT = re.compile(r"(PATH|TOP|CICC_PATH|NVVMIR_LIBRARY_DIR|LD_LIBRARY_PATH)=(.*)")
+_PLAIN_NAME = re.compile(r"[\w./-]+\.cu")
+#: the programs of the two passes and of what joins them.
+_HOST, _DEVICE, _JOIN = (("gcc -E", "cudafe++"), ("gcc -E", "cicc", "ptxas", "fatbinary"), ("gcc -c",))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Shell commands of one compile, with placeholders for its files."""
+
+    exports: tuple[str, ...]
+    host: tuple[str, ...]
+    device: tuple[str, ...]
+    join: tuple[str, ...]
+
+
+def script(command: tuple[str, ...], source: str, kept: str, made: str, module: str) -> str | None:
+    """What a shell runs in place of `command -c source -o made`, leaving the intermediate files in `kept`, which
+    exists. `module`: a name for the module that no other one has. None: this nvcc is to be run itself."""
+    found = steps(command)
+    stem = source.rpartition("/")[2].removesuffix(".cu")
+    if found is None or not _PLAIN_NAME.fullmatch(source):
+        return None
+    # The device's messages are kept back: where the host's pass fails, they say the same once more.
+    lines = [
+        *found.exports,
+        f"printf %s '{module}' > '{kept}/{stem}.module_id'",
+        f"( {' && '.join(found.device)} ) > '{kept}/device.log' 2>&1 & device=$!",
+        f"{' && '.join(found.host)} || exit",
+        f"wait $device; code=$?; cat '{kept}/device.log'; [ $code = 0 ] || exit $code",
+        *found.join,
+    ]
+    # Not the beginning of `NAME.cudafe1.cpp` and `NAME.cubin`.
+    text = re.sub(rf"{_NAME}\.cu\b", source, "\n".join(lines)).replace(_NAME, stem)
+    return text.replace(_KEPT, kept).replace(_OBJECT, made) + "\n"
+
+
+@lru_cache(maxsize=8)
+def steps(command: tuple[str, ...]) -> Steps | None:
+    """What nvcc says it would do; None where that isn't one host pass and one device pass."""
+    asked = [*command, "--keep", "--keep-dir", _KEPT, "--dryrun", "-c", f"{_NAME}.cu", "-o", _OBJECT]
+    # Nothing of this process's folder and environment gets into the commands.
+    alone = {"PATH": "/usr/bin:/bin"}
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False, cwd="/", env=alone)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = [line.removeprefix("#$ ") for line in done.stderr.splitlines() if line.startswith("#$ ")]
+    exports = [f"export {name}='{value}'" for name, value in _assigned(lines) if "'" not in value]
+    commands = [line.strip() for line in lines if _program(line) is not None]
+    kinds = tuple(_program(line) for line in commands)
+    if kinds != _HOST + _DEVICE + _JOIN or _MAKES_ID not in commands[1]:
+        return None
+    commands[1] = commands[1].replace(_MAKES_ID, "")
+    host, device = len(_HOST), len(_HOST) + len(_DEVICE)
+    return Steps(tuple(exports), tuple(commands[:host]), tuple(commands[host:device]), tuple(commands[device:]))
+
+
+def _assigned(lines: list[str]) -> list[tuple[str, str]]:
+    return [(match[1], match[2].strip()) for line in lines if (match := _ASSIGNMENT.fullmatch(line.strip()))]
+
+
+def _program(line: str) -> str | None:
+    """Which of the known steps a line is; `other` for one that isn't known, None for what is no command."""
+    words = line.split()
+    if not words or re.match(r"\w*=|rm$", words[0]):
+        return None
+    name = words[0].strip('"').rpartition("/")[2]
+    if name in ("cudafe++", "cicc", "ptxas", "fatbinary"):
+        return name
+    if "-E" in words:
+        return "gcc -E"
+    return "gcc -c" if "-c" in words else "other"
