@@ -48,6 +48,8 @@ class BenchResult(StoredRecord):
     directory: str | None = None
     #: candidates on the way that didn't compile.
     failed_builds: int = 0
+    #: no other task was at work beside it.
+    alone: bool = False
 
 
 class BenchManifest(StoredRecord):
