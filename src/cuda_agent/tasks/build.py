@@ -23,7 +23,15 @@ from cuda_agent.core.files import write_durably
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
-from cuda_agent.tasks.compose.run import ComposeSettings, compose, digest_of, library_versions, read_seeds, settle
+from cuda_agent.tasks.compose.run import (
+    ComposeSettings,
+    compose,
+    digest_of,
+    library_versions,
+    read_seeds,
+    runs_with,
+    settle,
+)
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
@@ -46,11 +54,13 @@ _FIRST, _MORE = 1.15, 1.05
 
 
 class ComposeOptions(Configuration):
-    """What is composed. `window_ms`: of the predicted eager times on `stack`."""
+    """What is composed. `window_ms`: of the predicted eager times on `stack`. `runs_with`: versions of the libraries
+    there, by name; seeds that need newer ones are left out."""
 
     stack: str = "H200"
-    window_ms: tuple[float, float] = (2.0, 80.0)
-    memory_gb: float = Field(default=20.0, gt=0)
+    window_ms: tuple[float, float] = (1.5, 70.0)
+    memory_gb: float = Field(default=16.0, gt=0)
+    runs_with: dict[str, str] = Field(default_factory=dict)
 
 
 class BuildOptions(Configuration):
@@ -61,6 +71,8 @@ class BuildOptions(Configuration):
     against: tuple[str, ...] = Field(min_length=1)
     tasks: int = Field(default=6000, ge=1)
     seed: int = 0
+    #: a file of seeds that is taken; None: those that a crawl of the installed libraries finds.
+    seeds: Path | None = None
     libraries: tuple[str, ...] = ("torch", "transformers")
     compose: ComposeOptions = ComposeOptions()
     #: without the device.
@@ -84,7 +96,10 @@ class BuildOptions(Configuration):
         options = cls.parse(values)
         FilterOptions.parse({"device": "cpu", **options.filter})
         against = tuple(_beside(path, name) for name in options.against)
-        return options.model_copy(update={"folder": path.parent / options.folder, "against": against})
+        changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
+        if options.seeds is not None:
+            changes["seeds"] = path.parent / options.seeds
+        return options.model_copy(update=changes)
 
 
 def _beside(path: Path, name: str) -> str:
@@ -128,7 +143,9 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
             raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
         return read_measured(done.path)
 
-    if not (folder / SEEDS_FILE).exists():
+    if options.seeds is not None:
+        _take_seeds(options.seeds, folder / SEEDS_FILE)
+    elif not (folder / SEEDS_FILE).exists():
         way = Way(level, default_workers(), lambda text: say("crawl", text))
         crawl(options.libraries, way).write(folder)
     references = load_references(
@@ -149,6 +166,13 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
                 "Look at funnel.json for the rule that most break, or raise most_candidates",
             )
         count = min(most, _next_count(count, made.kept, options.tasks))
+
+
+def _take_seeds(path: Path, into: Path) -> None:
+    """Raises UsageError where there are none."""
+    if not path.exists():
+        raise UsageError(f"{path} doesn't exist", "Name a file of seeds, or none to crawl")
+    write_durably(into, path.read_text())
 
 
 def _round(
@@ -194,7 +218,8 @@ def _recorded(folder: Path, stack: str, count: int) -> Measured:
 
 
 def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:
-    seeds, wanted = read_seeds(options.folder), options.compose
+    wanted = options.compose
+    seeds = runs_with(read_seeds(options.folder), wanted.runs_with)
     target = Target(
         low_ms=wanted.window_ms[0],
         high_ms=wanted.window_ms[1],
@@ -208,6 +233,7 @@ def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> N
         target=target,
         seeds_digest=digest_of(seeds),
         library_versions=library_versions(seeds),
+        runs_with=wanted.runs_with,
     )
     settle(options.folder, settings)
     compose(options.folder, composer, count, say)
@@ -224,7 +250,7 @@ def _next_count(count: int, kept: int, wanted: int) -> int:
 def _settle(options: BuildOptions, folder: Path) -> None:
     """Notes the configuration. Raises UsageError where the folder was begun with another that isn't only larger."""
     path = folder / _CONFIG_FILE
-    values = options.model_dump(mode="json", exclude={"folder"})
+    values = options.model_dump(mode="json", exclude={"folder", "seeds"})
     if path.exists():
         begun = json.loads(path.read_text())
         for name in ("seed", "libraries", "compose"):

@@ -52,7 +52,8 @@ class Seed(Record):
     before has made. `where`: conditions that must hold, as in `C % groups == 0`. `flops` and `moved` (bytes that
     eager's kernels read and write): expressions that may also use `inputs`, `weights` and `outputs`, their elements.
     `sizes`: dimensions at which the seed was run, and which look natural for it. `initialize`: lines to run after a
-    constructor that leaves weights without values, with `{layer}` for the module.
+    constructor that leaves weights without values, with `{layer}` for the module. `needs`: a library's oldest version
+    that has it, where an older one was seen not to.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Seed(Record):
     imports: tuple[str, ...] = ()
     constructor: str | None = None
     initialize: tuple[str, ...] = ()
+    needs: dict[str, str] = Field(default_factory=dict)
     call: str
     where: tuple[str, ...] = ()
     flops: str = "outputs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ from cuda_agent.tasks.compose.run import (
     digest_of,
     library_versions,
     read_seeds,
+    runs_with,
     settle,
 )
 from cuda_agent.tasks.compose.sizing import Target
@@ -45,11 +47,15 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Of the random choices.")] = 0,
     window_ms: Annotated[
         tuple[float, float], typer.Option("--window-ms", metavar="LOW HIGH", help="Predicted eager time.")
-    ] = (2.0, 80.0),
+    ] = (1.5, 70.0),
     memory_gb: Annotated[
         float, typer.Option("--memory-gb", help="Most that one pass may hold: inputs, weights, all outputs.")
-    ] = 20.0,
+    ] = 16.0,
     stack: Annotated[str, typer.Option("--stack", metavar="GPU", help="For which times are predicted.")] = "H200",
+    versions: Annotated[
+        list[str] | None,
+        typer.Option("--runs-with", metavar="LIBRARY=VERSION", help="Leave out seeds that need a newer one."),
+    ] = None,
     composer: Annotated[
         ComposerOption, typer.Option("--composer", help="builtin, or llm: a language model (give --model).")
     ] = ComposerOption.BUILTIN,
@@ -64,7 +70,8 @@ def command(
     """Compose candidates from the folder's seeds; goes on where the folder's file ends."""
     if not 0 < window_ms[0] < window_ms[1] or memory_gb <= 0:
         raise UsageError("The window or the memory is impossible", "Give --window-ms LOW HIGH with 0 < LOW < HIGH")
-    seeds = read_seeds(directory)
+    asked = _versions(versions or ())
+    seeds = runs_with(read_seeds(directory), asked)
     target = Target(low_ms=window_ms[0], high_ms=window_ms[1], memory_gb=memory_gb, rates=rates_for(stack))
     chosen: Composer
     with ProgressView("tasks compose") as view:
@@ -79,7 +86,7 @@ def command(
             chosen = BuiltinComposer(seeds, seed, target)
         settings = ComposeSettings(
             composer=chosen.name, seed=seed, target=target, seeds_digest=digest_of(seeds), model=model,
-            library_versions=library_versions(seeds),
+            library_versions=library_versions(seeds), runs_with=asked,
         )  # fmt: skip
         settle(directory, settings)
         made = compose(directory, chosen, count, lambda text: view("compose", text))
@@ -90,6 +97,16 @@ def command(
             say(f"{number}: {reason}")
         say(f"{made.found} tasks were there, {made.added} added: {directory / CANDIDATES_FILE}")
     return 0
+
+
+def _versions(said: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in said:
+        library, equals, version = text.partition("=")
+        if not equals or library not in ("torch", "transformers"):
+            raise UsageError(f"--runs-with {text!r} names no library and version", "Give it as in torch=2.11")
+        found[library] = version
+    return found
 
 
 def _options(

@@ -7,6 +7,7 @@ probabilities, the sign of a softmax) is refused by operator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -51,6 +52,9 @@ _IMPORTANCE = {
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
     "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8,
 }  # fmt: skip
+#: roles whose time lies in arithmetic, and the time from which on they are preferred.
+_HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
+_SHORT_US = 3000.0
 _SELDOM = 0.1
 _FOLLOWS: dict[str, dict[str, float]] = {
     "convolution": {
@@ -147,7 +151,7 @@ _RARE = frozenset((
     "multilabel_margin_loss", "triplet_margin_with_distance_loss", "softmax2d", "gradient", "trapezoid", "xlogy",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
-#: nothing is computed: only so that the family is whole.
+#: nothing is computed: no task.
 _IDLE = frozenset(("clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach"))
 _CLASSIFYING = frozenset((
     "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
@@ -240,12 +244,19 @@ def importance(name: str) -> float:
     return _IMPORTANCE.get(name, 1.0)
 
 
+def suits_time(name: str, wanted_us: float) -> float:
+    """How well a task of this time is built around this role: long ones around arithmetic, since an operator that only
+    moves memory would have to move all there is."""
+    longer = max(0.0, math.log(wanted_us / _SHORT_US))
+    return 1.0 + longer if name in _HEAVY else 1.0 / (1.0 + longer)
+
+
 def commonness(seed: Seed) -> float:
     """How often the operator is met, relative to one that is neither usual nor rare."""
     if seed.operator in _COMMON:
         return 4.0
     if seed.operator in _IDLE:
-        return 0.02
+        return 0.0
     if seed.operator in _RARE or seed.family == "special function":
         return 0.25
     return 0.4 if seed.operator.endswith(("3d", "_3d")) else 1.0

@@ -9,22 +9,28 @@ from collections.abc import Sequence
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.compose.affinity import affinity, commonness, domain, importance, role, suits
+from cuda_agent.tasks.compose.affinity import commonness, domain, importance, role, suits_time
 from cuda_agent.tasks.compose.chain import Link, Plan
 from cuda_agent.tasks.compose.emission import emit
 from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.naming import name
+from cuda_agent.tasks.compose.novelty import Novelty
+from cuda_agent.tasks.compose.relations import Relations
 from cuda_agent.tasks.compose.schedule import Schedule
 from cuda_agent.tasks.compose.sizes import lead_for
 from cuda_agent.tasks.compose.sizing import Sized, Target, fit
 from cuda_agent.tasks.records import DatasetTask, Seed
 
 _ATTEMPTS = 400
+#: after so many another time is wanted: none of the chains that are left may reach the first.
+_PATIENCE = 60
+#: of these the first are dropped where memory doesn't let them take as long as is wanted.
+_STRICT = 12
 #: no seed may stand in more than this part of the tasks.
 _MOST = 0.04
 _GRACE = 5
-#: tasks of the same operators in the same order: more would be the same problem at other sizes.
-_ALIKE = 3
+#: an operator that no task holds yet comes so much sooner.
+_UNUSED = 2.0
 #: settings that are chosen together, by their place: both bounds, or kernel and stride.
 _TIED = frozenset((
     "clamp", "hardtanh", "unfold", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "threshold",
@@ -42,17 +48,18 @@ class BuiltinComposer:
         self._torch = [item for item in seeds if item.library == "torch"]
         self._transformers = [item for item in seeds if item.library == "transformers"]
         self._schedule = Schedule()
+        self._relations = Relations(self._torch)
+        self._novelty = Novelty()
         self._used: Counter[str] = Counter()
-        self._alike: Counter[tuple[str, ...]] = Counter()
-        self._texts: set[str] = set()
-        self._made = 0
+        self._uses = self._made = 0
         self._common = _shares(seeds)
 
     def tell(self, task: DatasetTask) -> None:
-        """A task that stands: its seeds count as used, and its text isn't written again."""
-        self._used.update(set(task.ops))
-        self._alike[task.task.operators] += 1
-        self._texts.add(task.task.source)
+        """A task that stands: its seeds count as used, and neither its chain nor its text is written again."""
+        used = set(task.ops)
+        self._used.update(used)
+        self._uses += len(used)
+        self._novelty.add(task.task.operators, task.task.source)
         self._made += 1
 
     def compose(self, number: int) -> DatasetTask:
@@ -60,19 +67,21 @@ class BuiltinComposer:
         rng = random.Random(f"{self._seed}:{number}")
         count = self._schedule.kind(number)
         why = "no seeds"
-        for _ in range(_ATTEMPTS):
+        wanted_us = 0.0
+        for attempt in range(_ATTEMPTS):
+            if attempt % _PATIENCE == 0:
+                wanted_us = self._target.draw_us(rng)
             try:
-                plan = self._plan(count, rng)
-                if self._alike[tuple(link.seed.operator for link in plan.links)] >= _ALIKE:
-                    raise Unsolvable("every chain was drawn often enough")
-                sized = fit(plan, self._target, rng)
+                plan = self._plan(count, wanted_us, rng)
+                sized = fit(plan, self._target, wanted_us, rng, strict=attempt % _PATIENCE < _STRICT)
                 names = name(sized)
             except Unsolvable as error:
                 why = str(error)
                 continue
             source = emit(sized, names, rng)
-            if source not in self._texts:
+            if not self._novelty.has_alike(source):
                 return self._task(number, sized, source)
+            why = "every chain was drawn before"
         raise TaskError(f"No task of {count or 1} operators in {_ATTEMPTS} attempts ({why})", "Give more seeds")
 
     def _task(self, number: int, sized: Sized, source: str) -> DatasetTask:
@@ -84,18 +93,23 @@ class BuiltinComposer:
         ops = tuple(seed.name for seed in seeds)
         return DatasetTask(task=task, ops=ops, composer=self.name, number=number, cost=sized.cost)
 
-    def _plan(self, count: int, rng: random.Random) -> Plan:
+    def _plan(self, count: int, wanted_us: float, rng: random.Random) -> Plan:
         """Operators, grown from the one that the task is built around. Raises Unsolvable at a dead end."""
         seeds = self._transformers if count == 0 else self._torch
         if not seeds:
             raise Unsolvable("no seeds of this library")
-        chain = [self._draw(seeds, [self._weight(seed) * importance(role(seed)) for seed in seeds], rng)]
+        weights = [self._weight(seed) * _builds(seed, wanted_us) for seed in seeds]
+        if count < 2:
+            weights = self._unheard(seeds, weights, ())
+        chain = [self._draw(seeds, weights, rng)]
         while len(chain) < count:
             after = rng.random() < 0.6
-            options = self._neighbours(chain, after) or self._neighbours(chain, not after)
-            if not options:
-                raise Unsolvable("nothing goes with it")
-            side, weights = options
+            for side in (after, not after):
+                weights = self._neighbours(chain, side, len(chain) + 1 == count)
+                if any(weights):
+                    break
+            else:
+                raise Unsolvable("nothing new goes with it")
             found = self._draw(self._torch, weights, rng)
             chain = [*chain, found] if side else [found, *chain]
         flowing = domain(chain)
@@ -106,27 +120,31 @@ class BuiltinComposer:
             raise Unsolvable("a single row")
         return Plan(links, lead)
 
-    def _neighbours(self, chain: Sequence[Seed], after: bool) -> tuple[bool, list[float]] | None:
-        """Weights of all seeds to stand after the chain, or before it; None when none fits."""
-        end = chain[-1] if after else chain[0]
-        inside = {seed.operator for seed in chain}
-        flowing = domain(chain)
-        weights = []
-        for seed in self._torch:
-            likes = (affinity(end, seed) if after else affinity(seed, end)) * suits(seed, flowing)
-            if likes and domain((seed,)) != "rows":
-                likes *= min(suits(item, domain((seed,))) for item in chain)
-            again = seed.operator in inside and role(seed) not in ("matrix product", "convolution", "activation")
-            weights.append(0.0 if again else likes * self._weight(seed))
-        return (after, weights) if any(weights) else None
+    def _neighbours(self, chain: Sequence[Seed], after: bool, last: bool) -> list[float]:
+        """Weights of all seeds to stand after the chain, or before it; as the last that is added, only those whose
+        chain isn't there yet."""
+        likes = self._relations.neighbours(chain, after)
+        weights = [like and like * self._weight(seed) for like, seed in zip(likes, self._torch, strict=True)]
+        return self._unheard(self._torch, weights, chain, after) if last else weights
+
+    def _unheard(
+        self, seeds: Sequence[Seed], weights: Sequence[float], chain: Sequence[Seed], after: bool = True
+    ) -> list[float]:
+        """The weights of those that would end a chain that no task has yet."""
+        known = [item.operator for item in chain]
+        fresh: dict[str, bool] = {}
+        for operator in {seed.operator for seed, weight in zip(seeds, weights, strict=True) if weight}:
+            whole = [*known, operator] if after else [operator, *known]
+            fresh[operator] = not self._novelty.has_chain(whole)
+        return [weight if weight and fresh[seed.operator] else 0.0 for seed, weight in zip(seeds, weights, strict=True)]
 
     def _weight(self, seed: Seed) -> float:
         """Its share of its role, somewhat less where it was used more than that; 0 where it was used too much."""
         used = self._used[seed.name]
         if used > _GRACE + _MOST * self._made:
             return 0.0
-        average = sum(self._used.values()) / max(1, len(self._torch) + len(self._transformers))
-        return self._common[id(seed)] / math.sqrt(1.0 + used / (1.0 + average))
+        average = self._uses / max(1, len(self._torch) + len(self._transformers))
+        return self._common[id(seed)] * (_UNUSED if not used else 1.0) / math.sqrt(1.0 + used / (1.0 + average))
 
     @staticmethod
     def _draw(seeds: Sequence[Seed], weights: Sequence[float], rng: random.Random) -> Seed:
@@ -143,6 +161,12 @@ def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
     for seed, weight in zip(seeds, weights, strict=True):
         totals[role(seed)] = totals.get(role(seed), 0.0) + weight
     return {id(seed): weight / totals[role(seed)] for seed, weight in zip(seeds, weights, strict=True)}
+
+
+def _builds(seed: Seed, wanted_us: float) -> float:
+    """How often a task of this time is built around the seed's role."""
+    found = role(seed)
+    return importance(found) * suits_time(found, wanted_us)
 
 
 def _choices(seed: Seed, flowing: str, last: bool, rng: random.Random) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -25,6 +26,8 @@ _REFUSALS = (
 _LIBRARIES = ("torch", "transformers", "math")
 #: along fewer elements nobody sums, sorts or normalises what an operator has made.
 _FEWEST = 8
+#: sequences at which a recurrent layer's shapes are found.
+_FEW_STEPS = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -109,24 +112,57 @@ def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str,
         if not value(condition, names):
             raise Unsolvable(f"{seed.name}: {condition} doesn't hold")
     before = leading(first.layout, current.shape)
-    shapes = [tuple(current.shape), *(concrete(port.layout, names, before) for port in seed.ports[1:])]
-    ports = {
-        port.name: torch.empty(shape, dtype=_dtype(port.dtype), device="meta")
-        for port, shape in zip(seed.ports, shapes, strict=True)
-    }
-    made, layer = _called(seed, names, ports)
+    shapes = _shapes(seed, names, tuple(current.shape), before)
+    short = seed.family == "recurrent" and names.get("T", 0) > max(_FEW_STEPS)
+    made, layer = _called_briefly(seed, names, before) if short else _called(seed, names, _ports(seed, shapes))
     weights = 0 if layer is None else sum(item.numel() for item in (*layer.parameters(), *layer.buffers()))
     outputs = (made,) if isinstance(made, torch.Tensor) else tuple(_tensors(made))
     if not outputs or any(tensor.numel() == 0 for tensor in outputs):
         raise Unsolvable(f"{seed.name} gives no elements")
     counts = {
-        **names, "weights": weights, "inputs": sum(tensor.numel() for tensor in ports.values()),
+        **names, "weights": weights, "inputs": sum(math.prod(shape) for shape in shapes),
         "outputs": sum(tensor.numel() for tensor in outputs),
     }  # fmt: skip
     return Step(
         link, names, tuple(shapes), outputs, isinstance(made, torch.Tensor), layer, weights,
         float(value(seed.flops, counts)), float(value(seed.moved, counts)),
     )  # fmt: skip
+
+
+def _shapes(
+    seed: Seed, names: Mapping[str, Any], first: tuple[int, ...], before: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """Of all ports; `before` stands before the named dimensions."""
+    return [first, *(concrete(port.layout, names, before) for port in seed.ports[1:])]
+
+
+def _ports(seed: Seed, shapes: Sequence[tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    return {
+        port.name: torch.empty(shape, dtype=_dtype(port.dtype), device="meta")
+        for port, shape in zip(seed.ports, shapes, strict=True)
+    }
+
+
+def _called_briefly(seed: Seed, names: Mapping[str, Any], before: tuple[int, ...]) -> tuple[Any, Any]:
+    """The same over `T` time steps, for layers that meta tensors go through step by step: each size of an output is
+    linear in `T`, so two short sequences tell it."""
+    found = []
+    for steps in _FEW_STEPS:
+        few = {**names, "T": steps}
+        first = concrete(seed.ports[0].layout, few, before)
+        made, layer = _called(seed, few, _ports(seed, _shapes(seed, few, first, before)))
+        found.append(_tensors(made))
+    outputs = [
+        tensor.new_empty([_extended(*sizes, names["T"]) for sizes in zip(tensor.shape, other.shape, strict=True)])
+        for tensor, other in zip(*found, strict=True)
+    ]
+    return (outputs[0] if isinstance(made, torch.Tensor) else tuple(outputs)), layer
+
+
+def _extended(less: int, more: int, steps: int) -> int:
+    """A size that is `less` and `more` after `_FEW_STEPS`, after `steps`."""
+    first, second = _FEW_STEPS
+    return less + (more - less) * (steps - first) // (second - first)
 
 
 def _called(seed: Seed, names: Mapping[str, Any], ports: dict[str, torch.Tensor]) -> tuple[Any, Any]:

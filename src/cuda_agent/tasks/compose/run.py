@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,7 +26,7 @@ _BATCH = 20
 
 class ComposeSettings(StoredRecord):
     """What a folder's candidates were composed from. `seeds_digest`: of the seeds, in order. `library_versions`: those
-    that decide shapes."""
+    that decide shapes. `runs_with`: versions on the machine that the tasks are for, where they are other ones."""
 
     file_name = "compose.json"
     composer: str = "builtin"
@@ -34,6 +34,7 @@ class ComposeSettings(StoredRecord):
     target: Target = Target()
     seeds_digest: str = ""
     library_versions: dict[str, str] = Field(default_factory=dict)
+    runs_with: dict[str, str] = Field(default_factory=dict)
     model: str | None = None
 
 
@@ -77,6 +78,23 @@ def read_seeds(folder: Path) -> tuple[Seed, ...]:
     if not path.exists():
         raise UsageError(f"{folder} holds no seeds", f"Run: cuda-agent tasks crawl {folder}")
     return tuple(read_lines(path, Seed))
+
+
+def runs_with(seeds: Sequence[Seed], versions: Mapping[str, str]) -> tuple[Seed, ...]:
+    """Those that run with these versions of the libraries. Raises UsageError where one is no version."""
+    parts = {library: _parts(version) for library, version in versions.items()}
+    return tuple(
+        seed
+        for seed in seeds
+        if all(library not in parts or parts[library] >= _parts(oldest) for library, oldest in seed.needs.items())
+    )
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    words = version.split("+")[0].split(".")
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"{version!r} is no version", "Give it as in 2.11")
+    return tuple(int(word) for word in words)
 
 
 def digest_of(seeds: tuple[Seed, ...]) -> str:

@@ -14,6 +14,8 @@ from cuda_agent.tasks.compose.rates import H200, Rates, memory_bytes
 from cuda_agent.tasks.records import Cost
 
 _CLOSE = 1.25
+#: above 1 shorter times are drawn more often than longer ones.
+_LEAN = 1.6
 _TURNS = 16
 #: of the usual bounds: some tasks have small batches of large things, others the other way round.
 _WIDTHS = (0.25, 0.5, 1.0, 1.0)
@@ -24,10 +26,15 @@ _LARGEST_STEP = 4.0
 class Target(Record):
     """The window of predicted eager times in milliseconds, the memory of one pass, and the stack they are meant for."""
 
-    low_ms: float = 2.0
-    high_ms: float = 80.0
-    memory_gb: float = 20.0
+    low_ms: float = 1.5
+    high_ms: float = 70.0
+    memory_gb: float = 16.0
     rates: Rates = H200
+
+    def draw_us(self, rng: random.Random) -> float:
+        """A time from the window: log-uniform, the longer ones somewhat less often."""
+        reach: float = math.log(self.high_ms / self.low_ms) * rng.random() ** _LEAN
+        return 1000 * self.low_ms * math.exp(reach)
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,9 @@ class Sized:
     cost: Cost
 
 
-def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
-    """The chain at sizes whose predicted time lies in the window, log-uniformly as far as memory lets it.
+def fit(plan: Plan, target: Target, wanted_us: float, rng: random.Random, *, strict: bool = False) -> Sized:
+    """The chain at sizes whose predicted time is near the wanted one; where memory doesn't let it be, near another one
+    from the window, or not at all where that is `strict`.
 
     Raises Unsolvable when no such sizes were found, or the operators don't follow each other.
     """
@@ -50,13 +58,14 @@ def fit(plan: Plan, target: Target, rng: random.Random) -> Sized:
     sizes = _first(plan, named, rng)
     order, reaches = natural.scalable(named, rng), natural.reaches(named)
     width = rng.choice(_WIDTHS)
-    wanted_us: float | None = None
     best: Sized | None = None
-    for _ in range(_TURNS):
+    for turn in range(_TURNS):
         steps = solve(plan, sizes)
         cost, room = target.rates.cost(steps), target.memory_gb * 1e9 / memory_bytes(steps)
-        if wanted_us is None:
-            wanted_us = _wanted_us(target, cost.predicted_us * room, rng)
+        if turn == 0:
+            if strict and cost.predicted_us * room < wanted_us:
+                raise Unsolvable("memory doesn't let it take so long")
+            wanted_us = _within(target, wanted_us, cost.predicted_us * room, rng)
         if room >= 1 and (best is None or _apart(cost, wanted_us) < _apart(best.cost, wanted_us)):
             best = Sized(plan, dict(sizes), named, steps, cost)
         if best is not None and _apart(best.cost, wanted_us) < math.log(_CLOSE):
@@ -84,10 +93,12 @@ def _first(plan: Plan, named: dict[tuple[int, str], str], rng: random.Random) ->
     return found
 
 
-def _wanted_us(target: Target, reach_us: float, rng: random.Random) -> float:
-    """A time from the window, below what the memory allows (when time grows as memory does)."""
-    low, high = target.low_ms * 1000, target.high_ms * 1000
-    return math.exp(rng.uniform(math.log(low), math.log(max(low * 1.1, min(high, reach_us)))))
+def _within(target: Target, wanted_us: float, reach_us: float, rng: random.Random) -> float:
+    """The wanted time, or one below what memory allows (when time grows as memory does)."""
+    if wanted_us <= reach_us:
+        return wanted_us
+    low_us = target.low_ms * 1000
+    return math.exp(rng.uniform(math.log(low_us), math.log(max(low_us * 1.1, reach_us))))
 
 
 def _apart(cost: Cost, wanted_us: float) -> float:

@@ -13,6 +13,7 @@ from cuda_agent.core.record import Record
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
 from cuda_agent.tasks.crawl.trials import Way, run_jobs, try_entries
+from cuda_agent.tasks.crawl.versions import marked
 from cuda_agent.tasks.records import LeftOut, Seed
 
 SEEDS_FILE = "seeds.jsonl"
@@ -106,7 +107,7 @@ def crawl(libraries: Sequence[str], way: Way) -> Crawl:
         raise UsageError(f"No crawler for {unknown[0]!r}", f"Known are {', '.join(_CRAWLERS)}")
     found = [_CRAWLERS[name](way) for name in dict.fromkeys(libraries)]
     return Crawl(
-        tuple(seed for part in found for seed in part.seeds), tuple(item for part in found for item in part.left_out)
+        marked(seed for part in found for seed in part.seeds), tuple(item for part in found for item in part.left_out)
     )
 
 

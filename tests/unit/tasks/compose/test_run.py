@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.cli.main import run as command
-from cuda_agent.core.errors import StoreError
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE, SEEDS_FILE
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.tasks.compose.run import CANDIDATES_FILE, SEEDS_FILE, runs_with
 from cuda_agent.tasks.crawl import catalogue
+from cuda_agent.tasks.crawl.versions import marked
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import append, read_lines
 
@@ -43,9 +44,21 @@ def test_another_stream_needs_another_folder(tmp_path: Path, capsys: pytest.Capt
     assert compose(path, 2) == 2
 
 
-@pytest.mark.parametrize("options", [["--window-ms", "5", "2"], ["--stack", "abacus"], ["--model", "m"]])
+@pytest.mark.parametrize(
+    "options", [["--window-ms", "5", "2"], ["--stack", "abacus"], ["--runs-with", "torch"], ["--model", "m"]]
+)
 def test_bad_options(tmp_path: Path, options: list[str]) -> None:
     assert compose(folder(tmp_path), 1, *options) == 2
+
+
+def test_seeds_that_need_a_newer_library_are_left_out() -> None:
+    seeds = marked(entry.seed for entry in catalogue.read())
+    newer = [item.name for item in seeds if item.needs]
+    assert newer == ["nn.LinearCrossEntropyLoss", "F.linear_cross_entropy"]
+    assert len(runs_with(seeds, {"torch": "2.11"})) == len(seeds) - len(newer)
+    assert runs_with(seeds, {"torch": "2.13.1+cu130"}) == runs_with(seeds, {}) == seeds
+    with pytest.raises(UsageError, match="no version"):
+        runs_with(seeds, {"torch": "latest"})
 
 
 def test_no_seeds(tmp_path: Path) -> None:

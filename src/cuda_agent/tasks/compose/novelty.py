@@ -1,0 +1,62 @@
+"""What a set holds already, so that no task is composed twice: chains of operators, texts, and syntax that is alike."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from cuda_agent.tasks.decontaminate.shingles import Bag, flat, shingles
+
+#: from this similarity on decontamination calls a task a duplicate of an earlier one.
+ALIKE = 0.9
+#: operators that give the same graph wherever nothing but the graph is looked at (`graphhash.py`).
+_ONE_GRAPH = {
+    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "inner": "matmul", "square": "pow_scalar", "clamp_min": "clamp",
+    "clamp_max": "clamp", "permute": "transpose", "norm": "vector_norm", "feature_scale": "mul", "channel_scale": "mul",
+    "bias_add": "add", "channel_bias": "add", "hstack": "cat", "vstack": "cat", "dstack": "cat", "column_stack": "cat",
+}  # fmt: skip
+
+
+def chain_of(operators: Sequence[str]) -> tuple[str, ...]:
+    """The operators in order, those of one graph by one name."""
+    return tuple(_ONE_GRAPH.get(operator, operator) for operator in operators)
+
+
+class Novelty:
+    """Tasks that stand, by what they compute."""
+
+    def __init__(self) -> None:
+        self._chains: set[tuple[str, ...]] = set()
+        self._texts: set[str] = set()
+        self._holders: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._totals: list[int] = []
+
+    def add(self, operators: Sequence[str], source: str) -> None:
+        """A task that stands."""
+        self._chains.add(chain_of(operators))
+        self._texts.add(source)
+        place = len(self._totals)
+        bag = _bag(source)
+        self._totals.append(bag.total())
+        for item in flat(bag):
+            self._holders[item].append(place)
+
+    def has_chain(self, operators: Sequence[str]) -> bool:
+        """Whether a task of these operators in this order stands, at whatever sizes."""
+        return chain_of(operators) in self._chains
+
+    def has_alike(self, source: str) -> bool:
+        """Whether a task that computes nearly the same stands, or the very text."""
+        if source in self._texts:
+            return True
+        bag = _bag(source)
+        shared: Counter[int] = Counter()
+        for item in flat(bag):
+            shared.update(self._holders.get(item, ()))
+        total = bag.total()
+        return any(count >= ALIKE * (total + self._totals[place] - count) for place, count in shared.items())
+
+
+def _bag(source: str) -> Bag:
+    found = shingles(source, "a composed task")
+    return found.computation or found.syntax

@@ -1,0 +1,52 @@
+"""How readily the seeds follow each other, looked up once for each and kept: every chain asks for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cuda_agent.tasks.compose.affinity import affinity, domain, role, suits
+from cuda_agent.tasks.records import Seed
+
+_REPEATED = ("matrix product", "convolution", "activation")
+
+
+class Relations:
+    """Over seeds by their place."""
+
+    def __init__(self, seeds: Sequence[Seed]) -> None:
+        self._seeds = seeds
+        self._domains = [domain((seed,)) for seed in seeds]
+        self._again = [role(seed) in _REPEATED for seed in seeds]
+        self._affinities: dict[tuple[int, bool], list[float]] = {}
+        self._suiting: dict[str, list[float]] = {}
+
+    def neighbours(self, chain: Sequence[Seed], after: bool) -> list[float]:
+        """For each seed, how well it stands after the chain, or before it; 0 where nobody would write it."""
+        end = chain[-1] if after else chain[0]
+        suiting = self._suits(domain(chain))
+        inside = {seed.operator for seed in chain}
+        own: dict[str, float] = {}
+        found = []
+        for place, likes in enumerate(self._affinity(end, after)):
+            if likes:
+                likes *= suiting[place]
+                flowing = self._domains[place]
+                if likes and flowing != "rows":
+                    if flowing not in own:
+                        own[flowing] = min(suits(seed, flowing) for seed in chain)
+                    likes *= own[flowing]
+                if self._seeds[place].operator in inside and not self._again[place]:
+                    likes = 0.0
+            found.append(likes)
+        return found
+
+    def _affinity(self, end: Seed, after: bool) -> list[float]:
+        key = (id(end), after)
+        if key not in self._affinities:
+            self._affinities[key] = [affinity(end, seed) if after else affinity(seed, end) for seed in self._seeds]
+        return self._affinities[key]
+
+    def _suits(self, flowing: str) -> list[float]:
+        if flowing not in self._suiting:
+            self._suiting[flowing] = [suits(seed, flowing) for seed in self._seeds]
+        return self._suiting[flowing]
