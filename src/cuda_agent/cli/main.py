@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import audit, doctor, init, judge, mcp, optimize, replay, report, resume, show
+from cuda_agent.cli import audit, doctor, extract, init, judge, mcp, optimize, replay, report, resume, show
 from cuda_agent.cli.errors import report as report_error
 from cuda_agent.cli.output import emit
 from cuda_agent.cli.tasks import app as tasks
@@ -37,6 +37,8 @@ app.command("show")(show.command)
 app.command("replay")(replay.command)
 app.command("report")(report.command)
 app.command("audit")(audit.command)
+app.command("extract")(extract.extract)
+app.command("apply")(extract.apply)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("mcp")(mcp.command)

@@ -41,7 +41,7 @@ class LeftOut(Record):
     """Submodules that take time and are no task, with the reason."""
 
     kind: str
-    paths: tuple[str, ...]
+    paths: tuple[str, ...] = Field(min_length=1)
     time_us: float
     share: float
     reason: str

@@ -1,0 +1,117 @@
+"""cuda-agent extract, cuda-agent apply"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.cli.options import (
+    DebugArg,
+    DeviceArg,
+    DeviceOption,
+    JsonArg,
+    PrecisionArg,
+    SandboxArg,
+    SandboxOption,
+    TimingArg,
+)
+from cuda_agent.cli.output import ProgressView, emit, say, show
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Precision
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
+from cuda_agent.report.extraction import extraction_view, whole_model_view
+from cuda_agent.workspace.sandbox import resolve_level
+
+
+def extract(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="MODEL.py, FILE.py:Class or module:Class.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="[NAME=]SPEC", help="Such as ids=int64[2,128]:0..32000 or use_cache=False."),
+    ] = None,
+    init: Annotated[
+        list[str] | None,
+        typer.Option("--init", metavar="[NAME=]VALUE", help="Of the constructor: a literal, or module:Class(…)."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the tasks; by default extracted/NAME.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, max=200, help="Most tasks.")] = 5,
+    operators: Annotated[
+        int, typer.Option("--operators", min=1, help="Most operators of a task; larger parts are taken apart.")
+    ] = 32,
+    read: Annotated[
+        list[Path] | None, typer.Option("--read", metavar="PATH", help="What the model's code may also read.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Most time that it takes.")] = 600.0,
+    device: DeviceArg = DeviceOption.AUTO,
+    sandbox: SandboxArg = SandboxOption.AUTO,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Run your whole model, see where its time goes, and get its hot parts as task files for optimize."""
+    from cuda_agent.release.extract.extract import extract as take_apart
+    from cuda_agent.release.extract.specs import whole_source
+
+    whole = whole_source(model, inputs or (), init or (), cwd=Path.cwd())
+    missing = next((path for path in read or () if not path.exists()), None)
+    if missing is not None:
+        raise UsageError(f"--read {missing}: no such file or folder", "Give one that exists")
+    folder = out if out is not None else Path("extracted") / whole.name
+    with ProgressView(whole.name) as view:
+        extraction, note = take_apart(
+            whole, folder, model=model, device=resolve_device(device.value), level=resolve_level(sandbox.value),
+            top=top, operators=operators, readable=[path.resolve() for path in read or ()], timeout_s=timeout, say=view,
+        )  # fmt: skip
+    if as_json:
+        emit(extraction.to_json())
+    else:
+        show(extraction_view(extraction, note))
+    if not extraction.tasks:
+        raise TaskError(
+            f"Nothing of {model} can be a task", "The reasons are above; raise --operators or change inputs"
+        )
+    say(f"next: cuda-agent optimize {folder / 'tasks'} --out {folder / 'runs'}")
+    say(f"then: cuda-agent apply {folder} {folder / 'runs'}")
+    return EXIT_OK
+
+
+def apply(
+    extracted: Annotated[Path, typer.Argument(metavar="EXTRACTED", help="The folder that extract wrote.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories of its tasks, or their folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for whole_model.json; by default EXTRACTED.")
+    ] = None,
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
+    ] = False,
+    device: DeviceArg = DeviceOption.AUTO,
+    precision: PrecisionArg = Precision.TF32,
+    timing_budget: TimingArg = None,
+    sandbox: SandboxArg = SandboxOption.AUTO,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Run the whole model with its optimized parts beside the original: do the outputs agree, how much faster is it?
+
+    Exit code 9 where the outputs don't agree or nothing could be timed."""
+    from cuda_agent.release.extract.apply import apply as put_together
+    from cuda_agent.release.extract.apply import optimized
+    from cuda_agent.release.extract.extract import read_extraction
+
+    extraction = read_extraction(extracted)
+    parts, notes = optimized(extraction, runs)
+    settings: dict[str, Any] = {"device": resolve_device(device.value), "precision": precision, "sandbox": sandbox.value}
+    if timing_budget is not None:
+        settings["timing_budget_s"] = timing_budget
+    with ProgressView(extraction.name) as view:
+        record = put_together(
+            extraction, parts, JudgeOptions.parse(settings), notes=notes, compiled=not no_compile, say=view
+        )
+    record.write(out or extracted)
+    if as_json:
+        emit(record.to_json())
+    else:
+        show(whole_model_view(record))
+    return EXIT_OK if record.speedup is not None else EXIT_NOT_PASSED

@@ -1,0 +1,166 @@
+"""`apply`: the whole model with optimized submodules patched in, beside the original."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import TaskError, UsageError
+from cuda_agent.core.extraction import ExtractedTask, Extraction, WholeModel, WholePart
+from cuda_agent.core.records import Task, Trajectory
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.whole import Judged, Replacement, judge_whole
+
+Say = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A task of an extraction, and the run that made it faster. `speedup`: over eager, the part alone."""
+
+    task: ExtractedTask
+    run: Path
+    trajectory: Trajectory
+    speedup: float
+
+
+def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimized], list[str]]:
+    """The fastest passed run of each task, and why other runs don't count. `runs`: run directories, or folders of
+    them. Raises UsageError where no run is one of these tasks' and passed."""
+    tasks = {task.key: task for task in extraction.tasks}
+    best: dict[str, Optimized] = {}
+    notes: list[str] = []
+    for run in _directories(runs):
+        trajectory = Trajectory.read(run)
+        task, evaluation = tasks.get(trajectory.task_key), trajectory.evaluation
+        if task is None:
+            notes.append(f"{run.name}: {trajectory.task_name} is no task of this extraction")
+            continue
+        if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
+            said = "no candidate" if evaluation is None else evaluation.verdict.value.replace("_", " ")
+            notes.append(f"{run.name}: {task.name} has no kernel that passed ({said})")
+            continue
+        ratio = evaluation.profile.ratios.get("eager")
+        found = Optimized(task, run, trajectory, ratio.value if ratio is not None else 1.0)
+        if task.key not in best or found.speedup > best[task.key].speedup:
+            best[task.key] = found
+    if not best:
+        more = f": {notes[0]}" if notes else ""
+        raise UsageError(f"No run holds a kernel for this model{more}", "Optimize its tasks first, then give the runs")
+    return [best[key] for key in tasks if key in best], notes
+
+
+def _directories(runs: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in runs:
+        if (path / Trajectory.file_name).is_file():
+            found.append(path)
+            continue
+        inside = sorted(item.parent for item in path.glob(f"*/{Trajectory.file_name}")) if path.is_dir() else []
+        if not inside:
+            raise UsageError(f"{path} holds no finished run", "Give run directories that cuda-agent optimize left")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def predicted(shares: Sequence[tuple[float, float]]) -> float:
+    """Amdahl's speed-up of the whole from (share, speed-up) of its parts: 1 / (1 - Σ f + Σ f/s)."""
+    covered = min(1.0, sum(share for share, _ in shares))
+    left = 1.0 - covered + sum(share / speedup for share, speedup in shares)
+    return 1.0 / max(left, 1e-9)
+
+
+def apply(
+    extraction: Extraction,
+    parts: Sequence[Optimized],
+    options: JudgeOptions,
+    *,
+    notes: Sequence[str] = (),
+    compiled: bool = True,
+    say: Say | None = None,
+) -> WholeModel:
+    """The record of the measurement; it isn't written. `compiled`: `torch.compile` of the original is timed too.
+
+    Raises UsageError (another device), TaskError (the model fails), DeviceError, SandboxError, StoreError, WorkerError.
+    """
+    for part in parts:
+        evaluation = part.trajectory.evaluation
+        if evaluation is not None and evaluation.device is not options.device:
+            cause = f"{part.run} was made on {evaluation.device.value}, not {options.device.value}"
+            raise UsageError(cause, f"Use --device {evaluation.device.value}, or optimize the task there")
+    whole = Task(name=extraction.name, source=extraction.source, origin="whole model")
+    folders = tuple(Path(folder) for folder in extraction.folders)
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing:
+        raise TaskError(f"The model's own code isn't in {missing[0]} any more", "Extract it again")
+    with contextlib.closing(JudgeSession(whole, options, progress=say, importable=folders)) as session, session:
+        session.baselines.eager_only = not compiled
+        judged = judge_whole(session, [_replacement(part) for part in parts])
+        level = session.level
+    return _record(extraction, whole, parts, options, judged, notes).model_copy(update={"sandbox": level})
+
+
+def _replacement(part: Optimized) -> Replacement:
+    assert part.trajectory.best is not None
+    task = part.task
+    return Replacement(task.name, part.trajectory.best, task.paths, task.call, task.inputs, task.prefix)
+
+
+def _record(
+    extraction: Extraction,
+    whole: Task,
+    parts: Sequence[Optimized],
+    options: JudgeOptions,
+    judged: Judged,
+    notes: Sequence[str],
+) -> WholeModel:
+    said = [_part(part, judged) for part in parts]
+    used = [part for part in said if part.calls] if judged.calls else said
+    profile, verify = judged.profile, judged.verify
+    trials = [] if verify is None else [trial for trial in verify.trials if trial.candidate_error is not None]
+    unused = [f"{part.task}: every call went to the original" for part in said if judged.calls and not part.calls]
+    agreed = verify is not None and verify.passed
+    return WholeModel(
+        model=extraction.model,
+        key=whole.key,
+        device=options.device,
+        precision=options.precision,
+        parts=tuple(said),
+        agreed=agreed,
+        reason=judged.reason,
+        max_error=max((trial.candidate_error or 0.0 for trial in trials), default=None),
+        original_error=max((trial.eager_error or 0.0 for trial in trials), default=None),
+        max_abs_error=max((trial.max_abs_error or 0.0 for trial in trials), default=None),
+        original=None if profile is None else profile.baselines["eager"],
+        patched=None if profile is None else profile.candidate,
+        speedup=None if profile is None else profile.ratios["eager"],
+        others={} if profile is None else {name: ratio for name, ratio in profile.ratios.items() if name != "eager"},
+        covered=min(1.0, sum(part.share for part in used)),
+        predicted=predicted([(part.share, part.speedup) for part in used]),
+        notes=(*notes, *unused, *(profile.notes if profile is not None else ())),
+        sandbox=extraction.sandbox,
+        stack=read_stack(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _part(part: Optimized, judged: Judged) -> WholePart:
+    assert part.trajectory.best is not None
+    calls = [judged.calls.get(path, (0, 0)) for path in part.task.paths]
+    return WholePart(
+        task=part.task.name,
+        key=part.task.key,
+        candidate_digest=part.trajectory.best.digest,
+        run=str(part.run),
+        paths=part.task.paths,
+        calls=sum(taken for taken, _ in calls),
+        fallbacks=sum(original for _, original in calls),
+        share=part.task.share,
+        speedup=part.speedup,
+    )
