@@ -108,7 +108,8 @@ class LaneSession:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The device alone, and no baseline of this task still being prepared."""
+        """The device alone, and no baseline of this task still being prepared (in this thread's shared turn: it
+        joins)."""
         self._session.settle()
         with self._lane.alone():
             yield

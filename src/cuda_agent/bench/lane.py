@@ -1,9 +1,10 @@
 """Who has the device: many at once for what isn't timed, one alone for what is.
 
-The tasks of a benchmark are at work in processes of their own. One that times (`alone`) must have the device for itself:
-no other's compiler may autotune there, no other's verification run. What isn't timed (`shared`: admission, baselines
-that are prepared, verification) goes side by side. The benchmark's process decides (`Turns`, served by `LaneServer`
-over a Unix socket); a `Lane` is a process's way to ask. A turn is a connection, so it ends with its process.
+The tasks of a benchmark are at work in processes of their own. One that times (`alone`) must have the device for
+itself: no other's compiler may autotune there, no other's verification run. What isn't timed (`shared`: admission,
+baselines that are prepared, verification) goes side by side. The benchmark's process decides (`Turns`, served by
+`LaneServer` over a Unix socket); a `Lane` is a process's way to ask. A turn is a connection, so it ends with its
+process.
 """
 
 from __future__ import annotations
@@ -172,30 +173,34 @@ class LaneServer:
 
 
 class Lane:
-    """A process's way to the device. Its threads may share at the same time; where one of them is alone, what the others
-    do is its own work."""
+    """A process's way to the device. Its threads share one turn, so that one that waits for another doesn't wait for
+    the device with it; where one of them is alone, what the others do is its own work."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known = threading.Condition()
+        self._ticket: socket.socket | None = None
+        self._asking = self._is_alone = False
+        #: how often the turn is shared in this process; `_mine.depth`: in this thread.
+        self._count = 0
         self._mine = threading.local()
-        self._is_alone = False
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Beside others, never beside one that is alone. Harmless inside itself. Raises WorkerError."""
-        if self._is_alone or self._ticket is not None:
+        if self._is_alone:
             yield
             return
-        self._mine.ticket = self._wait(_SHARED)
+        self._join()
         try:
             yield
         finally:
-            self._give_up()
+            self._leave(1)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else has the device. What this thread shared is given up, for good. Raises WorkerError."""
-        self._give_up()
+        self._leave(self._depth)
         ticket = self._wait(_ALONE)
         self._is_alone = True
         try:
@@ -204,16 +209,39 @@ class Lane:
             self._is_alone = False
             ticket.close()
 
-    @property
-    def _ticket(self) -> socket.socket | None:
-        ticket: socket.socket | None = getattr(self._mine, "ticket", None)
-        return ticket
+    def _join(self) -> None:
+        with self._known:
+            self._known.wait_for(lambda: not self._asking)
+            if self._ticket is not None:
+                self._add(1)
+                return
+            self._asking = True
+        ticket = None
+        try:
+            ticket = self._wait(_SHARED)
+        finally:
+            with self._known:
+                self._asking, self._ticket = False, ticket
+                if ticket is not None:
+                    self._add(1)
+                self._known.notify_all()
 
-    def _give_up(self) -> None:
-        ticket = self._ticket
-        self._mine.ticket = None
-        if ticket is not None:
-            ticket.close()
+    def _leave(self, times: int) -> None:
+        """As often as this thread has joined, at most."""
+        with self._known:
+            self._add(-min(times, self._depth))
+            if self._count == 0 and self._ticket is not None:
+                self._ticket.close()
+                self._ticket = None
+
+    def _add(self, times: int) -> None:
+        self._count += times
+        self._mine.depth = self._depth + times
+
+    @property
+    def _depth(self) -> int:
+        depth: int = getattr(self._mine, "depth", 0)
+        return depth
 
     def _wait(self, how: bytes) -> socket.socket:
         ticket = connected_socket(self._path)

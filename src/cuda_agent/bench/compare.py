@@ -1,0 +1,194 @@
+"""Benchmark runs side by side, task by task: which differences are more than noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from cuda_agent.bench.directory import read_results, stack_differences
+from cuda_agent.bench.metrics import BASELINES, estimate, speedup, verdict_of
+from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.records import Timing
+
+#: of a stack: what differs between any two machines or moments, and changes no time of a kernel by itself.
+_HARMLESS = ("cuda_agent", "python")
+
+
+class Side(Record):
+    """One run. `differences`: what it has otherwise than the first one, of the stack and of how it was asked."""
+
+    directory: str
+    policy: str
+    commit: str | None
+    started: str
+    done: int
+    tasks: int
+    passed: int
+    stack_differences: tuple[str, ...] = ()
+    option_differences: tuple[str, ...] = ()
+
+
+class Cell(Record):
+    """One task in one run. `faster`: how many times as fast ours is as the first run's; above 1 faster. `verdict` of
+    the comparison: `faster` and `slower` where the intervals of both latencies don't overlap, `same` where they do,
+    `gained` and `lost` where only one passed, `neither`, or `missing` where a run hasn't done the task."""
+
+    result: str
+    latency_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    faster: float | None = None
+    comparison: str = "same"
+
+
+class Row(Record):
+    task: str
+    cells: tuple[Cell, ...]
+
+
+class Paired(Record):
+    """A later run against the first one. `ours`: geometric mean of first latency / this latency over tasks that passed
+    in both, with its interval by bootstrap over tasks. `speedups`: by baseline, geometric mean over all tasks of (this
+    run's speed-up / the first one's), failures as 1.0. Significant where the interval leaves out 1."""
+
+    tasks: int
+    both_passed: int
+    ours: Estimate
+    speedups: dict[str, Estimate]
+    comparisons: dict[str, int]
+
+
+class Comparison(StoredRecord):
+    """Runs side by side; the first is what the others are compared with."""
+
+    file_name = "comparison.json"
+    sides: tuple[Side, ...] = Field(min_length=2)
+    rows: tuple[Row, ...]
+    paired: tuple[Paired, ...]
+
+    @property
+    def same_stack(self) -> bool:
+        return not any(side.stack_differences for side in self.sides)
+
+
+@dataclass(frozen=True)
+class _Run:
+    directory: Path
+    manifest: BenchManifest
+    results: dict[str, BenchResult]
+
+
+def compare(directories: Sequence[Path]) -> Comparison:
+    """Two runs or more, matched by the tasks' keys. Raises UsageError where they have no task in common, StoreError."""
+    if len(directories) < 2:
+        raise UsageError("One run alone can't be compared", "Give two or more")
+    runs = [_read(directory) for directory in directories]
+    first = runs[0]
+    names = {entry.key: entry.id for run in reversed(runs) for entry in run.manifest.tasks}
+    common = [key for key in names if all(any(e.key == key for e in run.manifest.tasks) for run in runs)]
+    if not common:
+        raise UsageError("The runs have no task in common", "Compare runs of the same suite")
+    rows = tuple(Row(task=names[key], cells=tuple(_cell(run, first, key) for run in runs)) for key in names)
+    return Comparison(
+        sides=tuple(_side(run, first) for run in runs),
+        rows=rows,
+        paired=tuple(_paired(run, first, common, rows, index + 1) for index, run in enumerate(runs[1:])),
+    )
+
+
+def _read(directory: Path) -> _Run:
+    if not (directory / BenchManifest.file_name).is_file():
+        raise UsageError(f"{directory} holds no benchmark run", "Give one that cuda-agent bench left")
+    results = {result.task.key: result for result in read_results(directory)}
+    return _Run(directory, BenchManifest.read(directory), results)
+
+
+def _side(run: _Run, first: _Run) -> Side:
+    before, after = first.manifest, run.manifest
+    stack = [said for said in stack_differences(before.stack, after.stack) if said.split()[0] not in _HARMLESS]
+    for resumed in after.resumed:
+        stack += [f"since it was taken up: {change}" for change in resumed.changes if not change.startswith("commit")]
+    return Side(
+        directory=str(run.directory),
+        policy=after.policy,
+        commit=after.commit,
+        started=after.started,
+        done=len(run.results),
+        tasks=len(after.tasks),
+        passed=sum(verdict_of(result) == Verdict.PASSED.value for result in run.results.values()),
+        stack_differences=tuple(stack),
+        option_differences=tuple(_differences("", before.configuration, after.configuration)),
+    )
+
+
+def _differences(prefix: str, before: object, after: object) -> list[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = [_differences(f"{prefix}.{key}", before.get(key), after.get(key)) for key in {**before, **after}]
+        return [said for each in found for said in each]
+    return [f"{prefix.lstrip('.')} {after}, was {before}"] if before != after else []
+
+
+def _timing(result: BenchResult | None) -> Timing | None:
+    evaluation = result.evaluation if result is not None else None
+    passed = evaluation is not None and evaluation.verdict is Verdict.PASSED
+    return evaluation.profile.candidate if passed and evaluation is not None and evaluation.profile else None
+
+
+def _cell(run: _Run, first: _Run, key: str) -> Cell:
+    result, before = run.results.get(key), first.results.get(key)
+    mine, theirs = _timing(result), _timing(before)
+    if result is None:
+        return Cell(result="", comparison="missing")
+    fields = {} if mine is None else {"latency_us": mine.latency_us, "low_us": mine.low_us, "high_us": mine.high_us}
+    cell = Cell(result=verdict_of(result), **fields)
+    if run is first:
+        return cell
+    if before is None:
+        comparison = "missing"
+    elif mine is None or theirs is None:
+        comparison = "gained" if mine is not None else "lost" if theirs is not None else "neither"
+    else:
+        faster = theirs.latency_us / mine.latency_us
+        apart = mine.high_us < theirs.low_us or mine.low_us > theirs.high_us
+        cell = cell.model_copy(update={"faster": faster})
+        comparison = "same" if not apart else "faster" if faster > 1 else "slower"
+    return cell.model_copy(update={"comparison": comparison})
+
+
+def _paired(run: _Run, first: _Run, common: Sequence[str], rows: Sequence[Row], index: int) -> Paired:
+    done = [key for key in common if key in run.results and key in first.results]
+    both = [(_timing(first.results[key]), _timing(run.results[key])) for key in done]
+    latencies = [math.log(a.latency_us / b.latency_us) for a, b in both if a is not None and b is not None]
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.cells[index].comparison] = counts.get(row.cells[index].comparison, 0) + 1
+    return Paired(
+        tasks=len(done),
+        both_passed=len(latencies),
+        ours=_geometric(latencies),
+        speedups={
+            baseline: _geometric([
+                _log_speedup(run.results[key], baseline) - _log_speedup(first.results[key], baseline) for key in done
+            ])
+            for baseline in BASELINES
+        },
+        comparisons=dict(sorted(counts.items())),
+    )  # fmt: skip
+
+
+def _log_speedup(result: BenchResult, baseline: str) -> float:
+    ratio = speedup(result, baseline)
+    return 0.0 if ratio is None else math.log(ratio.value)
+
+
+def _geometric(logs: Sequence[float]) -> Estimate:
+    found = estimate(np.array(logs, dtype=np.float64), lambda sample: sample.mean(axis=1))
+    return Estimate(**{name: None if value is None else math.exp(value) for name, value in found.model_dump().items()})

@@ -1,0 +1,187 @@
+"""What a benchmark's results come to. Formulas and what each number is good for: docs/metrics.md.
+
+Everything is over *all* tasks of a group that are done, failures included. Intervals are percentiles of a bootstrap
+over tasks: they say how much a number depends on which tasks stand in the suite, not how well each was timed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cuda_agent.core.bench import Against, BenchResult, Estimate, Group, Metrics
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.records import Ratio
+from cuda_agent.reward import is_faster
+
+BASELINES = ("eager", "compile", "matched")
+#: p of fast_p: the share of all tasks that are more than p times as fast as the baseline.
+THRESHOLDS = (0.5, 0.8, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+RESAMPLES = 2000
+SEED = 0
+_TAIL = 2.5
+
+Numbers = NDArray[np.float64]
+By = Literal["all", "level", "origin", "roofline"]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """All tasks of a group against one baseline, in one order. `speedup`: NaN where there is no ratio, because the task
+    failed or has no time of this baseline."""
+
+    speedup: Numbers
+    significant: Numbers
+    by_5_percent: Numbers
+
+
+def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> Metrics:
+    """Of all results, and of those of each level, origin and roofline class. `tasks`: of the whole suite, where not all
+    are done."""
+    groups = [_group("all", "all", results)] if results else []
+    kinds: tuple[tuple[By, Callable[[BenchResult], str | None]], ...] = (
+        ("level", lambda result: result.task.level),
+        ("origin", lambda result: result.task.origin),
+        ("roofline", lambda result: result.task.roofline),
+    )
+    for by, name_of in kinds:
+        names = [name_of(result) for result in results]
+        if len(set(names)) == 1 and (names[0] is None or by == "origin"):
+            continue
+        for name in sorted({name or "unknown" for name in names}):
+            groups.append(
+                _group(by, name, [r for r, n in zip(results, names, strict=True) if (n or "unknown") == name])
+            )
+    return Metrics(tasks=len(results) if tasks is None else tasks, done=len(results), groups=tuple(groups))
+
+
+def speedup(result: BenchResult, baseline: str) -> Ratio | None:
+    """Over `eager`, `compile` or `matched` (the fastest at the candidate's precision); None without a passed profile or
+    a time of that baseline."""
+    evaluation = result.evaluation
+    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
+        return None
+    profile = evaluation.profile
+    return profile.ratios.get(profile.matched if baseline == "matched" else baseline)
+
+
+def verdict_of(result: BenchResult) -> str:
+    """How a task ended, in one word: the judge's, or the run's own where nothing was judged."""
+    return result.evaluation.verdict.value if result.evaluation is not None else result.outcome
+
+
+def _group(by: By, name: str, results: Sequence[BenchResult]) -> Group:
+    passed = np.array([verdict_of(result) == Verdict.PASSED.value for result in results], dtype=np.float64)
+    rewards = Counter(str(result.reward.value) for result in results if result.reward is not None)
+    return Group(
+        by=by,
+        name=name,
+        tasks=len(results),
+        passed=estimate(passed, _mean),
+        against=tuple(_against(results, baseline) for baseline in BASELINES),
+        verdicts=dict(sorted(Counter(map(verdict_of, results)).items())),
+        rewards=dict(sorted(rewards.items())),
+    )
+
+
+def _against(results: Sequence[BenchResult], baseline: str) -> Against:
+    column = _column(results, baseline)
+    logs = np.log(column.speedup)
+    known = logs[~np.isnan(logs)]
+    filled = np.nan_to_num(logs, nan=0.0)
+    return Against(
+        baseline=baseline,
+        faster=estimate((filled > 0).astype(np.float64), _mean),
+        significantly_faster=estimate(column.significant, _mean),
+        faster_by_5_percent=estimate(column.by_5_percent, _mean),
+        # Tasks are drawn, and of those drawn the correct ones counted.
+        geomean_correct=_exponential(estimate(logs, _mean_known)),
+        geomean_all=_exponential(estimate(filled, _mean)),
+        median_correct=_exponential(estimate(logs, _median_known)),
+        median_all=_exponential(estimate(filled, _median)),
+        top_tenth_share=top_tenth_share(known),
+        thresholds=THRESHOLDS,
+        fast_p=tuple(float(np.mean(np.nan_to_num(column.speedup, nan=0.0) > p)) for p in THRESHOLDS),
+    )
+
+
+def _column(results: Iterable[BenchResult], baseline: str) -> _Column:
+    ratios = [speedup(result, baseline) for result in results]
+    return _Column(
+        speedup=np.array([math.nan if r is None else r.value for r in ratios], dtype=np.float64),
+        significant=np.array([r is not None and r.low > 1.0 for r in ratios], dtype=np.float64),
+        by_5_percent=np.array([is_faster(r) for r in ratios], dtype=np.float64),
+    )
+
+
+def top_tenth_share(logs: Numbers) -> float | None:
+    """Of the sum of the positive log speed-ups, the part of the largest tenth of them (at least one); None where no
+    task is faster."""
+    gains = np.sort(logs[logs > 0])[::-1]
+    if not len(gains):
+        return None
+    return float(gains[: math.ceil(len(gains) / 10)].sum() / gains.sum())
+
+
+# ---------------------------------------------------------------- numbers with their intervals
+
+#: of every row.
+Statistic = Callable[[Numbers], Numbers]
+
+
+def estimate(values: Numbers, statistic: Statistic) -> Estimate:
+    """A statistic of tasks with its 95 % bootstrap interval; no interval of a single task, nothing of none."""
+    if not len(values):
+        return Estimate(value=None)
+    value = float(statistic(values[None, :])[0])
+    if math.isnan(value):
+        return Estimate(value=None)
+    if len(values) < 2:
+        return Estimate(value=value)
+    low, high = interval(values, statistic)
+    return Estimate(value=value, low=min(low, value), high=max(high, value))
+
+
+def interval(values: Numbers, statistic: Statistic) -> tuple[float, float]:
+    """The middle 95 % of the statistic over resampled tasks, the same draws for the same number of tasks."""
+    draws = np.random.default_rng(SEED).integers(0, len(values), size=(RESAMPLES, len(values)))
+    found = statistic(values[draws])
+    low, high = np.nanpercentile(found, (_TAIL, 100 - _TAIL))
+    return float(low), float(high)
+
+
+def _mean(rows: Numbers) -> Numbers:
+    found: Numbers = rows.mean(axis=1)
+    return found
+
+
+def _median(rows: Numbers) -> Numbers:
+    found: Numbers = np.median(rows, axis=1)
+    return found
+
+
+def _mean_known(rows: Numbers) -> Numbers:
+    known = ~np.isnan(rows)
+    counts = known.sum(axis=1)
+    sums = np.where(known, rows, 0.0).sum(axis=1)
+    found: Numbers = np.divide(sums, counts, out=np.full(len(rows), np.nan), where=counts > 0)
+    return found
+
+
+def _median_known(rows: Numbers) -> Numbers:
+    ordered = np.sort(rows, axis=1)
+    counts = (~np.isnan(rows)).sum(axis=1)
+    # NaNs stand at the end.
+    at = np.arange(len(rows))
+    low, high = ordered[at, np.maximum(counts - 1, 0) // 2], ordered[at, np.minimum(counts // 2, rows.shape[1] - 1)]
+    found: Numbers = np.where(counts > 0, (low + high) / 2, np.nan)
+    return found
+
+
+def _exponential(logs: Estimate) -> Estimate:
+    return Estimate(**{name: None if value is None else math.exp(value) for name, value in logs.model_dump().items()})

@@ -1,0 +1,90 @@
+"""What a benchmark run is asked to do, and how many tasks are at work at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from cuda_agent.bench.suite import Problem
+from cuda_agent.core.config import Configuration, OptimizeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.stack import read_stack
+
+#: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10. What it costs: docs/bench.md.
+TIMING_BUDGET_S = 3.0
+_GIB = 1 << 30
+#: of the device, for every task that is open: contexts of its six processes.
+_CONTEXTS = 4 * _GIB
+#: inputs, weights and what `forward` makes of them lie in so many processes of a task, or as copies in the judge's.
+_COPIES = 8
+#: peak memory of an eager call, where nobody has measured it.
+_USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
+#: what the timing of one task may take besides (its rings of inputs), and the host memory of a task's processes.
+_RINGS = 24 * _GIB
+_HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
+_MOST_JOBS = 12
+
+
+class BenchOptions(Configuration):
+    """A run of `cuda-agent bench`; fixed when it is begun."""
+
+    run: OptimizeOptions
+    levels: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    limit: int | None = Field(default=None, ge=1)
+
+    def differences(self, other: BenchOptions) -> list[str]:
+        """Names of the settings that `other` has otherwise, with its values."""
+        return _differences("", self.model_dump(mode="json"), other.model_dump(mode="json"))
+
+
+def _differences(prefix: str, mine: dict[str, object], theirs: dict[str, object]) -> list[str]:
+    found = []
+    for key, value in mine.items():
+        other = theirs.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            found += _differences(f"{prefix}{key}.", value, other)
+        elif value != other:
+            found.append(f"{prefix}{key} {other} instead of {value}")
+    return found
+
+
+def check(options: BenchOptions) -> None:
+    """Raises UsageError for what a suite doesn't offer."""
+    if options.run.parallel > 1:
+        raise UsageError("A benchmark plays one agent on each task", "Leave out --parallel")
+
+
+def default_jobs(device: Device) -> int:
+    """How many tasks are at work at once: on a GPU as many as keep it busy while others compile; on the CPU, where each
+    would be the other's foreign load, one for eight cores."""
+    cores = len(os.sched_getaffinity(0))
+    most = cores // 2 if device is Device.CUDA else cores // 8
+    return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
+
+
+def needed_bytes(problem: Problem, device: Device) -> int:
+    """Of the device's memory, for as long as the task is open."""
+    peak = problem.peak_bytes or _USUAL_PEAK[device]
+    return _COPIES * peak + (_CONTEXTS if device is Device.CUDA else _HOST[device])
+
+
+def capacity_bytes(device: Device) -> int:
+    """Of the device's memory, for all tasks that are open."""
+    gpus: Sequence[object] = read_stack().gpus
+    if device is Device.CPU or not gpus:
+        return host_bytes()
+    mib = read_stack().gpus[0].memory_mib or 16384
+    return max(int(0.9 * (mib << 20)) - _RINGS, int(0.5 * (mib << 20)))
+
+
+def host_bytes() -> int:
+    """Nine tenths of what this machine has left."""
+    with open("/proc/meminfo") as stream:
+        for line in stream:
+            if line.startswith("MemAvailable:"):
+                return int(int(line.split()[1]) * 1024 * 0.9)
+    return 8 * _GIB

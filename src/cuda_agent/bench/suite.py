@@ -1,0 +1,168 @@
+"""The tasks of a suite, from wherever they lie: a folder in KernelBench's layout, a data set of ours, a Hugging Face
+data set, task files. Nothing of them is executed, and a task that is no good is a task all the same: its result says
+so."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.compose.run import CANDIDATES_FILE
+from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
+from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
+from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_parquet, read_sources
+from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.tasks.store import read_lines
+
+_LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
+#: of a task's id, which names a folder.
+_LONGEST = 100
+#: all tasks, read back when the run is taken up again.
+SUITE_FILE = "suite.jsonl"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One task, as it stands in the suite and as it is judged. `peak_bytes`: memory of an eager call on the device,
+    where somebody has measured it."""
+
+    entry: SuiteTask
+    task: Task
+    peak_bytes: int | None = None
+
+
+def read_suite(places: Sequence[str]) -> list[Problem]:
+    """All tasks of all places, in order, each id once. Raises UsageError where there is none, StoreError where
+    something can't be read."""
+    found: list[Problem] = []
+    for place in places:
+        found += _read(place)
+    if not found:
+        raise UsageError(f"{' '.join(places)} holds no task", "Give a folder of task files, or a data set")
+    return _unique(found)
+
+
+def select(
+    problems: Sequence[Problem], *, levels: Sequence[str] = (), ids: Sequence[str] = (), limit: int | None = None
+) -> list[Problem]:
+    """Those of the levels, of them those that an id or pattern names, of them the first ones. A number names the tasks
+    whose file begins with it. Raises UsageError where nothing fits."""
+    chosen = list(problems)
+    if levels:
+        known = sorted({p.entry.level for p in problems if p.entry.level is not None})
+        unknown = [level for level in levels if level not in known]
+        if unknown:
+            has = f"it has {', '.join(known)}" if known else "its tasks have no level"
+            raise UsageError(f"The suite has no level {', '.join(unknown)}", f"Choose others: {has}")
+        chosen = [p for p in chosen if p.entry.level in levels]
+    if ids:
+        missing = [wanted for wanted in ids if not any(_is_named(p, wanted) for p in chosen)]
+        if missing:
+            raise UsageError(
+                f"No task is named {', '.join(missing)}", "An id is a file's name, its number or a pattern"
+            )
+        chosen = [p for p in chosen if any(_is_named(p, wanted) for wanted in ids)]
+    return chosen[:limit]
+
+
+def _is_named(problem: Problem, wanted: str) -> bool:
+    entry = problem.entry
+    if wanted.isdigit():
+        number = re.match(r"\d+", entry.name)
+        return entry.id == wanted or (number is not None and int(number.group()) == int(wanted))
+    return any(fnmatch.fnmatchcase(word, wanted) for word in (entry.id, entry.name, entry.key))
+
+
+def _read(place: str) -> list[Problem]:
+    path = Path(place).expanduser()
+    if not path.exists():
+        return _hub(place)
+    if path.is_dir() and (path / CANDIDATES_FILE).exists():
+        measured = measured_on(path)
+        by_key = measured.by_key if measured is not None else {}
+        return [_composed(task, by_key.get(task.task.key)) for task in passing(read_tasks(path), measured)]
+    if path.is_dir() and exported(path):
+        tasks, by_key = read_exported(path)
+        return [_composed(task, by_key.get(task.task.key)) for task in tasks]
+    if path.suffix == ".parquet" and all(name in read_parquet(path).column_names for name in PUBLISHED):
+        peaks = _peaks(path)
+        return [replace(_composed(task, None), peak_bytes=peaks.get(task.task.name)) for task in read_published(path)]
+    if path.suffix == ".jsonl":
+        return _lines(path)
+    return [_source(source) for source in read_sources(path) if not Path(source.name).name.startswith("_")]
+
+
+def _hub(name: str) -> list[Problem]:
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) is None:
+        raise UsageError(f"No such suite: {name}", "Give a folder, a file, or a data set's name on Hugging Face")
+    return [_source(source, origin=name) for source in read_hub(name)]
+
+
+def _lines(path: Path) -> list[Problem]:
+    """Composed tasks, or tasks alone."""
+    try:
+        return [_composed(task, None) for task in read_lines(path, DatasetTask)]
+    except StoreError as error:
+        try:
+            return [problem_of(task) for task in read_lines(path, Task)]
+        except StoreError:
+            raise error from None
+
+
+def _peaks(path: Path) -> dict[str, int]:
+    table = read_parquet(path)
+    if "peak_memory_bytes" not in table.column_names or "name" not in table.column_names:
+        return {}
+    rows = zip(table.column("name").to_pylist(), table.column("peak_memory_bytes").to_pylist(), strict=True)
+    return {str(name): int(peak) for name, peak in rows if peak is not None}
+
+
+def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
+    problem = problem_of(composed.task, operators=composed.ops)
+    return replace(problem, peak_bytes=measured.peak_memory_bytes if measured is not None else None)
+
+
+def _source(source: Source, origin: str = "file") -> Problem:
+    """A folder's file is named by its path, a data set's row by its split and title."""
+    where, _, title = source.name.rpartition(": ")
+    found = _LEVEL.search(source.name.replace("_", " "))
+    name = re.sub(r"\W+", "_", title or Path(where).name).strip("_") if title and where else Path(source.name).stem
+    task = Task(name=name or "task", source=source.text, origin=origin)
+    return problem_of(task, level=found.group(1) if found is not None else None)
+
+
+def problem_of(task: Task, *, level: str | None = None, operators: Sequence[str] = ()) -> Problem:
+    """A task as part of a suite."""
+    word = re.sub(r"[^A-Za-z0-9._-]+", "_", task.name).strip("._") or "task"
+    entry = SuiteTask(
+        id=(f"level{level}-{word}" if level is not None else word)[:_LONGEST],
+        name=task.name,
+        key=task.key,
+        level=level,
+        origin=task.origin,
+        operators=tuple(operators) or task.operators,
+    )
+    return Problem(entry, task)
+
+
+def _unique(problems: Iterable[Problem]) -> list[Problem]:
+    """Ids made different by a number; a task that comes twice under one name stands once."""
+    taken: dict[str, str] = {}
+    unique: list[Problem] = []
+    for problem in problems:
+        entry, number = problem.entry, 1
+        name = entry.id
+        if taken.get(name) == entry.key:
+            continue
+        while name in taken:
+            number += 1
+            name = f"{entry.id}-{number}"
+        taken[name] = entry.key
+        unique.append(replace(problem, entry=entry.model_copy(update={"id": name})))
+    return unique
