@@ -102,7 +102,8 @@ def apply(
 
     extraction = read_extraction(extracted)
     parts, notes = optimized(extraction, runs)
-    settings: dict[str, Any] = {"device": resolve_device(device.value), "precision": precision, "sandbox": sandbox.value}
+    settings: dict[str, Any] = {"device": resolve_device(device.value), "sandbox": sandbox.value}
+    settings["precision"] = precision
     if timing_budget is not None:
         settings["timing_budget_s"] = timing_budget
     with ProgressView(extraction.name) as view:

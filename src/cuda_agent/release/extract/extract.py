@@ -34,6 +34,8 @@ _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 1 << 20
 _POLL_S = 0.05
 _MOST_BYTES = 64 << 20
+#: idle threads don't spin on the cores of others; there is no network in the sandbox.
+_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "HF_HUB_OFFLINE": "1"}
 
 Say = Callable[[str, str], None]
 
@@ -41,7 +43,7 @@ Say = Callable[[str, str], None]
 class _FoundTask(Record):
     """A task as the sandboxed process tells it."""
 
-    name: str = Field(pattern=r"\A[A-Za-z_]\w*\Z", max_length=200)
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
     source: str
     kind: str
     origin: str
@@ -147,7 +149,7 @@ def _taken_apart(
             scratch=scratch,
             level=level,
             readable=(folder, _PACKAGES, *whole.folders, *readable, *map(Path, compiled.values())),
-            environment=compiled | own | {"HF_HUB_OFFLINE": "1"},
+            environment=compiled | own | _ENVIRONMENT,
             gpu=device is Device.CUDA,
             limits=Limits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=4096),
         )
