@@ -117,7 +117,8 @@ def prompt_text(opening: Opening) -> str:
         steps = [f"{s.kind} {s.tunable}:{plan.tunables[s.tunable]}" if s.tunable else s.kind for s in plan.steps]
         plans.append(f"{number} {plan.name} {' '.join(steps)}")
     head = f"{opening.device.value} {opening.precision.value}"
-    return f"{TASK}{head}\n{_graph_text(opening.graph())}\n{PLANS}" + "\n".join(plans)
+    end = f"\n{opening.turns} left"
+    return f"{TASK}{head}\n{_graph_text(opening.graph())}\n{PLANS}" + "\n".join(plans) + end
 
 
 def answer_text(calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:

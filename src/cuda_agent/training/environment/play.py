@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 from pydantic import Field
 
@@ -17,15 +16,16 @@ from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.rollout import Rollout
-from cuda_agent.training.episodes import Episode, Generate
+from cuda_agent.training.episodes import Episode, Generate, Generated
+
+#: the episodes that are being played -> what the policy adds to each.
+Answer = Callable[[Sequence[Rollout]], list[Generated]]
 
 
 class Limits(Configuration):
     """How episodes are played and paid."""
 
     baseline: Baseline = Baseline.MATCHED
-    #: `speedup` pays the ratio itself, as the paper's ablation does.
-    paid: Literal["milestone", "speedup"] = "milestone"
     #: workspaces whose tools run at a time; timing itself is one at a time on a device.
     threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
     #: episodes that are open at once.
@@ -51,32 +51,38 @@ class ToolEnvironment:
 
     def rollout(self, task: Task) -> Rollout:
         """One episode, to be opened, played and closed by whoever asks: what another engine's agent loop drives."""
-        return Rollout(
-            task, self.dialogue, self.settings, self.judges, baseline=self.limits.baseline, paid=self.limits.paid
-        )
+        return Rollout(task, self.dialogue, self.settings, self.judges, baseline=self.limits.baseline)
 
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
         """As `episodes.Environment.play`. A failure of the judge alone leaves the reward of its episode unknown."""
+
+        def answer(playing: Sequence[Rollout]) -> list[Generated]:
+            return generate([rollout.context for rollout in playing])
+
+        return self.play_by(tasks, answer, seed=seed, policy_version=policy_version)
+
+    def play_by(self, tasks: Sequence[Task], answer: Answer, *, seed: int, policy_version: int = 0) -> list[Episode]:
+        """The same for players that know more than the context, such as the author of transcripts."""
         found: list[Episode] = []
         for start in range(0, len(tasks), self.limits.at_once):
             part = tasks[start : start + self.limits.at_once]
-            found += self._part(part, generate, seed=seed, policy_version=policy_version)
+            found += self._part(part, answer, seed=seed + start, policy_version=policy_version)
         asked, known = sum(e.evaluations for e in found), sum(e.memoised for e in found)
         if asked:
             self._progress(f"{len(found)} episodes, {asked} verdicts, {known / asked:.0%} of them known")
         return found
 
-    def _part(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int) -> list[Episode]:
+    def _part(self, tasks: Sequence[Task], answer: Answer, *, seed: int, policy_version: int) -> list[Episode]:
         rollouts = [self.rollout(task) for task in tasks]
         with ThreadPoolExecutor(self._threads, thread_name_prefix="episode") as threads:
             try:
                 list(threads.map(Rollout.open, rollouts))
                 while playing := [rollout for rollout in rollouts if not rollout.ended]:
                     begun = time.monotonic()
-                    answers = generate([rollout.context for rollout in playing])
+                    answers = answer(playing)
                     each = (time.monotonic() - begun) / len(playing)
-                    for rollout, answer in zip(playing, answers, strict=True):
-                        rollout.take(answer)
+                    for rollout, own in zip(playing, answers, strict=True):
+                        rollout.take(own)
                         rollout.generate_s += each
                     list(threads.map(_act, playing))
                 return [
@@ -91,5 +97,7 @@ def _act(rollout: Rollout) -> None:
     """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the stage."""
     try:
         rollout.act()
+        if rollout.ended:
+            rollout.settle()
     except (TaskError, WorkerError, DeviceError):
         rollout.fail()

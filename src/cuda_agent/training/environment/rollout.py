@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Context
-from cuda_agent.agent.files import WorkspaceFiles
+from cuda_agent.agent.files import Refusal, WorkspaceFiles
 from cuda_agent.agent.shell import Shell, open_shell
+from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.core.enums import Baseline, Milestone, Verdict
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
 from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode, Generated
 from cuda_agent.workspace import layout
 
-#: `milestone`: the paper's reward. `speedup`: time of the matched baseline / own time, for the ablation.
-REWARDS = ("milestone", "speedup")
 _NAMES = frozenset(tool.name for tool in ALL)
 
 
@@ -36,7 +36,6 @@ class Rollout:
     settings: DialogueSettings
     judges: Judges
     baseline: Baseline = Baseline.MATCHED
-    paid: str = "milestone"
     ended: bool = False
     truncated: bool = False
     generate_s: float = 0.0
@@ -143,12 +142,22 @@ class Rollout:
         self._counts["invalid_calls"] += calls == 0
 
     def _digest(self) -> str:
-        try:
+        with suppress(UsageError):
             return self._context.workspace.snapshot().digest
-        except Exception:  # noqa: BLE001 - the judge says what is wrong with it; here it only needs a name
-            return "?"
+        return "?"
 
     # ------------------------------------------------------------ its end
+
+    def settle(self) -> None:
+        """Where no candidate passed, what stands in the workspace is judged, if it wasn't. Raises CudaAgentError."""
+        best = self._context.best
+        if best.passed or self._failed:
+            return
+        with suppress(Refusal):
+            candidate = snapshot(self._context)
+            if best.candidate is None or best.candidate.digest != candidate.digest:
+                with judging(self._context):
+                    best.offer(candidate, self.session.evaluate(candidate, stop="decided"))
 
     def fail(self) -> None:
         """The judge failed: the episode has no reward."""
@@ -194,8 +203,6 @@ class Rollout:
         if best is None:
             return -1.0, Milestone.FAILED
         paid = reward(best, self.baseline)
-        if self.paid == "speedup":
-            return matched_ratio(best) or 0.0, paid.milestone
         return float(paid.value), paid.milestone
 
 

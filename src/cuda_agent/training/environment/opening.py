@@ -1,0 +1,112 @@
+"""An environment from its configuration and a checkpoint's dialogue: what every stage opens before it plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.agent.trained.dialogue import DialogueSettings, load_dialogue
+from cuda_agent.core.config import Configuration, JudgeOptions
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
+from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.training.environment.judges import Judges, usable
+from cuda_agent.training.environment.play import Limits, ToolEnvironment
+
+HELD_OUT = "held_out"
+
+
+class EnvironmentOptions(Configuration):
+    """What is played. `tasks`: a file of data set tasks (JSON lines); those whose split is `held_out` are never trained
+    on."""
+
+    tasks: str
+    #: verdicts that are known; None: in the training's own folder. Trainings on the same stack may share it.
+    memo: str | None = None
+    #: settings of the judge besides its device.
+    judge: dict[str, Any] = Field(default_factory=dict)
+    play: Limits = Limits()
+    #: UUIDs or numbers of GPUs that judge; by default the first.
+    gpus: tuple[str, ...] = ()
+    #: tasks whose compiled baselines are kept ready at a time.
+    sessions: int = Field(default=6, ge=1)
+    #: of the tasks, only the first so many of each split; None: all.
+    most_tasks: int | None = Field(default=None, ge=1)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An open environment with its tasks by split."""
+
+    environment: ToolEnvironment
+    train: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+
+    @property
+    def judges(self) -> Judges:
+        return self.environment.judges
+
+
+def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
+    """(train, held out). Raises UsageError where the file isn't there or has none to train on, StoreError."""
+    path = Path(options.tasks)
+    if not path.is_file():
+        raise UsageError(f"No file of tasks: {path}", "Make one: cuda-agent pocket tasks; or give environment.tasks")
+    every = [line.task for line in store.read_lines(path, DatasetTask)]
+    train = [task for task in every if task.split != HELD_OUT][: options.most_tasks]
+    held = [task for task in every if task.split == HELD_OUT][: options.most_tasks]
+    if not train:
+        raise UsageError(f"{path} holds no task to train on", "Tasks to train on have another split than held_out")
+    return train, held
+
+
+@contextmanager
+def open_judges(
+    options: EnvironmentOptions, *, device: str, folder: Path, progress: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
+    """The judges and the tasks that have plans, by split; the others are named once as progress."""
+    judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
+    train, held = read_tasks(options)
+    memo = Path(options.memo) if options.memo is not None else folder / "memo"
+    with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions) as judges:
+        known, reasons = usable(judges, [*train, *held])
+        for name, reason in reasons.items():
+            progress(f"{name} is left out: {reason}")
+        keys = {task.key for task in known}
+        yield (
+            judges,
+            tuple(task for task in train if task.key in keys),
+            tuple(task for task in held if task.key in keys),
+        )
+
+
+@contextmanager
+def open_environment(
+    options: EnvironmentOptions,
+    checkpoint: Path,
+    *,
+    device: str,
+    folder: Path,
+    single_turn: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Iterator[Opened]:
+    """`checkpoint`: any of this training's, for its tokenizer and dialogue. `folder`: the training's own.
+    `single_turn`: everything is said at once, in one answer. Raises UsageError, StoreError, DeviceError."""
+    settings, dialogue = load_dialogue(checkpoint)
+    if single_turn:
+        settings = single(settings)
+    with open_judges(options, device=device, folder=folder, progress=progress) as (judges, train, held):
+        yield Opened(ToolEnvironment(judges, dialogue, settings, options.play, progress=progress), train, held)
+
+
+def single(settings: DialogueSettings) -> DialogueSettings:
+    """One turn, with room for as many calls as fit."""
+    room = min(settings.turn_tokens * settings.turns, settings.context_tokens)
+    return settings.model_copy(update={"turns": 1, "turn_tokens": room})
