@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import ProfileReport, Timing, Trajectory
 from cuda_agent.report.units import geometric_mean, microseconds, times
@@ -21,10 +22,10 @@ BASELINES = ("eager", "compile", "matched")
 
 @dataclass(frozen=True)
 class RunRow:
-    """One task of a suite: its trajectory, or the error that it ended with."""
+    """One task of a suite: its trajectory (or its result in a benchmark), or the error that it ended with."""
 
     task: str
-    trajectory: Trajectory | None = None
+    trajectory: Trajectory | BenchResult | None = None
     error: str = ""
 
     @property
