@@ -8,75 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
 
 from cuda_agent.bench.directory import read_results, stack_differences
 from cuda_agent.bench.metrics import BASELINES, estimate, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
+from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Timing
 
 #: of a stack: what differs between any two machines or moments, and changes no time of a kernel by itself.
 _HARMLESS = ("cuda_agent", "python")
-
-
-class Side(Record):
-    """One run. `differences`: what it has otherwise than the first one, of the stack and of how it was asked."""
-
-    directory: str
-    policy: str
-    commit: str | None
-    started: str
-    done: int
-    tasks: int
-    passed: int
-    stack_differences: tuple[str, ...] = ()
-    option_differences: tuple[str, ...] = ()
-
-
-class Cell(Record):
-    """One task in one run. `faster`: how many times as fast ours is as the first run's; above 1 faster. `verdict` of
-    the comparison: `faster` and `slower` where the intervals of both latencies don't overlap, `same` where they do,
-    `gained` and `lost` where only one passed, `neither`, or `missing` where a run hasn't done the task."""
-
-    result: str
-    latency_us: float | None = None
-    low_us: float | None = None
-    high_us: float | None = None
-    faster: float | None = None
-    comparison: str = "same"
-
-
-class Row(Record):
-    task: str
-    cells: tuple[Cell, ...]
-
-
-class Paired(Record):
-    """A later run against the first one. `ours`: geometric mean of first latency / this latency over tasks that passed
-    in both, with its interval by bootstrap over tasks. `speedups`: by baseline, geometric mean over all tasks of (this
-    run's speed-up / the first one's), failures as 1.0. Significant where the interval leaves out 1."""
-
-    tasks: int
-    both_passed: int
-    ours: Estimate
-    speedups: dict[str, Estimate]
-    comparisons: dict[str, int]
-
-
-class Comparison(StoredRecord):
-    """Runs side by side; the first is what the others are compared with."""
-
-    file_name = "comparison.json"
-    sides: tuple[Side, ...] = Field(min_length=2)
-    rows: tuple[Row, ...]
-    paired: tuple[Paired, ...]
-
-    @property
-    def same_stack(self) -> bool:
-        return not any(side.stack_differences for side in self.sides)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""Metrics of a benchmark run as a table: a row for each group and baseline."""
+
+from __future__ import annotations
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cuda_agent.core.bench import Estimate, Group, Metrics
+from cuda_agent.report.units import times
+
+_HEADERS = ("faster", "significantly", "≥ 5 %", "geomean, all", "geomean, correct", "median, all", "top tenth")
+
+
+def metrics_view(metrics: Metrics) -> RenderableType:
+    """The table, and a line on what is missing."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("group", overflow="fold")
+    for header in ("tasks", "passed"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("vs", no_wrap=True)
+    for header in _HEADERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    for group in metrics.groups:
+        _add_rows(table, group)
+    lines: list[RenderableType] = [table] if metrics.groups else [Text("no task is done")]
+    if metrics.groups:
+        lines.append(Text("rates are shares of all tasks; a failure counts 1.0 in means over all; 95 % by bootstrap"))
+    if metrics.done < metrics.tasks:
+        lines.append(Text(f"{metrics.done} of {metrics.tasks} tasks are done", style="yellow"))
+    return Lines(*lines)
+
+
+def _add_rows(table: Table, group: Group) -> None:
+    name = group.name if group.by == "all" else f"{group.by} {group.name}"
+    for index, against in enumerate(group.against):
+        first = (name, str(group.tasks), percent(group.passed)) if index == 0 else ("", "", "")
+        share = against.top_tenth_share
+        table.add_row(
+            *first,
+            against.baseline,
+            percent(against.faster),
+            percent(against.significantly_faster),
+            percent(against.faster_by_5_percent),
+            ratio(against.geomean_all),
+            ratio(against.geomean_correct),
+            ratio(against.median_all),
+            "—" if share is None else f"{share:.0%}",
+        )
+
+
+def percent(estimate: Estimate) -> str:
+    """`80 %`, and nothing of the interval: a share's is plain from the number of tasks."""
+    return "—" if estimate.value is None else f"{100 * estimate.value:.0f} %"
+
+
+def ratio(estimate: Estimate) -> str:
+    """`1.79× [1.52, 2.10]`."""
+    if estimate.value is None:
+        return "—"
+    if estimate.low is None or estimate.high is None:
+        return times(estimate.value)
+    return f"{times(estimate.value)} [{estimate.low:.2f}, {estimate.high:.2f}]"
