@@ -62,6 +62,8 @@ class Brief:
     limits: Limits
     tools: list[dict[str, Any]]
     graph: Callable[[], Graph]
+    #: of the task where several stand together: the name of its run directory.
+    id: str = ""
     #: a candidate that this run had, by its digest. Raises StoreError.
     candidate: Callable[[str], Candidate] = _no_candidate
     #: notice(text): one line for whoever watches.
@@ -71,21 +73,28 @@ class Brief:
 
 
 POLICIES = ("playbook", "llm")
+#: begins the name of the policy that takes others' kernels from a folder.
+FILES = "files:"
 
 #: what `optimize` also takes in place of a name.
 PolicyMaker = Callable[[Brief], Policy]
 
 
 def policy_name(policy: str | PolicyMaker) -> str:
-    """The name that records hold: that of a trained checkpoint is its folder's path. Raises UsageError for the name of
-    no policy."""
+    """The name that records hold: that of a trained checkpoint is its folder's path, and `files:` has its folder's.
+    Raises UsageError for the name of no policy."""
     if not isinstance(policy, str):
         return str(getattr(policy, "name", None) or getattr(policy, "__name__", "custom"))
     if policy in POLICIES:
         return policy
+    if policy.startswith(FILES):
+        folder = Path(policy.removeprefix(FILES))
+        if policy == FILES or not folder.is_dir():
+            raise UsageError(f"{folder} is no folder of kernels", "Give files:DIR, with a folder for each task in DIR")
+        return f"{FILES}{folder.resolve()}"
     if Path(policy).is_dir():
         return str(Path(policy).resolve())
-    known = f"Choose one of: {', '.join(POLICIES)}; or give the folder of a trained checkpoint"
+    known = f"Choose one of: {', '.join(POLICIES)}, files:DIR; or give the folder of a trained checkpoint"
     raise UsageError(f"No policy {policy!r}", known)
 
 
@@ -98,6 +107,10 @@ def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
         from cuda_agent.agent.policies.llm import LanguageModelPolicy
 
         return LanguageModelPolicy(brief)
+    if name.startswith(FILES):
+        from cuda_agent.agent.policies.files import FilesPolicy
+
+        return FilesPolicy(brief, Path(name.removeprefix(FILES)))
     if name not in POLICIES:
         from cuda_agent.agent.policies.checkpoint import CheckpointPolicy
 

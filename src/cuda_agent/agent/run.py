@@ -226,6 +226,7 @@ class Run:
             limits=self.options.limits,
             tools=tools.schemas(),
             graph=session.graph,
+            id=self.directory.path.name,
             candidate=Store(self.directory.path).candidate,
             notice=lambda text: self.progress("model", text),
             llm=self.options.llm,

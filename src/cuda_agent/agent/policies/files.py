@@ -1,0 +1,95 @@
+"""Kernels that others wrote, as a policy: `files:DIR` writes what DIR holds for a task, and has it judged like any
+other.
+
+DIR/ID or DIR/NAME (a benchmark's id of the task, or its name) is a folder like a workspace: `model_new.py` and
+`kernels/`; or a run directory, whose `workspace/` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import PolicyError, UsageError
+from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
+from cuda_agent.workspace.layout import Workspace
+
+#: profiles, where foreign load makes the timing void.
+_ATTEMPTS = 2
+
+
+class FilesPolicy:
+    """Write → compile → verify → profile → finish. What it does next follows from the turns alone."""
+
+    def __init__(self, brief: Brief, folder: Path) -> None:
+        self.name = f"files:{folder}"
+        self._brief = brief
+        self._folder = folder
+
+    def next(self, history: Sequence[Turn]) -> PolicyMove:
+        """Raises PolicyError when it has finished."""
+        if not history:
+            return self._begin()
+        last = history[-1]
+        tools = [call.tool for call in last.calls]
+        failed = next((pair for pair in zip(last.calls, last.results, strict=False) if not pair[1].ok), None)
+        if "Finish" in tools:
+            raise PolicyError("There is nothing left to do", "Start a new run")
+        if failed is not None and not (tools == ["Profile"] and self._is_void(history)):
+            return self._finish(history, f"{failed[0].tool}: {_first_line(failed[1])}", "gave_up")
+        following = {"Write": "Compile", "Compile": "Verify", "Verify": "Profile", "Profile": "Profile"}[tools[0]]
+        if tools == ["Profile"] and failed is None:
+            return self._finish(history, f"{last.results[0].data.get('latency_us', 0.0):,.1f} us", "finished")
+        arguments = {"precise": True} if following == "Profile" else {}
+        return PolicyMove(calls=(self._call(history, following, **arguments),))
+
+    def _begin(self) -> PolicyMove:
+        try:
+            found = self._found()
+        except UsageError as error:
+            return self._finish((), f"{error}", "gave_up")
+        if found is None:
+            wanted = " or ".join(dict.fromkeys(filter(None, (self._brief.id, self._brief.task.name))))
+            return self._finish((), f"{self._folder} holds no folder {wanted}: no kernel for this task", "gave_up")
+        where, candidate = found
+        if "model_new.py" not in candidate.files:
+            return self._finish((), f"{where} holds no model_new.py", "gave_up")
+        calls = [
+            ToolCall(id=f"call-{number}", tool="Write", arguments={"path": path, "content": text})
+            for number, (path, text) in enumerate(sorted(candidate.files.items()), start=1)
+        ]
+        return PolicyMove(message=f"Kernels from {where}.", calls=tuple(calls))
+
+    def _found(self) -> tuple[Path, Candidate] | None:
+        """Raises UsageError where what is there is no candidate."""
+        root = self._folder.resolve()
+        for name in filter(None, (self._brief.id, self._brief.task.name)):
+            folder = root / name
+            # A task's name is its author's.
+            if folder.parent != root or not folder.is_dir():
+                continue
+            inside = folder / "workspace"
+            place = inside if inside.is_dir() and not (folder / "model_new.py").exists() else folder
+            options = JudgeOptions(device=self._brief.device)
+            return place, Workspace(place.resolve(), self._brief.task, options).snapshot()
+        return None
+
+    def _is_void(self, history: Sequence[Turn]) -> bool:
+        """Whether the last profile may be tried again."""
+        profiles = [turn for turn in history if turn.calls and turn.calls[0].tool == "Profile"]
+        verdict = profiles[-1].results[0].data.get("verdict")
+        return verdict == Verdict.TIMING_VOID.value and len(profiles) < _ATTEMPTS
+
+    def _finish(self, history: Sequence[Turn], message: str, outcome: str) -> PolicyMove:
+        return PolicyMove(calls=(self._call(history, "Finish", message=message, outcome=outcome),))
+
+    def _call(self, history: Sequence[Turn], tool: str, **arguments: Any) -> ToolCall:
+        return ToolCall(id=f"call-{1 + sum(len(turn.calls) for turn in history)}", tool=tool, arguments=arguments)
+
+
+def _first_line(result: ToolResult) -> str:
+    return next((line for line in result.text.splitlines() if line.strip()), "no reason given")
