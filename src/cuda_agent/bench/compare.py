@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cuda_agent.bench.directory import read_results, stack_differences
+from cuda_agent.bench.directory import machine_differences, read_results, stack_differences
 from cuda_agent.bench.metrics import BASELINES, estimate, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
@@ -56,8 +56,9 @@ def _read(directory: Path) -> _Run:
 def _side(run: _Run, first: _Run) -> Side:
     before, after = first.manifest, run.manifest
     stack = [said for said in stack_differences(before.stack, after.stack) if said.split()[0] not in _HARMLESS]
+    notes = machine_differences(before.stack, after.stack)
     for resumed in after.resumed:
-        stack += [f"since it was taken up: {change}" for change in resumed.changes if not change.startswith("commit")]
+        notes += [f"since it was taken up: {change}" for change in resumed.changes]
     return Side(
         directory=str(run.directory),
         policy=after.policy,
@@ -68,6 +69,7 @@ def _side(run: _Run, first: _Run) -> Side:
         passed=sum(verdict_of(result) == Verdict.PASSED.value for result in run.results.values()),
         stack_differences=tuple(stack),
         option_differences=tuple(_differences("", before.configuration, after.configuration)),
+        notes=tuple(notes),
     )
 
 

@@ -89,7 +89,7 @@ class BenchDirectory:
 
     def write_resumption(self, manifest: BenchManifest, done: int) -> tuple[BenchManifest, list[str]]:
         """Notes that it goes on, after `done` tasks; what is another stack than it was begun on. Raises StoreError."""
-        changes = stack_differences(manifest.stack, read_stack())
+        changes = stack_differences(manifest.stack, read_stack()) + machine_differences(manifest.stack, read_stack())
         if current_commit() != manifest.commit:
             changes.append(f"commit {current_commit()}, was {manifest.commit}")
         entry = Resumption(started=now(), turns=done, changes=tuple(changes))
@@ -129,12 +129,23 @@ def read_results(directory: Path) -> list[BenchResult]:
 
 
 def stack_differences(one: Stack, other: Stack) -> list[str]:
-    """What the second stack has otherwise: `torch 2.13.0, was 2.11.0`."""
+    """What the second stack has otherwise: `torch 2.13.0, was 2.11.0`. GPUs by their kind, not which one it is."""
     found = []
     for name in Stack.model_fields:
         before, after = getattr(one, name), getattr(other, name)
         if name == "gpus":
-            before, after = (", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in gpus) for gpus in (before, after))
+            before, after = (", ".join(gpu.name for gpu in gpus) for gpus in (before, after))
         if before != after:
             found.append(f"{name} {after or 'none'}, was {before or 'none'}")
     return found
+
+
+def machine_differences(one: Stack, other: Stack) -> list[str]:
+    """Another GPU of the same kind, or the same one with other limits."""
+    pairs = zip(one.gpus, other.gpus, strict=False)
+    return [
+        f"GPU {name} {getattr(after, name)}, was {getattr(before, name)}"
+        for before, after in pairs
+        for name in type(after).model_fields
+        if name != "name" and getattr(before, name) != getattr(after, name)
+    ]

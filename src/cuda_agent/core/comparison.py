@@ -13,7 +13,9 @@ Compared = Literal["faster", "slower", "same", "gained", "lost", "neither", "mis
 
 
 class Side(Record):
-    """One run. `differences`: what it has otherwise than the first one, of the stack and of how it was asked."""
+    """One run. `stack_differences`: what its stack has otherwise than the first one's, so that times may not be
+    compared; `option_differences`: how it was asked otherwise; `notes`: what else differs, such as another GPU of the
+    same kind."""
 
     directory: str
     policy: str
@@ -24,6 +26,7 @@ class Side(Record):
     passed: int
     stack_differences: tuple[str, ...] = ()
     option_differences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Cell(Record):
