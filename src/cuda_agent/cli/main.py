@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from cuda_agent.cli import audit, doctor, extract, init, judge, mcp, optimize, replay, report, resume, show
+from cuda_agent.cli.bench import command as bench
+from cuda_agent.cli.compare import command as compare
 from cuda_agent.cli.errors import report as report_error
 from cuda_agent.cli.output import emit
 from cuda_agent.cli.tasks import app as tasks
@@ -39,6 +41,8 @@ app.command("report")(report.command)
 app.command("audit")(audit.command)
 app.command("extract")(extract.extract)
 app.command("apply")(extract.apply)
+app.command("bench")(bench)
+app.command("compare")(compare)
 app.command("init")(init.command)
 app.command("judge")(judge.command)
 app.command("mcp")(mcp.command)
