@@ -47,6 +47,14 @@ def test_each_rule_has_its_finding(tmp_path: Path) -> None:
     assert good.graph_hash and good.graph_operators and good.peak_memory_bytes
 
 
+def test_a_run_whose_time_is_over_begins_nothing(tmp_path: Path) -> None:
+    write_candidates(tmp_path, GOOD)
+    options = FilterOptions.parse(_OPTIONS)
+    done = filter_folder(tmp_path, options, lambda _text: None, stop_after_s=0.0)
+    assert (done.asked, done.waiting, done.passed) == (0, len(GOOD), 0)
+    assert not by_name(tmp_path)
+
+
 def test_hostile_tasks_end_and_the_rest_goes_on(tmp_path: Path) -> None:
     write_candidates(tmp_path, {**HOSTILE, "last": "return torch.tanh(x)"})
     run(tmp_path)

@@ -85,11 +85,14 @@ class LeftOut(Record):
 
 
 class Cost(Record):
-    """Of one forward pass in eager. `predicted_us` on the stack for which it was composed."""
+    """Of one forward pass in eager. `predicted_us` on the stack for which it was composed, `parts_us` of each operator;
+    `held_bytes`: inputs, weights and every operator's outputs, were nothing freed."""
 
     flops: float
     bytes: float
     predicted_us: float
+    parts_us: tuple[float, ...] = ()
+    held_bytes: int = 0
 
 
 class DatasetTask(StoredRecord):

@@ -28,6 +28,10 @@ def command(
     limit_s: Annotated[
         float, typer.Option("--limit-s", metavar="SECONDS", help="What one task may take in either pass.")
     ] = 90.0,
+    stop_after_s: Annotated[
+        float | None,
+        typer.Option("--stop-after-s", metavar="SECONDS", min=1, help="Begin no more tasks after so long."),
+    ] = None,
     memory_mib: Annotated[
         int, typer.Option("--memory-mib", min=1, help="Most that one eager call may hold, weights and inputs included.")
     ] = 32768,
@@ -48,7 +52,9 @@ def command(
     options = FilterOptions.parse(values)
     part = None if shard is None else Shard.parse(shard)
     with ProgressView("tasks filter") as view:
-        done = filter_folder(directory, options, lambda text: view("filter", text), limit=limit, shard=part)
+        done = filter_folder(
+            directory, options, lambda text: view("filter", text), limit=limit, shard=part, stop_after_s=stop_after_s
+        )
     flow = write_funnel(directory, read_candidates(directory), read_measured(done.path).by_key)
     if as_json:
         emit(json.dumps(_summary(done), indent=1))
@@ -65,7 +71,9 @@ def _summary(done: Filtered) -> dict[str, Any]:
         "passed": done.passed,
         "findings": done.findings,
         "left": done.left,
+        "waiting": done.waiting,
         "seconds": {name: round(value, 1) for name, value in done.seconds.items()},
+        "steps_s": done.steps_s,
         "a_minute": None if done.a_minute is None else round(done.a_minute, 1),
     }
 
@@ -75,5 +83,9 @@ def _tell(done: Filtered, funnel: Funnel) -> None:
         say(f"{stage.rule:<14}{stage.asked:>7} asked {stage.broke:>6} broke it")
     for name, reason in done.left.items():
         say(f"{name}: not timed: {reason}")
+    if done.steps_s:
+        say("seconds a task: " + ", ".join(f"{name} {value:.2f}" for name, value in done.steps_s.items()))
+    if done.waiting:
+        say(f"{done.waiting} wait for the next run")
     rate = "" if done.a_minute is None else f", {done.a_minute:.0f} a minute"
     say(f"{done.passed} of {done.asked} passed{rate}; {done.known} were known: {done.path}")

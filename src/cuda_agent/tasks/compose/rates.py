@@ -49,10 +49,13 @@ class Rates(Record):
 
     def cost(self, steps: Sequence[Step]) -> Cost:
         """Of a whole chain."""
+        parts_us = tuple(self.predict_us(step) for step in steps)
         return Cost(
             flops=sum(step.flops for step in steps),
             bytes=sum(step.moved for step in steps),
-            predicted_us=sum(self.predict_us(step) for step in steps),
+            predicted_us=sum(parts_us),
+            parts_us=tuple(round(part, 1) for part in parts_us),
+            held_bytes=memory_bytes(steps),
         )
 
 

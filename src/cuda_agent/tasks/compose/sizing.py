@@ -10,7 +10,7 @@ from cuda_agent.core.record import Record
 from cuda_agent.tasks.compose import sizes as natural
 from cuda_agent.tasks.compose.chain import Plan, Step, solve
 from cuda_agent.tasks.compose.layouts import Unsolvable
-from cuda_agent.tasks.compose.rates import H200, Rates, memory_bytes
+from cuda_agent.tasks.compose.rates import H200, Rates
 from cuda_agent.tasks.records import Cost
 
 _CLOSE = 1.25
@@ -61,7 +61,8 @@ def fit(plan: Plan, target: Target, wanted_us: float, rng: random.Random, *, str
     best: Sized | None = None
     for turn in range(_TURNS):
         steps = solve(plan, sizes)
-        cost, room = target.rates.cost(steps), target.memory_gb * 1e9 / memory_bytes(steps)
+        cost = target.rates.cost(steps)
+        room = target.memory_gb * 1e9 / cost.held_bytes
         if turn == 0:
             if strict and cost.predicted_us * room < wanted_us:
                 raise Unsolvable("memory doesn't let it take so long")

@@ -7,6 +7,7 @@ import os
 import queue
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ _SHARE = 4
 _ZYGOTE_MIB = 3072
 #: times of one task that may be void before it is left for another run.
 _MOST_VOID = 3
+#: what is in flight may take so long when the time is over.
+_GRACE_S = 10.0
+#: of what a task holds, for what its checks hold beside it: answers of several draws, and one in float64.
+_CHECK_TIMES = 3.5
 _LOST_IN_A_ROW = 5
 
 Item = TypeVar("Item")
@@ -55,11 +60,36 @@ class Void:
     reason: str
 
 
+class Memory:
+    """The device's memory among tasks that are checked at a time, by what each is predicted to hold: one that would
+    run short beside the others waits, which costs less than to fail and be asked again."""
+
+    def __init__(self, device_bytes: int) -> None:
+        self._total, self._held = device_bytes, 0
+        self._door, self._changed = threading.Lock(), threading.Condition()
+
+    @contextlib.contextmanager
+    def share(self, task: DatasetTask) -> Iterator[None]:
+        """Waits in turn, for all of it where more is asked for."""
+        held = task.cost.held_bytes if task.cost is not None else 0
+        part = min(int(_CHECK_TIMES * held), self._total)
+        with self._door, self._changed:
+            self._changed.wait_for(lambda: self._held + part <= self._total)
+            self._held += part
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= part
+                self._changed.notify_all()
+
+
 class Passes:
     """A context manager; nothing of what it started is left after it."""
 
-    def __init__(self, options: FilterOptions, say: Callable[[str], None]) -> None:
-        self._options, self._say = options, say
+    def __init__(self, options: FilterOptions, say: Callable[[str], None], until: float | None = None) -> None:
+        """`until`: when no more tasks are begun, on the monotonic clock."""
+        self._options, self._say, self._until = options, say, until
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Passes:
@@ -77,11 +107,16 @@ class Passes:
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
 
+    @property
+    def over(self) -> bool:
+        """Whether its time is over."""
+        return self._until is not None and time.monotonic() >= self._until
+
     # ------------------------------------------------------------ pass 1
 
     def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
-        """Every task's result, in any order. What fails beside others for lack of time or memory is tried again with
-        fewer of them, so that nobody's finding depends on its neighbours."""
+        """Every task's result, in any order, of as many as there is time for. What fails beside others for lack of
+        time or memory is tried again with fewer of them, so that nobody's finding depends on its neighbours."""
         count = self._options.worker_count()
         counts = [count] + ([count // _SHARE] if count >= 2 * _SHARE else []) + ([1] if count > 1 else [])
         left = list(tasks)
@@ -96,16 +131,20 @@ class Passes:
                 else:
                     unfit.append(result.task)
             left = unfit
+            if self.over:
+                return
             if left:
                 self._say(f"{len(left)} tasks ran short of time or memory; again, {counts[position + 1]} at a time")
 
     def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
         options = self._fitting_options(at_a_time)
         room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time))
+        memory = Memory(room.device_bytes)
 
         def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:
             try:
-                return check(zygote, task, options, room)
+                with memory.share(task):
+                    return check(zygote, task, options, room)
             except Failure as failure:
                 return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
 
@@ -151,10 +190,14 @@ class Passes:
         settings = WorkerSettings(self._options.device, self._level, self._memory_mib(at_a_time), hidden)
         return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
 
+    def _patience(self) -> float | None:
+        """Seconds for which a result is waited for."""
+        return None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
+
     def _run(
         self, items: Sequence[Item], at_a_time: int, job: Callable[[Zygote, Item], Result], *, warm: bool = True
     ) -> Iterator[Result]:
-        """What `job` returns for every item, as it comes. Raises what it raises."""
+        """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -162,17 +205,25 @@ class Passes:
         supply = self._supply(at_a_time)
         zygotes = [Zygote(lambda: supply.start("zygote"), warm=warm) for _ in range(min(at_a_time, len(items)))]
         threads = [
-            threading.Thread(target=_drive, args=(zygote, waiting, job, results), name="filter", daemon=True)
+            threading.Thread(target=_drive, args=(zygote, waiting, job, results, self._until), daemon=True)
             for zygote in zygotes
         ]
         try:
             for thread in threads:
                 thread.start()
-            for _ in range(len(items)):
-                result, error = results.get()
+            decided, running = 0, len(threads)
+            while decided < len(items) and running:
+                try:
+                    result, error = results.get(timeout=self._patience())
+                except queue.Empty:
+                    self._say("time is over; what is in flight is asked again in the next run")
+                    return
                 if error is not None:
                     raise error
-                assert result is not None
+                if result is None:
+                    running -= 1
+                    continue
+                decided += 1
                 yield result
         finally:
             with contextlib.suppress(queue.Empty):
@@ -190,14 +241,18 @@ def _drive(
     waiting: queue.SimpleQueue[Item],
     job: Callable[[Zygote, Item], Result],
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
+    until: float | None,
 ) -> None:
-    """One thread: takes items until none is left. A zygote that dies is started again; one that doesn't start any more
-    ends the run."""
+    """One thread: takes items until none is left or its time is over, and says so with an empty result. A zygote that
+    dies is started again; one that doesn't start any more ends the run."""
     lost = 0
     while True:
         try:
             item = waiting.get_nowait()
         except queue.Empty:
+            item = None
+        if item is None or (until is not None and time.monotonic() >= until):
+            results.put((None, None))
             return
         while True:
             try:

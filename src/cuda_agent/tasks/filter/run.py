@@ -14,12 +14,14 @@ from cuda_agent.tasks.filter.measurements import Journal, only_one, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes, Void
 from cuda_agent.tasks.filter.records import Checked
-from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import read_lines
 
 CANDIDATES_FILE = "candidates.jsonl"
 #: tasks that go through both passes together: large enough that the change of passes costs little.
 _BATCH = 1500
+#: the same for a run whose time is limited, so that it ends with times and not with checks alone.
+_SMALL_BATCH = 600
 _TELL_S = 5.0
 
 
@@ -44,8 +46,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Filtered:
-    """How one run of the filter ended. `left`: tasks whose time others disturbed, with the reason; the next run asks
-    them again. `seconds`: of each pass."""
+    """How one run of the filter ended. `asked`: what it decided; `left`: tasks whose time others disturbed, with the
+    reason, and `waiting`: how many its time wasn't enough for; the next run asks both again. `seconds`: of each pass;
+    `steps_s`: what a decided task took at each step, on average."""
 
     path: Path
     known: int
@@ -53,7 +56,9 @@ class Filtered:
     passed: int
     findings: dict[str, int]
     left: dict[str, str]
+    waiting: int
     seconds: dict[str, float]
+    steps_s: dict[str, float]
 
     @property
     def a_minute(self) -> float | None:
@@ -77,9 +82,14 @@ def filter_folder(
     limit: int | None = None,
     shard: Shard | None = None,
     below: int | None = None,
+    stop_after_s: float | None = None,
 ) -> Filtered:
     """Asks every candidate that wasn't asked on this stack, at most `limit` of them, those whose number is less than
-    `below` alone. Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
+    `below` alone; begins none any more after `stop_after_s` seconds.
+
+    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
+    until = None if stop_after_s is None else time.monotonic() + stop_after_s
+    size = _BATCH if until is None else _SMALL_BATCH
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
     with only_one(folder):
@@ -88,19 +98,29 @@ def filter_folder(
         waiting = list(unknown.values())[:limit]
         run = _Run(journal, options, say, len(waiting))
         if waiting:
-            with Passes(options, say) as passes:
-                for start in range(0, len(waiting), _BATCH):
-                    run.batch(passes, waiting[start : start + _BATCH])
+            with Passes(options, say, until) as passes:
+                for start in range(0, len(waiting), size):
+                    if not passes.over:
+                        run.batch(passes, waiting[start : start + size])
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
     return Filtered(
         path=journal.path,
         known=len(mine) - len(unknown),
-        asked=len(waiting),
+        asked=len(found) + len(run.left),
         passed=sum(one.passed for one in found),
         findings=dict(Counter(one.finding.rule.value for one in found if one.finding is not None)),
         left=run.left,
+        waiting=len(waiting) - len(found) - len(run.left),
         seconds=run.seconds,
+        steps_s=_steps(found),
     )
+
+
+def _steps(found: Sequence[Measurement]) -> dict[str, float]:
+    totals: Counter[str] = Counter()
+    for one in found:
+        totals.update(one.seconds)
+    return {step: round(total / len(found), 3) for step, total in totals.items()}
 
 
 class _Run:
@@ -109,7 +129,7 @@ class _Run:
     def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
         self._journal, self._options, self._say, self._total = journal, options, say, total
         self._done = self._checks = 0
-        self._told = 0.0
+        self._begun, self._told = time.monotonic(), 0.0
         self.left: dict[str, str] = {}
         self.seconds = {"check": 0.0, "time": 0.0}
 
@@ -144,4 +164,6 @@ class _Run:
         now = time.monotonic()
         if now - self._told >= _TELL_S:
             self._told = now
-            self._say(f"{self._checks} checked, {self._done} of {self._total} decided")
+            spent = now - self._begun
+            rates = f"{60 * self._checks / spent:.0f} and {60 * self._done / spent:.0f} a minute"
+            self._say(f"{self._checks} checked, {self._done} of {self._total} decided: {rates}")
