@@ -1,0 +1,258 @@
+"""Configuration of a training: one file drives both launchers. Formulas and figures: docs/training.md."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from cuda_agent.core.config import Configuration
+from cuda_agent.core.errors import UsageError
+
+Precision = Literal["float32", "bfloat16", "float16"]
+#: how token losses become one: over all tokens of a batch, or first within each episode.
+Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+
+
+class ModelOptions(Configuration):
+    """The actor, and where the critic's body comes from."""
+
+    #: folder in transformers' format, with its tokenizer; None: the stage `base` makes it.
+    path: str | None = None
+    attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
+    #: of the forward and backward pass; the weights that the optimiser holds are float32.
+    train_precision: Precision = "float32"
+    #: of the copy that samples.
+    sample_precision: Precision = "float32"
+    gradient_checkpointing: bool = False
+    #: rank of low-rank adapters; 0: all weights are trained.
+    lora_rank: int = Field(default=0, ge=0)
+    lora_alpha: int = Field(default=32, ge=1)
+    #: prompt, own tokens and observations together.
+    context_tokens: int = Field(default=2048, ge=64)
+    #: most tokens of a prompt; only the `ray` launcher needs to know.
+    prompt_tokens: int = Field(default=1024, ge=16)
+    #: most own tokens of one turn.
+    turn_tokens: int = Field(default=512, ge=1)
+
+
+class Mismatch(Configuration):
+    """An injected fault: for own tokens that the sampler gave a probability below `below`, the importance ratio is
+    taken against the sampler's number instead of the trainer's, so that their different precision counts."""
+
+    below: float = Field(gt=0, le=1)
+
+
+class PpoOptions(Configuration):
+    """Proximal policy optimisation with a critic. `batch` episodes a step."""
+
+    steps: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    #: episodes of one update; None: the whole batch.
+    mini_batch: int | None = Field(default=None, ge=1)
+    epochs: int = Field(default=1, ge=1)
+    actor_lr: float = Field(gt=0)
+    critic_lr: float = Field(gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.28, gt=0)
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    lam: float = Field(default=0.95, ge=0, le=1)
+    #: lower bound of the objective for negative advantages; None: none, as in the paper. verl's own default is 3.
+    dual_clip: float | None = Field(default=None, gt=1)
+    #: how far a value may move in one update; None: as far as it likes, as in the paper. verl's own default is 0.5.
+    value_clip: float | None = Field(default=None, gt=0)
+    #: advantages to mean 0 and variance 1 over the batch's own tokens. `ray` can't do without: verl always does it.
+    whiten: bool = False
+    aggregation: Aggregation = "token-mean"
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    #: first steps in which only the critic learns.
+    critic_only_steps: int = Field(default=0, ge=0)
+    #: whose log-probabilities the importance ratio is taken against. verl's own default is the trainer.
+    old_log_probabilities: Literal["trainer", "sampler"] = "trainer"
+    mismatch: Mismatch | None = None
+    #: padded tokens of one forward pass.
+    micro_batch_tokens: int = Field(default=16384, ge=64)
+    save_every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.mini_batch is not None and self.batch % self.mini_batch:
+            raise ValueError("mini_batch must divide batch")
+        if self.mismatch is not None and self.old_log_probabilities == "sampler":
+            raise ValueError("a mismatch is injected into the trainer's log-probabilities: leave them at `trainer`")
+        return self
+
+
+class SampleOptions(Configuration):
+    """Episodes that the warmed-up policy plays for the two stages that follow."""
+
+    episodes_per_task: int = Field(ge=1)
+    #: episodes played together.
+    batch: int = Field(default=64, ge=1)
+
+
+class RftOptions(Configuration):
+    """Rejection fine-tuning: the log-likelihood of own tokens, over the episodes that are kept."""
+
+    epochs: int = Field(default=1, ge=1)
+    batch: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    #: an episode needs a reward above this.
+    reward_above: float = 0.0
+    #: calls that repeat an earlier one with nothing changed between; one episode may hold so many.
+    max_repeated_calls: int = Field(default=0, ge=0)
+    max_invalid_calls: int = Field(default=0, ge=0)
+    keep_truncated: bool = True
+    micro_batch_tokens: int = Field(default=16384, ge=64)
+
+
+class ValueOptions(Configuration):
+    """Value pretraining of the critic, over all episodes."""
+
+    passes: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    lam: float = Field(default=0.95, ge=0, le=1)
+    lr: float = Field(gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_gradient_norm: float = Field(default=1.0, gt=0)
+    micro_batch_tokens: int = Field(default=16384, ge=64)
+
+
+class ProtectOptions(Configuration):
+    """When a PPO stage halts with its last good checkpoint. None: never for that reason."""
+
+    #: mean entropy of own tokens, in nats, above this multiple of the first step's …
+    entropy_factor: float | None = Field(default=3.0, gt=1)
+    #: … and above this.
+    entropy_floor: float = Field(default=1.0, ge=0)
+    #: an importance ratio of one token above this, or below its inverse.
+    ratio: float | None = Field(default=1e4, gt=1)
+    explained_variance: float | None = -1.0
+    #: the mean reward so far below the best mean (both over `window` steps).
+    reward_drop: float | None = Field(default=1.5, gt=0)
+    window: int = Field(default=3, ge=1)
+    #: steps in a row in which entropy or explained variance is out of bounds.
+    patience: int = Field(default=3, ge=1)
+
+
+class RayOptions(Configuration):
+    """Where the launcher `ray` runs: `verl.trainer.main_ppo` on any number of nodes."""
+
+    nodes: int = Field(default=1, ge=1)
+    gpus_per_node: int = Field(default=8, ge=1)
+    backend: Literal["fsdp2", "megatron"] = "fsdp2"
+    #: `transformers`: our own server around `generate`; no more than one GPU a replica.
+    rollout: Literal["vllm", "sglang", "transformers"] = "vllm"
+    tensor_parallel: int = Field(default=1, ge=1)
+    #: tokens of one long sequence over so many GPUs.
+    sequence_parallel: int = Field(default=1, ge=1)
+    offload: bool = False
+    gpu_memory_utilization: float = Field(default=0.6, gt=0, lt=1)
+    agent_workers: int = Field(default=8, ge=1)
+    #: CPU actors that build, and GPU actors that judge, one evaluation per GPU at a time. 0 judges: in this process.
+    builders: int = Field(default=4, ge=1)
+    judges: int = Field(default=0, ge=0)
+    #: address of a running cluster; None: one is begun here and ended with the training.
+    address: str | None = None
+
+
+class TrainingOptions(Configuration):
+    """All stages. A stage whose options are None is left out: what follows begins from what was before it."""
+
+    name: str = Field(min_length=1)
+    launcher: Literal["embedded", "ray"] = "embedded"
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    seed: int = 0
+    #: what is played, by its own configuration (training/environment).
+    environment: dict[str, Any] = Field(default_factory=dict)
+    model: ModelOptions = ModelOptions()
+    warmup: PpoOptions | None = None
+    sample: SampleOptions | None = None
+    rft: RftOptions | None = None
+    value: ValueOptions | None = None
+    ppo: PpoOptions | None = None
+    protect: ProtectOptions = ProtectOptions()
+    ray: RayOptions = RayOptions()
+    #: ablation: the raw speed-up over the matched baseline as the reward; -1 where the candidate failed.
+    reward: Literal["milestone", "speedup"] = "milestone"
+    #: ablation: False plays single turns in every stage.
+    agent_loop: bool = True
+    #: held-out tasks are played after every stage.
+    evaluate: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.rft is not None or self.value is not None) and self.sample is None:
+            raise ValueError("rft and value learn from what `sample` plays: give its options")
+        if self.launcher == "ray":
+            for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
+                if stage is not None and not stage.whiten:
+                    raise ValueError(f"{name}.whiten: verl's own trainer always whitens advantages; use `embedded`")
+                if stage is not None and stage.mismatch is not None:
+                    raise ValueError(f"{name}.mismatch: only the launcher `embedded` injects one")
+        return self
+
+
+def read_options(path: Path) -> TrainingOptions:
+    """A configuration file, or one of the presets by its name. Raises UsageError that names the bad key or value."""
+    import yaml
+
+    source = preset(str(path)) if not path.exists() and path.suffix == "" else path
+    try:
+        values = yaml.safe_load(source.read_text())
+    except OSError as error:
+        known = ", ".join(preset_names())
+        raise UsageError(
+            f"Can't read {path}: {error.strerror}", f"Give a file, or one of the presets: {known}"
+        ) from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{path} holds no settings", "Begin with a preset: docs/training.md")
+    return parse_options(values)
+
+
+def parse_options(values: dict[str, Any]) -> TrainingOptions:
+    """Raises UsageError that names the bad key or value, also of a nested one, with a suggestion."""
+    _check_keys(TrainingOptions, values, "")
+    return TrainingOptions.parse(values)
+
+
+def preset_names() -> list[str]:
+    return sorted(path.stem for path in _presets().glob("*.yaml"))
+
+
+def preset(name: str) -> Path:
+    """Where a preset lies; it need not exist."""
+    return _presets() / f"{name}.yaml"
+
+
+def _presets() -> Path:
+    return Path(__file__).parent / "presets"
+
+
+def _check_keys(kind: type[Configuration], values: dict[str, Any], where: str) -> None:
+    hints = typing.get_type_hints(kind)
+    for key, value in values.items():
+        if key not in kind.model_fields:
+            near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
+            remedy = f"Did you mean {where + near[0]!r}?" if near else f"Known: {', '.join(kind.model_fields)}"
+            raise UsageError(f"Unknown setting {where + str(key)!r}", remedy)
+        inner = _configuration(hints[key])
+        if inner is not None and isinstance(value, dict):
+            _check_keys(inner, value, f"{where}{key}.")
+
+
+def _configuration(hint: Any) -> type[Configuration] | None:
+    """The configuration class in `X` or `X | None`."""
+    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next((one for one in choices if isinstance(one, type) and issubclass(one, Configuration)), None)

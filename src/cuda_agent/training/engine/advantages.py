@@ -1,0 +1,66 @@
+"""Advantages and targets of values, by verl's estimator, and what is said of them.
+
+    delta_t = r_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lambda A_{t+1},    target_t = V_t + A_t
+
+over own tokens alone: t + 1 is the next own token, whatever was observed between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """One row an episode over its response tokens; 0 where the mask is 0."""
+
+    advantages: list[Tensor]
+    targets: list[Tensor]
+    #: 1 - Var(target - V) / Var(target) over own tokens; below 0, a constant would predict better.
+    explained_variance: float
+
+
+def estimate(
+    rewards: Sequence[float],
+    values: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    *,
+    gamma: float,
+    lam: float,
+    whiten: bool,
+) -> Advantages:
+    """`rewards[i]` is earned at the last token of episode i, which is an own one; `values[i]`, `masks[i]`: (tokens,).
+
+    verl whitens advantages without being asked; without `whiten`, they are taken back from its targets as
+    target - V, which are the same numbers before that.
+    """
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
+    mask = _pad(masks)
+    value = _pad(values) * mask
+    reward = torch.zeros_like(value)
+    for row, (earned, own) in enumerate(zip(rewards, masks, strict=True)):
+        reward[row, len(own) - 1] = earned
+    whitened, target = compute_gae_advantage_return(reward, value, mask, gamma, lam)
+    advantage = (whitened if whiten else target - value) * mask
+    lengths = [len(own) for own in masks]
+    return Advantages(
+        [advantage[row, :length] for row, length in enumerate(lengths)],
+        [(target * mask)[row, :length] for row, length in enumerate(lengths)],
+        explained_variance(target[mask.bool()], value[mask.bool()]),
+    )
+
+
+def explained_variance(targets: Tensor, values: Tensor) -> float:
+    """As verl reports it; NaN for fewer than two tokens."""
+    if targets.numel() < 2:
+        return float("nan")
+    return float(1.0 - (targets - values).var() / (targets.var() + 1e-5))
+
+
+def _pad(rows: Sequence[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([row.float() for row in rows], batch_first=True)

@@ -1,0 +1,81 @@
+"""Models on disk: an actor as bfloat16 in small shards that transformers alone can load, a critic as float32."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cuda_agent.core.errors import StoreError
+
+#: a single tensor above this has a shard of its own.
+SHARD = "16MB"
+
+
+def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
+    """The actor in transformers' format, with the tokenizer of `like`. Raises StoreError."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(like, dtype=torch.bfloat16)
+    _take(model, weights)
+    return _save(model, AutoTokenizer.from_pretrained(like), directory)
+
+
+def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
+    """The critic, as a model that says one number a token. Raises StoreError."""
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+    model: Any = AutoModelForTokenClassification.from_pretrained(like, dtype=torch.float32, num_labels=1)
+    _take(model, weights)
+    return _save(model, AutoTokenizer.from_pretrained(like), directory)
+
+
+def copy_policy(source: str, directory: Path) -> Path:
+    """A policy of elsewhere, as one of ours: bfloat16, small shards. Raises StoreError."""
+    return save_policy((), source, directory)
+
+
+def replace_folder(temporary: Path, directory: Path) -> Path:
+    """Whole or not there: what was at `directory` is gone only once the new one is on the disk."""
+    try:
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with open(path, "rb") as stream:
+                    os.fsync(stream.fileno())
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.replace(temporary, directory)
+    except OSError as error:
+        raise StoreError(f"Can't write {directory}: {error.strerror}", "Free some space") from None
+    return directory
+
+
+def fresh_folder(directory: Path) -> Path:
+    """An empty folder beside `directory`, to be put in its place."""
+    temporary = directory.with_name(f".{directory.name}.new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary
+
+
+def _take(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+    own = dict(model.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, tensor in weights:
+            if name in own:
+                own[name].copy_(tensor)
+
+
+def _save(model: Any, tokenizer: Any, directory: Path) -> Path:
+    temporary = fresh_folder(directory)
+    try:
+        model.save_pretrained(temporary, max_shard_size=SHARD)
+        tokenizer.save_pretrained(temporary)
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"Can't write {directory}: {error}", "Free some space") from None
+    return replace_folder(temporary, directory)

@@ -1,0 +1,193 @@
+"""Actor and critic as verl's own `TrainingWorker`, with its own losses, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
+from cuda_agent.training.engine import platform
+from cuda_agent.training.engine.batch import batch, jagged, rows_of, whole_masks
+from cuda_agent.training.engine.compose import compose, embedded, mini_batch
+from cuda_agent.training.episodes import Episode
+
+
+class _Engine:
+    """What both have in common. `columns` of an update are one row an episode over its response tokens."""
+
+    output = ""
+
+    def __init__(self, worker: Any, stage: PpoOptions | RftOptions | ValueOptions, seed: int) -> None:
+        self._worker = worker
+        self._stage = stage
+        self._seed = seed
+
+    def _infer(self, episodes: Sequence[Episode], **settings: Any) -> Any:
+        from verl.utils import tensordict_utils
+
+        data = batch(episodes, settings={"compute_loss": False, "global_batch_size": len(episodes), **settings})
+        tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=True)
+        return self._worker.infer_batch(data)
+
+    def _responses(self, nested: Tensor, episodes: Sequence[Episode]) -> list[Tensor]:
+        """Rows over all tokens, cut to what was predicted for each response token."""
+        pairs = zip(rows_of(nested), episodes, strict=True)
+        return [row[len(episode.prompt_ids) - 1 : len(episode.input_ids) - 1] for row, episode in pairs]
+
+    def _update(
+        self, episodes: Sequence[Episode], epochs: int, seed: int, columns: dict[str, Tensor]
+    ) -> dict[str, float]:
+        size = min(mini_batch(self._stage), len(episodes))
+        whole = len(episodes) - len(episodes) % size
+        settings = {
+            "global_batch_size": size,
+            "mini_batch_size": size,
+            "epochs": epochs,
+            "seed": self._seed + seed,
+            "dataloader_kwargs": {"shuffle": whole > size or epochs > 1},
+        }
+        from verl.utils import tensordict_utils
+
+        columns = {name: _first(rows, whole) for name, rows in columns.items()}
+        data = batch(episodes[:whole], settings=settings, **columns)
+        return _means(tensordict_utils.get(self._worker.train_mini_batch(data), "metrics"))
+
+    def save(self, directory: Path) -> None:
+        """Weights, optimiser, schedule and random state, in verl's own format."""
+        with _quiet():
+            self._worker.save_checkpoint(str(directory), None, 0)
+
+    def load(self, directory: Path) -> None:
+        with _quiet():
+            self._worker.load_checkpoint(str(directory))
+
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Name and whole tensor, one by one."""
+        found: Iterable[tuple[str, Tensor]] = self._worker.engine.get_per_tensor_param()[0]
+        return found
+
+
+class Actor(_Engine):
+    """The policy as it is trained."""
+
+    def log_probabilities(self, episodes: Sequence[Episode]) -> list[Tensor]:
+        """Of every response token under the weights as they are; each row (response tokens,)."""
+        return self._responses(self._infer(episodes)["log_probs"], episodes)
+
+    def log_probabilities_and_entropy(self, episodes: Sequence[Episode]) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, with the entropy of the distribution it was drawn from, in nats."""
+        found = self._infer(episodes, calculate_entropy=True)
+        return self._responses(found["log_probs"], episodes), self._responses(found["entropy"], episodes)
+
+    def update(
+        self, episodes: Sequence[Episode], old: Sequence[Tensor], advantages: Sequence[Tensor], *, step: int
+    ) -> dict[str, float]:
+        """The clipped objective, over epochs and mini-batches."""
+        stage = self._stage
+        assert isinstance(stage, PpoOptions)
+        columns = {"old_log_probs": jagged(old), "advantages": jagged(advantages)}
+        return self._update(episodes, stage.epochs, step, columns)
+
+    def imitate(self, episodes: Sequence[Episode], *, step: int) -> dict[str, float]:
+        """One update by the log-likelihood of own tokens, of exactly these ids."""
+        return self._update(episodes, 1, step, {"loss_mask": whole_masks(episodes)})
+
+
+class Critic(_Engine):
+    """The value of every own token: what is expected of the episode before the token is said."""
+
+    def values(self, episodes: Sequence[Episode]) -> list[Tensor]:
+        """Each row (response tokens,)."""
+        return self._responses(self._infer(episodes)["values"], episodes)
+
+    def update(
+        self, episodes: Sequence[Episode], values: Sequence[Tensor], targets: Sequence[Tensor], *, step: int
+    ) -> dict[str, float]:
+        """Half the mean squared error to the targets, over own tokens."""
+        epochs = self._stage.epochs if isinstance(self._stage, PpoOptions) else 1
+        return self._update(episodes, epochs, step, {"values": jagged(values), "returns": jagged(targets)})
+
+
+def open_actor(model: ModelOptions, path: str, stage: PpoOptions | RftOptions, *, seed: int) -> Actor:
+    """`path`: a folder in transformers' format."""
+    from verl.workers.utils.losses import ppo_loss, sft_loss
+
+    config, engine, hf = _composed(model, path, path, stage, "actor_rollout_ref.actor")
+    loss = ppo_loss if isinstance(stage, PpoOptions) else sft_loss
+    steps = stage.steps if isinstance(stage, PpoOptions) else 1
+    return Actor(_worker("language_model", hf, config, engine, partial(loss, config=config), steps), stage, seed)
+
+
+def open_critic(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions, *, seed: int) -> Critic:
+    """`path`: the folder of a critic, or that of an actor: then the head that says values is new."""
+    import torch
+    from verl.workers.utils.losses import value_loss
+
+    torch.manual_seed(seed)
+    config, engine, hf = _composed(model, path, path, stage, "critic")
+    steps = stage.steps if isinstance(stage, PpoOptions) else 1
+    return Critic(_worker("value_model", hf, config, engine, partial(value_loss, config=config), steps), stage, seed)
+
+
+def _composed(model: ModelOptions, actor: str, critic: str, stage: Any, key: str) -> tuple[Any, Any, Any]:
+    from omegaconf import OmegaConf
+    from verl.utils.config import omega_conf_to_dataclass
+
+    whole = compose(embedded(model, actor, critic, stage))
+    config = omega_conf_to_dataclass(OmegaConf.select(whole, key))
+    hf = config.model if key == "critic" else omega_conf_to_dataclass(whole.actor_rollout_ref.model)
+    if key != "critic":
+        config.model_config = hf
+    engine = config.engine
+    engine.use_dynamic_bsz = True
+    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = stage.micro_batch_tokens
+    return config, engine, hf
+
+
+def _worker(kind: str, hf: Any, config: Any, engine: Any, loss: Any, steps: int) -> Any:
+    from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
+
+    from cuda_agent.training.engine import plugin
+
+    plugin.install()
+    platform.join_alone()
+    config.optim.total_training_steps = steps
+    with _quiet():
+        worker = TrainingWorker(
+            config=TrainingWorkerConfig(
+                model_type=kind,
+                model_config=hf,
+                engine_config=engine,
+                optimizer_config=config.optim,
+                checkpoint_config=config.checkpoint,
+            )
+        )
+        worker.reset()
+        worker.set_loss_fn(loss)
+    return worker
+
+
+def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
+    """verl prints sizes and paths; standard output is the command's."""
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def _first(rows: Tensor, count: int) -> Tensor:
+    return rows if count == rows.size(0) else jagged(list(rows.unbind())[:count])
+
+
+def _means(metrics: dict[str, Any]) -> dict[str, float]:
+    """Means over updates, under verl's own names."""
+    found = {}
+    for name, values in metrics.items():
+        numbers = [float(value) for value in (values if isinstance(values, list) else [values]) if value is not None]
+        if numbers:
+            found[name] = statistics.fmean(numbers)
+    return found

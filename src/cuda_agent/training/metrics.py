@@ -1,0 +1,120 @@
+"""What is told of every step: one JSON object with flat numeric keys a line, and TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cuda_agent.core.enums import Milestone
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.files import write_durably
+from cuda_agent.training.episodes import Episode
+
+#: all stages of a run, in order.
+METRICS_FILE = "metrics.jsonl"
+
+
+def of_episodes(episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[str, float]:
+    """Shares are of all episodes, those where the judge failed included; means of those it judged. Times in seconds."""
+    judged = [one for one in episodes if one.milestone is not None]
+    found = {
+        "episodes": float(len(episodes)),
+        "judge_failed": _share(episodes, lambda one: one.reward is None),
+        "reward": _mean(rewards),
+        "pass_rate": _share(episodes, lambda one: one.milestone not in (None, Milestone.FAILED)),
+        "faster_rate": _share(episodes, lambda one: one.milestone is Milestone.FASTER_THAN_BOTH),
+        "truncated_rate": _share(episodes, lambda one: one.truncated),
+        "violation_rate": _share(episodes, lambda one: bool(one.violations)),
+        "turns": _mean([one.turns for one in episodes]),
+        "calls": _mean([one.calls for one in episodes]),
+        "own_tokens": _mean([one.own_tokens for one in episodes]),
+        "tokens": _mean([len(one.input_ids) for one in episodes]),
+        "invalid_call_rate": _ratio(episodes, "invalid_calls", "calls"),
+        "repeated_call_rate": _ratio(episodes, "repeated_calls", "calls"),
+        "tool_error_rate": _ratio(episodes, "tool_errors", "calls"),
+        "evaluations": float(sum(one.evaluations for one in episodes)),
+        "memo_hit_rate": _ratio(episodes, "memoised", "evaluations"),
+        "judge_s": sum(one.judge_s for one in episodes),
+        "generate_s": sum(one.generate_s for one in episodes),
+    }
+    for milestone in Milestone:
+        found[f"share_{milestone.value}"] = _share(judged, lambda one, which=milestone: one.milestone is which)
+    ratios = [one.ratio for one in episodes if one.ratio is not None and one.ratio > 0]
+    found["geomean_ratio"] = math.exp(_mean([math.log(ratio) for ratio in ratios])) if ratios else math.nan
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
+
+
+def _share(episodes: Sequence[Episode], holds: Callable[[Episode], bool]) -> float:
+    return sum(map(holds, episodes)) / len(episodes) if episodes else math.nan
+
+
+def _ratio(episodes: Sequence[Episode], part: str, whole: str) -> float:
+    total = sum(getattr(one, whole) for one in episodes)
+    return sum(getattr(one, part) for one in episodes) / total if total else 0.0
+
+
+class Metrics:
+    """The file of a run, for one stage of it. Lines of later steps than the one that is resumed are dropped."""
+
+    def __init__(self, directory: Path, stage: str, *, from_step: int) -> None:
+        self._path = directory / METRICS_FILE
+        self._stage = stage
+        kept = [line for line in read_metrics(directory) if line["stage"] != stage or line["step"] < from_step]
+        if self._path.exists():
+            write_durably(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        self.lines: list[dict[str, Any]] = [line for line in kept if line["stage"] == stage]
+        self._board = _board(directory / "tensorboard" / stage, from_step)
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """On disk when this returns. What is no number is left out. Raises StoreError."""
+        numbers = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        line = {"stage": self._stage, "step": step, **numbers}
+        try:
+            with open(self._path, "a") as stream:
+                stream.write(json.dumps(line) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise StoreError(f"Can't write {self._path}: {error.strerror}", "Free some space") from None
+        self.lines.append(line)
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(f"{self._stage}/{name}", value, step)
+            self._board.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Every whole line of a run; a line that a kill cut off is left out."""
+    path = directory / METRICS_FILE
+    if not path.exists():
+        return []
+    text = path.read_text()
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [json.loads(line) for line in lines if line]
+
+
+def _board(directory: Path, from_step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(directory), purge_step=from_step)  # type: ignore[no-untyped-call]

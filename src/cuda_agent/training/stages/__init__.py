@@ -1,0 +1,1 @@
+"""The stages of a training, each resumable, chained by checkpoints and a manifest."""

@@ -1,0 +1,213 @@
+"""PPO with a critic: the warm-up in single turns, and the agentic stage. One step: play, judge, learn, look, save."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.files import write_durably
+from cuda_agent.training.config import PpoOptions
+from cuda_agent.training.engine.advantages import estimate
+from cuda_agent.training.engine.batch import response_masks
+from cuda_agent.training.engine.checkpoints import fresh_folder, replace_folder, save_critic, save_policy
+from cuda_agent.training.engine.ratios import log_ratios, mismatched
+from cuda_agent.training.engine.sampler import Sampler
+from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
+from cuda_agent.training.episodes import Environment, Episode, append_episodes, read_episodes
+from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.protect import TrainingHalted, reason_to_stop
+from cuda_agent.training.rewards import reward_of
+from cuda_agent.training.stages.records import Halt, Position, read_position
+from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+
+EPISODES_FILE = "episodes.jsonl"
+
+
+def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+    """Play and learn until all steps are done. Raises TrainingHalted, and what the environment raises."""
+    _check_not_halted(stage)
+    with ExitStack() as stack:
+        loop = _Loop(stage, options, single_turn, stack)
+        for step in range(loop.first, options.steps + 1):
+            loop.step(step)
+        return loop.end()
+
+
+@dataclass
+class _Played:
+    """Episodes of one step that a reward is known of, side by side with what the models say of them."""
+
+    episodes: list[Episode]
+    rewards: list[float]
+    masks: list[Tensor]
+
+
+class _Loop:
+    def __init__(self, stage: Stage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
+        self._stage, self._options = stage, options
+        self._environment: AbstractContextManager[Environment] = stage.ground.environment(single_turn=single_turn)
+        model = stage.options.model
+        stage.directory.mkdir(parents=True, exist_ok=True)
+        position = read_position(stage.directory)
+        self.first = position.next_step
+        critic = stage.critic or stage.policy
+        self._actor: Actor = open_actor(model, stage.policy, options, seed=stage.seed(0))
+        self._critic: Critic = open_critic(model, critic, options, seed=stage.seed(0))
+        if position.state is not None:
+            self._actor.load(stage.directory / position.state / "actor")
+            self._critic.load(stage.directory / position.state / "critic")
+            stage.progress(stage.name, f"goes on at step {self.first} of {options.steps}")
+        self._sampler = Sampler(stage.policy, model, device=stage.device, seed=0)
+        self._metrics = stack.enter_context(Metrics(stage.run, stage.name, from_step=self.first))
+        self._played = stack.enter_context(self._environment)
+        self._forget_later_episodes()
+
+    def step(self, step: int) -> None:
+        started = time.monotonic()
+        self._sampler.load(self._actor.weights())
+        episodes = self._play(step)
+        played_s = time.monotonic() - started
+        numbers = self._learn(step, episodes)
+        numbers |= {"play_s": played_s, "learn_s": time.monotonic() - started - played_s}
+        numbers["wall_s"] = time.monotonic() - started
+        self._metrics.add(step, numbers)
+        said = ("reward", "pass_rate", "entropy", "explained_variance", "wall_s")
+        self._stage.progress(
+            self._stage.name,
+            f"step {step}/{self._options.steps}: "
+            + ", ".join(f"{name} {numbers[name]:.3g}" for name in said if name in numbers),
+        )
+        reason = reason_to_stop(self._metrics.lines, self._stage.options.protect)
+        if reason is not None:
+            self._halt(step, reason)
+        if step % self._options.save_every == 0 or step == self._options.steps:
+            self._save(step)
+
+    def _play(self, step: int) -> list[Episode]:
+        """The step's episodes: those that were played before a kill, where all were, else new ones."""
+        path = self._stage.directory / EPISODES_FILE
+        done = [one for one in read_episodes(path) if one.policy_version == step]
+        if len(done) == self._options.batch:
+            return done
+        seed = self._stage.seed(step)
+        tasks = draw_tasks(self._stage.ground.tasks(), self._options.batch, seed)
+        self._sampler.reseed(seed)
+        episodes = self._played.play(tasks, self._sampler, seed=seed, policy_version=step)
+        append_episodes(path, episodes)
+        return episodes
+
+    def _learn(self, step: int, episodes: Sequence[Episode]) -> dict[str, float]:
+        rewards = [reward_of(one, self._stage.options.reward) for one in episodes]
+        paid = [(one, reward) for one, reward in zip(episodes, rewards, strict=True) if reward is not None]
+        numbers = of_episodes(episodes, [reward for _, reward in paid])
+        if not paid:
+            self._stage.progress(self._stage.name, f"step {step}: the judge failed on every episode; nothing is learnt")
+            return numbers
+        known = [one for one, _ in paid]
+        return numbers | self._update(step, _Played(known, [reward for _, reward in paid], response_masks(known)))
+
+    def _update(self, step: int, played: _Played) -> dict[str, float]:
+        """Old log-probabilities and values first, then the critic, then the actor."""
+        options = self._options
+        trainer, entropy = self._actor.log_probabilities_and_entropy(played.episodes)
+        sampler = [torch.tensor(one.log_probabilities) for one in played.episodes]
+        old = sampler if options.old_log_probabilities == "sampler" else trainer
+        if options.mismatch is not None:
+            old = mismatched(trainer, sampler, options.mismatch.below)
+        values = self._critic.values(played.episodes)
+        found = estimate(
+            played.rewards, values, played.masks, gamma=options.gamma, lam=options.lam, whiten=options.whiten
+        )
+        own = torch.cat(played.masks).bool()
+        numbers = {
+            "entropy": float(torch.cat(entropy)[own].mean()),
+            "explained_variance": found.explained_variance,
+            "advantage_std": float(torch.cat(found.advantages)[own].std()),
+            "value": float(torch.cat(values)[own].mean()),
+            # of the trainer against the sampler, before anything is learnt: 1 but for their precision.
+            **log_ratios("ratio", trainer, sampler, played.masks),
+        }
+        numbers |= _named("critic", self._critic.update(played.episodes, values, found.targets, step=step))
+        if step <= options.critic_only_steps:
+            return numbers | {"critic_only": 1.0}
+        numbers |= _named("actor", self._actor.update(played.episodes, old, found.advantages, step=step))
+        now = self._actor.log_probabilities(played.episodes)
+        return numbers | log_ratios("update_ratio", now, old, played.masks)
+
+    def _save(self, step: int) -> None:
+        """Models and states of this step, then the position, then away with what was before it."""
+        directory = self._stage.directory
+        name = f"step-{step:04d}"
+        temporary = fresh_folder(directory / name)
+        try:
+            self._actor.save(temporary / "actor")
+            self._critic.save(temporary / "critic")
+        except (OSError, RuntimeError) as error:
+            raise StoreError(
+                f"Can't save step {step}: {error}", "Free some space; the run goes on from there"
+            ) from None
+        save_policy(self._actor.weights(), self._stage.policy, temporary / "policy")
+        replace_folder(temporary, directory / name)
+        Position(next_step=step + 1, state=name).write(directory)
+        for old in directory.glob("step-*"):
+            if old.name != name:
+                shutil.rmtree(old)
+
+    def end(self) -> StageResult:
+        """Policy and critic for what follows; the optimisers' states aren't needed any more."""
+        directory, steps = self._stage.directory, self._options.steps
+        like = self._stage.critic or self._stage.policy
+        policy = save_policy(self._actor.weights(), self._stage.policy, directory / "policy")
+        critic = save_critic(self._critic.weights(), like, directory / "critic")
+        for old in directory.glob("step-*"):
+            shutil.rmtree(old)
+        return StageResult(policy, critic, steps)
+
+    def _halt(self, step: int, reason: str) -> None:
+        directory = self._stage.directory
+        position = read_position(directory)
+        good = f"{self._stage.name}/{position.state}/policy" if position.state is not None else None
+        Halt(reason=reason, step=step, policy=good).write(directory)
+        raise _halted(self._stage, Halt.read(directory))
+
+    def _forget_later_episodes(self) -> None:
+        """Those of steps after the one that is played next were played by weights that are lost."""
+        path = self._stage.directory / EPISODES_FILE
+        kept = [one for one in read_episodes(path) if one.policy_version <= self.first]
+        if path.exists():
+            write_durably(path, "".join(one.model_dump_json() + "\n" for one in kept))
+
+
+def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
+    """verl's own numbers, under flat names: `actor/pg_clipfrac` is `actor_pg_clipfrac`; how full the machine is isn't
+    told twice."""
+    found = {}
+    for name, value in metrics.items():
+        if not name.startswith("perf/") and name not in ("mfu", "lr"):
+            found[f"{prefix}_{name.removeprefix('actor/').removeprefix('critic/').replace('/', '_')}"] = value
+    if f"{prefix}_pg_clipfrac" in found:
+        found["clip_fraction"] = found.pop(f"{prefix}_pg_clipfrac")
+    return found
+
+
+def _check_not_halted(stage: Stage) -> None:
+    if (stage.directory / Halt.file_name).exists():
+        raise _halted(stage, Halt.read(stage.directory))
+
+
+def _halted(stage: Stage, halt: Halt) -> TrainingHalted:
+    path: Path = stage.directory / Halt.file_name
+    good = stage.run / halt.policy if halt.policy is not None else None
+    kept = f"Last good checkpoint: {good}" if good is not None else "No step was saved before it"
+    return TrainingHalted(
+        f"{stage.name} halted at step {halt.step}: {halt.reason}",
+        f"{kept}. To go on from there all the same, change the protect settings and remove {path}",
+    )

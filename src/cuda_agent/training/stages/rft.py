@@ -1,0 +1,71 @@
+"""Rejection fine-tuning of the actor: the log-likelihood of its own tokens, as they were sampled, in the episodes that
+the filters keep."""
+
+from __future__ import annotations
+
+import random
+from typing import TypeVar
+
+from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.training.config import RftOptions
+from cuda_agent.training.engine.checkpoints import save_policy
+from cuda_agent.training.engine.worker import open_actor
+from cuda_agent.training.episodes import Episode, read_episodes
+from cuda_agent.training.metrics import Metrics
+from cuda_agent.training.stages.filters import Funnel, keep
+from cuda_agent.training.stages.sample import EPISODES_FILE
+from cuda_agent.training.stages.stage import Stage, StageResult
+
+Item = TypeVar("Item")
+
+
+class NothingToLearn(CudaAgentError):
+    """No episode is left by the filters."""
+
+    exit_code = 12
+
+
+def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
+    """Short beside what was played, so a kill begins the stage again. Raises NothingToLearn, with the funnel."""
+    stage.directory.mkdir(parents=True, exist_ok=True)
+    episodes = sampled(stage)
+    kept, funnel = keep(episodes, options)
+    funnel.write(stage.directory)
+    stage.progress(stage.name, say_funnel(funnel))
+    if not kept:
+        raise NothingToLearn(
+            f"The filters leave no episode: {say_funnel(funnel)}",
+            "Sample more (sample.episodes_per_task), loosen the filters (rft), or leave the stage out (rft: null)",
+        )
+    actor = open_actor(stage.options.model, stage.policy, options, seed=stage.seed(0))
+    step = 0
+    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+        for epoch in range(options.epochs):
+            for chosen in batches(kept, options.batch, stage.seed(epoch)):
+                step += 1
+                found = actor.imitate(chosen, step=step)
+                metrics.add(step, {"loss": found["loss"], "gradient_norm": found["grad_norm"], "epoch": epoch + 1})
+            stage.progress(stage.name, f"epoch {epoch + 1}/{options.epochs}: loss {metrics.lines[-1]['loss']:.4g}")
+    policy = save_policy(actor.weights(), stage.policy, stage.directory / "policy")
+    return StageResult(policy, steps=step, numbers={"played": funnel.played, "kept": funnel.kept})
+
+
+def sampled(stage: Stage) -> list[Episode]:
+    """What the stage `sample` played. Raises UsageError where it played nothing."""
+    episodes = read_episodes(stage.run / "sample" / EPISODES_FILE)
+    if not episodes:
+        raise UsageError(f"{stage.run} has no sampled episodes", "Run cuda-agent train sample first")
+    return episodes
+
+
+def batches(items: list[Item], size: int, seed: int) -> list[list[Item]]:
+    """All once, in random order; the last batch may be smaller."""
+    order = items[:]
+    random.Random(seed).shuffle(order)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def say_funnel(funnel: Funnel) -> str:
+    """`40 played, 12 kept; dropped: reward 25, invalid_call 3`."""
+    dropped = ", ".join(f"{reason} {count}" for reason, count in funnel.dropped.items())
+    return f"{funnel.played} played, {funnel.kept} kept" + (f"; dropped: {dropped}" if dropped else "")

@@ -1,0 +1,182 @@
+"""A training as a whole: its folder, the order of its stages, what each begins with, and how it is taken up again."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from cuda_agent.agent.rundir import RunDirectory, current_commit, now
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.stack import read_stack
+from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.stages.ground import Ground
+from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest, differences
+from cuda_agent.training.stages.stage import Progress, Stage, StageResult
+
+#: settings that may change between two parts of a run; more steps lengthen a stage that hasn't ended.
+_MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")
+
+
+@dataclass
+class Training:
+    """A run in `directory`, which is made where it isn't there."""
+
+    directory: Path
+    options: TrainingOptions
+    ground: Ground
+    progress: Progress = lambda phase, text: None
+
+    def run(self, stages: Sequence[str]) -> TrainingManifest:
+        """Run these stages, those that have ended left out. Raises UsageError where one before them is missing or the
+        folder holds another training, TrainingHalted, StoreError, DeviceError."""
+        from cuda_agent.training.engine import compose, platform
+
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with RunDirectory(self.directory).lock():
+            manifest = self._begin()
+            device = platform.prepare(self.options.device)
+            compose.check(self.options)
+            for name in stages:
+                if manifest.ended(name) is not None:
+                    self.progress(name, "has ended")
+                elif self._is_wanted(name):
+                    manifest = self._run(name, manifest, device)
+            return manifest
+
+    def _is_wanted(self, name: str) -> bool:
+        return name == "base" or getattr(self.options, name) is not None
+
+    def _begin(self) -> TrainingManifest:
+        configuration = self.options.model_dump(mode="json")
+        if not (self.directory / TrainingManifest.file_name).exists():
+            manifest = TrainingManifest(
+                command=tuple(sys.argv),
+                configuration=configuration,
+                version=metadata.version("cuda-agent"),
+                commit=current_commit(),
+                stack=read_stack(),
+                started=now(),
+            )
+        else:
+            manifest = TrainingManifest.read(self.directory)
+            changed = differences(manifest.configuration, configuration)
+            fixed = [name for name in changed if not name.startswith(_MAY_CHANGE)]
+            if fixed:
+                raise UsageError(
+                    f"{self.directory} holds a training with another configuration: {', '.join(fixed)} differ",
+                    "Choose another --out, or give the configuration that it was begun with",
+                )
+            said = f"{now()} commit {current_commit()}" + (f"; changed: {', '.join(changed)}" if changed else "")
+            update = {"configuration": configuration, "resumed": (*manifest.resumed, said)}
+            manifest = manifest.model_copy(update=update)
+        write_durably(self.directory / "config.json", json.dumps(configuration, indent=1) + "\n")
+        manifest.write(self.directory)
+        return manifest
+
+    def _run(self, name: str, manifest: TrainingManifest, device: str) -> TrainingManifest:
+        started = time.monotonic()
+        self.progress(name, "begins")
+        stage = self._stage(name, manifest, device)
+        result = _play(stage)
+        # Engines hold each other in cycles; what follows needs their memory.
+        gc.collect()
+        numbers = dict(result.numbers or {})
+        if result.policy is not None and self.options.evaluate:
+            numbers |= self._evaluate(stage, result.policy)
+        end = StageEnd(
+            stage=name,
+            ended=now(),
+            wall_s=time.monotonic() - started,
+            steps=result.steps,
+            policy=self._relative(result.policy),
+            critic=self._relative(result.critic),
+            numbers=numbers,
+        )
+        manifest = manifest.model_copy(update={"stages": (*manifest.stages, end)})
+        manifest.write(self.directory)
+        self.progress(name, f"ended after {end.wall_s:.0f} s")
+        return manifest
+
+    def _stage(self, name: str, manifest: TrainingManifest, device: str) -> Stage:
+        """What it begins with. Raises UsageError where a stage before it has not ended."""
+        for earlier in STAGES[: STAGES.index(name)]:
+            if self._is_wanted(earlier) and manifest.ended(earlier) is None:
+                raise UsageError(f"{name} comes after {earlier}, which has not ended", f"cuda-agent train {earlier} …")
+        policy = manifest.latest("policy", name)
+        critic = manifest.latest("critic", name)
+        if self.options.value is None and name == "ppo":
+            # Without value pretraining the critic is new: one from the warm-up would be a pretraining of another kind.
+            critic = None
+        return Stage(
+            name=name,
+            run=self.directory,
+            options=self.options,
+            ground=self.ground,
+            device=device,
+            policy=str(self.directory / policy) if policy is not None else "",
+            critic=str(self.directory / critic) if critic is not None else None,
+            progress=self.progress,
+        )
+
+    def _evaluate(self, stage: Stage, policy: Path) -> dict[str, float]:
+        """Held-out tasks, played by the policy as it was saved."""
+        from cuda_agent.training.engine.sampler import Sampler
+
+        seed = self.options.seed
+        sampler = Sampler(str(policy), self.options.model, device=stage.device, seed=seed)
+        directory = self.directory / "held-out" / stage.name
+        directory.mkdir(parents=True, exist_ok=True)
+        numbers = self.ground.evaluate(policy, sampler, directory, seed=seed)
+        return {f"held_out_{name}": value for name, value in numbers.items()}
+
+    def _relative(self, path: Path | None) -> str | None:
+        return None if path is None else str(path.relative_to(self.directory))
+
+
+def _play(stage: Stage) -> StageResult:
+    options = stage.options
+    single_turn = not options.agent_loop
+    if stage.name == "base":
+        return _base(stage)
+    if stage.name == "sample" and options.sample is not None:
+        from cuda_agent.training.stages.sample import sample
+
+        return sample(stage, options.sample)
+    if stage.name == "rft" and options.rft is not None:
+        from cuda_agent.training.stages.rft import fine_tune
+
+        return fine_tune(stage, options.rft)
+    if stage.name == "value" and options.value is not None:
+        from cuda_agent.training.stages.value import pretrain_values
+
+        return pretrain_values(stage, options.value)
+    ppo = options.warmup if stage.name == "warmup" else options.ppo
+    assert ppo is not None
+    if options.launcher == "ray":
+        from cuda_agent.training.ray.launch import launch
+
+        return launch(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+    from cuda_agent.training.stages.ppo import play_ppo
+
+    return play_ppo(stage, ppo, single_turn=single_turn or stage.name == "warmup")
+
+
+def _base(stage: Stage) -> StageResult:
+    from cuda_agent.training.engine.checkpoints import copy_policy
+
+    stage.directory.mkdir(parents=True, exist_ok=True)
+    path = stage.options.model.path
+    if path is not None:
+        if not (Path(path) / "config.json").exists():
+            raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
+        return StageResult(copy_policy(path, stage.directory / "policy"))
+    made = stage.directory / "made"
+    stage.ground.base(made)
+    return StageResult(copy_policy(str(made), stage.directory / "policy"))

@@ -1,0 +1,56 @@
+"""What every stage is given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.core.records import Task
+from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.stages.ground import Ground
+
+#: progress(phase, text).
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run. `directory` is its own folder inside `run`; `policy` and `critic` are where it begins."""
+
+    name: str
+    run: Path
+    options: TrainingOptions
+    ground: Ground
+    device: str
+    policy: str
+    critic: str | None
+    progress: Progress
+
+    @property
+    def directory(self) -> Path:
+        return self.run / self.name
+
+    def seed(self, step: int) -> int:
+        """Of one step: the same after a resume as without one."""
+        return random.Random(f"{self.options.seed}/{self.name}/{step}").getrandbits(31)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Folders of the models that a stage made; None: what was before it stands."""
+
+    policy: Path | None = None
+    critic: Path | None = None
+    steps: int = 0
+    numbers: dict[str, float] | None = None
+
+
+def draw_tasks(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    """Every task equally often, the rest at random; in random order."""
+    chosen = list(tasks) * (count // len(tasks))
+    order = random.Random(seed)
+    chosen += order.sample(list(tasks), count - len(chosen))
+    order.shuffle(chosen)
+    return chosen

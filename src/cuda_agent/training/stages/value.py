@@ -1,0 +1,67 @@
+"""Value pretraining of the critic, over all episodes: each pass says V anew, takes V + A as the target, and moves
+towards it by half the mean squared error (paper, "Training", step 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.training.config import ValueOptions
+from cuda_agent.training.engine.advantages import Advantages, estimate
+from cuda_agent.training.engine.batch import response_masks
+from cuda_agent.training.engine.checkpoints import save_critic
+from cuda_agent.training.engine.worker import open_critic
+from cuda_agent.training.episodes import Episode
+from cuda_agent.training.metrics import Metrics
+from cuda_agent.training.rewards import reward_of
+from cuda_agent.training.stages.rft import batches, sampled
+from cuda_agent.training.stages.stage import Stage, StageResult
+
+
+def pretrain_values(stage: Stage, options: ValueOptions) -> StageResult:
+    """Truncated episodes and failures count as all others; only those where the judge failed have no reward. Short
+    beside what was played, so a kill begins the stage again."""
+    stage.directory.mkdir(parents=True, exist_ok=True)
+    known = [(one, reward_of(one, stage.options.reward)) for one in sampled(stage)]
+    episodes = [one for one, reward in known if reward is not None]
+    rewards = [reward for _, reward in known if reward is not None]
+    if not episodes:
+        raise UsageError("The judge failed on every sampled episode", "Sample again: cuda-agent train sample")
+    like = stage.critic or stage.policy
+    critic = open_critic(stage.options.model, like, options, seed=stage.seed(0))
+    step, found = 0, None
+    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+        for number in range(options.passes):
+            values = critic.values(episodes)
+            found = _targets(episodes, rewards, values, options)
+            losses = []
+            for chosen in batches(list(range(len(episodes))), options.batch, stage.seed(number)):
+                step += 1
+                update = critic.update(
+                    [episodes[row] for row in chosen],
+                    [values[row] for row in chosen],
+                    [found.targets[row] for row in chosen],
+                    step=step,
+                )
+                losses.append(update["critic/vf_loss"])
+            loss = math.fsum(losses) / len(losses)
+            numbers = {"value_loss": loss, "explained_variance": found.explained_variance}
+            metrics.add(number + 1, numbers)
+            stage.progress(
+                stage.name,
+                f"pass {number + 1}/{options.passes}: loss {loss:.4g}, explained variance before it "
+                f"{found.explained_variance:.3g}",
+            )
+        last = _targets(episodes, rewards, critic.values(episodes), options)
+    path = save_critic(critic.weights(), like, stage.directory / "critic")
+    return StageResult(critic=path, steps=step, numbers={"explained_variance": last.explained_variance})
+
+
+def _targets(
+    episodes: Sequence[Episode], rewards: Sequence[float], values: Sequence[Tensor], options: ValueOptions
+) -> Advantages:
+    masks = response_masks(episodes)
+    return estimate(rewards, values, masks, gamma=options.gamma, lam=options.lam, whiten=False)

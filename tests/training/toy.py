@@ -1,0 +1,135 @@
+"""A training small enough for a test: a tiny model, and an environment of two turns with a deterministic judge.
+
+The judge pays 3 for own tokens that are all even, 2 and 1 for many and some, -1 for few: something that a policy can
+learn within a few steps. Run as a program, it is a training that a test can kill:
+`python toy.py OUT [launcher]`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Milestone
+from cuda_agent.core.records import Task
+from cuda_agent.training.config import TrainingOptions, parse_options
+from cuda_agent.training.episodes import Environment, Episode, Generate
+
+PROMPT, OBSERVATION, STOP, VOCABULARY = (5, 6, 7), (8, 9), 1, 64
+STEP: dict[str, Any] = {"batch": 8, "actor_lr": 3e-3, "critic_lr": 3e-3, "micro_batch_tokens": 512}
+
+
+def options(**changes: Any) -> TrainingOptions:
+    """Every stage at its smallest."""
+    values: dict[str, Any] = {
+        "name": "toy",
+        "device": "cpu",
+        "model": {"context_tokens": 64, "turn_tokens": 6},
+        "warmup": {"steps": 1, **STEP},
+        "sample": {"episodes_per_task": 4, "batch": 8},
+        "rft": {"batch": 4, "lr": 1e-3, "max_invalid_calls": 9, "micro_batch_tokens": 512},
+        "value": {"passes": 2, "batch": 8, "lr": 1e-3, "micro_batch_tokens": 512},
+        "ppo": {"steps": 3, "critic_only_steps": 1, **STEP},
+        "protect": {"explained_variance": None},
+    }
+    return parse_options({**values, **changes})
+
+
+def tiny_model(directory: Path) -> None:
+    """A Qwen2 of a few thousand weights, with a tokenizer of as many words as it has tokens."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    words = {"<pad>": 0, "<stop>": STOP, **{f"w{number}": number for number in range(2, VOCABULARY)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w2"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<stop>", pad_token="<pad>")
+    fast.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False, bos_token_id=None,
+        eos_token_id=STOP, pad_token_id=0,
+    )  # fmt: skip
+    Qwen2ForCausalLM(config).save_pretrained(directory)
+    fast.save_pretrained(directory)
+
+
+class ToyEnvironment:
+    """Two turns, or one."""
+
+    def __init__(self, turns: int) -> None:
+        self._turns = turns
+
+    def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
+        rows = [_Row(task) for task in tasks]
+        for turn in range(self._turns):
+            for row, drawn in zip(rows, generate([row.context for row in rows]), strict=True):
+                row.add(drawn.token_ids, drawn.log_probabilities)
+                if turn < self._turns - 1:
+                    row.observe()
+        return [row.episode(self._turns, policy_version, seed) for row in rows]
+
+
+class _Row:
+    def __init__(self, task: Task) -> None:
+        self.task, self.response, self.mask = task, list[int](), list[int]()
+        self.numbers: list[float] = []
+
+    @property
+    def context(self) -> list[int]:
+        return [*PROMPT, *self.response]
+
+    def add(self, tokens: Sequence[int], numbers: Sequence[float]) -> None:
+        self.response += tokens
+        self.mask += [1] * len(tokens)
+        self.numbers += numbers
+
+    def observe(self) -> None:
+        self.response += OBSERVATION
+        self.mask += [0] * len(OBSERVATION)
+        self.numbers += [0.0] * len(OBSERVATION)
+
+    def episode(self, turns: int, version: int, seed: int) -> Episode:
+        own = [token for token, mine in zip(self.response, self.mask, strict=True) if mine]
+        share = sum(token % 2 == 0 for token in own) / len(own)
+        reward = 3.0 if share > 0.9 else 2.0 if share > 0.6 else 1.0 if share > 0.4 else -1.0
+        return Episode(
+            task_key=self.task.key, task_name=self.task.name, prompt_ids=PROMPT, response_ids=tuple(self.response),
+            mask=tuple(self.mask), log_probabilities=tuple(self.numbers), reward=reward,
+            milestone=Milestone.FAILED if reward < 0 else list(Milestone)[int(reward)], truncated=False, turns=turns,
+            calls=turns, evaluations=1, ratio=None if reward < 0 else reward, policy_version=version, seed=seed,
+        )  # fmt: skip
+
+
+class ToyGround:
+    """Two tasks; nothing is held out."""
+
+    def tasks(self) -> Sequence[Task]:
+        return [Task(name=name, source=f"# {name}") for name in ("one", "two")]
+
+    @contextmanager
+    def environment(self, *, single_turn: bool) -> Iterator[Environment]:
+        yield ToyEnvironment(1 if single_turn else 2)
+
+    def base(self, directory: Path) -> None:
+        tiny_model(directory)
+
+    def evaluate(self, policy: Path, generate: Generate, directory: Path, *, seed: int) -> dict[str, float]:
+        episodes = ToyEnvironment(2).play(list(self.tasks()) * 4, generate, seed=seed)
+        return {"reward": sum(one.reward or 0.0 for one in episodes) / len(episodes)}
+
+
+if __name__ == "__main__":
+    from cuda_agent.training.stages.records import STAGES
+    from cuda_agent.training.stages.run import Training
+
+    def say(phase: str, text: str) -> None:
+        sys.stdout.write(f"{phase} {text}\n")
+        sys.stdout.flush()
+
+    Training(Path(sys.argv[1]), options(), ToyGround(), say).run(STAGES)
