@@ -10,10 +10,26 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli import audit, doctor, extract, init, judge, mcp, optimize, replay, report, resume, show
+from cuda_agent.cli import (
+    audit,
+    doctor,
+    extract,
+    init,
+    judge,
+    lock,
+    mcp,
+    optimize,
+    promote,
+    promoted,
+    replay,
+    report,
+    resume,
+    show,
+)
 from cuda_agent.cli.bench import command as bench
 from cuda_agent.cli.compare import command as compare
 from cuda_agent.cli.errors import report as report_error
+from cuda_agent.cli.locked import add_locked, with_file
 from cuda_agent.cli.output import emit
 from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.core import bytecode
@@ -22,7 +38,7 @@ from cuda_agent.core.errors import EXIT_OK
 _EXIT_CODES = (
     "Exit codes: 0 passed; 2 wrong option or missing file; 3 the task can't be judged; 4 device or compiler missing; "
     "5 no such sandbox; 6 a file can't be read or written; 7 the policy failed; 8 a worker of the judge died; "
-    "9 the candidate didn't pass; 10 not covered by the playbook; 130 interrupted."
+    "9 the candidate didn't pass; 10 not covered by the playbook; 11 not the locked stack; 130 interrupted."
 )
 
 app = typer.Typer(
@@ -41,6 +57,9 @@ app.command("report")(report.command)
 app.command("audit")(audit.command)
 app.command("extract")(extract.extract)
 app.command("apply")(extract.apply)
+app.command("lock")(lock.command)
+app.command("promote")(promote.command)
+app.command("promoted")(promoted.command)
 app.command("bench")(bench)
 app.command("compare")(compare)
 app.command("init")(init.command)
@@ -70,7 +89,9 @@ def _root(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code. Prints one line for every failure that isn't our own bug."""
     try:
-        code = app(args=list(arguments), standalone_mode=False)
+        command = typer.main.get_command(app)
+        add_locked(command)
+        code = command.main(args=with_file(arguments), standalone_mode=False)
     except typer.Exit as done:
         return done.exit_code
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the boundary to the user; unknown errors re-raise

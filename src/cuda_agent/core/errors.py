@@ -71,6 +71,12 @@ class NotCovered(CudaAgentError):
     exit_code = 10
 
 
+class LockMismatch(CudaAgentError):
+    """This machine isn't the locked stack, so its numbers wouldn't compare."""
+
+    exit_code = 11
+
+
 #: What a command returns besides the codes above.
 EXIT_OK = 0
 EXIT_NOT_PASSED = 9

@@ -1,0 +1,77 @@
+"""cuda-agent promoted"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.cli.output import emit, say, show
+from cuda_agent.cli.promote import KeyArg, RegistryArg
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
+from cuda_agent.release import evidence
+from cuda_agent.release.evidence import Entry
+from cuda_agent.release.lock import read_lock
+from cuda_agent.report.plain import plain
+
+
+def command(
+    registry: RegistryArg = Path("promoted"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify evidence and stack again; revoke what no longer holds.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --check: say it, revoke nothing.")] = False,
+    sign_key: KeyArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """List what was promoted, and what of it stands. With --check, exit code 9 where something no longer holds."""
+    if dry_run and not check:
+        raise UsageError("--dry-run says what --check would revoke", "Pass both")
+    if sign_key is not None and not check:
+        raise UsageError("--sign-key is for --check", "Pass both")
+    found = evidence.entries(registry)
+    faults: dict[str, str] = {}
+    if check:
+        here, key = read_lock(), None if sign_key is None else evidence.read_key(sign_key)
+        checked = {entry.digest: evidence.check(registry, entry, here, key) for entry in found if entry.stands}
+        faults = {digest: fault for digest, fault in checked.items() if fault}
+    if not dry_run:
+        found = tuple(
+            evidence.revoke(registry, entry, faults[entry.digest]) if entry.digest in faults else entry
+            for entry in found
+        )
+    if as_json:
+        emit(json.dumps({"schema_version": 1, "entries": [_document(entry, faults) for entry in found]}, indent=1))
+    else:
+        show(_table(found))
+        for digest, fault in faults.items():
+            say(f"{digest[:12]} {'would be' if dry_run else 'is'} revoked: {plain(fault)}")
+    return EXIT_NOT_PASSED if faults else EXIT_OK
+
+
+def _document(entry: Entry, faults: dict[str, str]) -> dict[str, object]:
+    document = {"entry": entry.digest, "stands": entry.stands, "fault": faults.get(entry.digest)}
+    document["revoked"] = None if entry.revoked is None else entry.revoked.model_dump(mode="json")
+    document["promotion"] = None if entry.promotion is None else entry.promotion.model_dump(mode="json")
+    return document
+
+
+def _table(found: tuple[Entry, ...]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("entry", "task", "since", "speed", "state"):
+        table.add_column(column, overflow="fold")
+    for entry in found:
+        promotion = entry.promotion
+        speed = next((g.reason for g in promotion.gates if g.name == "speed"), "") if promotion else ""
+        state = Text("stands", style="green")
+        if entry.revoked is not None:
+            state = Text(f"revoked {entry.revoked.when}: {plain(entry.revoked.reason)}", style="red")
+        task, since = (plain(promotion.task), promotion.started) if promotion else ("?", "?")
+        table.add_row(entry.digest[:12], task, since, plain(speed.removeprefix("at worst ")), state)
+    return table

@@ -1,0 +1,165 @@
+"""What evaluations say about each gate but speed. Pure: records in, results out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.extraction import WholeModel
+from cuda_agent.core.records import Evaluation, TrialReport, Violation
+from cuda_agent.core.stack import Stack
+from cuda_agent.release.gate import WholeModelGate
+from cuda_agent.release.records import GateResult
+
+USUAL = ("fresh", "in_place", "new_storage")
+REGRESSION = "regression"
+SANITIZER = "sanitizer"
+
+
+def passed(name: str, reason: str, **data: Any) -> GateResult:
+    return GateResult(name=name, status="passed", reason=reason, data=data)
+
+
+def failed(name: str, reason: str, **data: Any) -> GateResult:
+    return GateResult(name=name, status="failed", reason=reason, data=data)
+
+
+def skipped(name: str, because: str) -> GateResult:
+    return GateResult(name=name, status="skipped", reason=because)
+
+
+def not_applicable(name: str, reason: str) -> GateResult:
+    return GateResult(name=name, status="not_applicable", reason=reason)
+
+
+def guard(evaluations: Sequence[Evaluation]) -> GateResult:
+    """Whether any layer of the guard, in any process, saw a rule broken."""
+    found = [v for one in evaluations for v in one.violations if v.layer != SANITIZER]
+    if found:
+        first = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        return failed("guard", f"{first.layer}/{first.rule}: {first.detail}{more}", violations=dump(found))
+    notes = sorted({note for one in evaluations for note in one.notes})
+    return passed("guard", "no rule was broken" + (f"; {'; '.join(notes)}" if notes else ""))
+
+
+def verification(evaluation: Evaluation) -> list[GateResult]:
+    """`verification`, `precision`, `scales` and `regressions`, from one evaluation whose trials came in this order.
+    A trial fails one of them: that of its kind, or `precision` where only the oracle's bound was broken."""
+    names = ("verification", "precision", "scales", "regressions")
+    report = evaluation.verify
+    if report is None:
+        reason = f"{evaluation.verdict.value}: {evaluation.reason}"
+        if evaluation.verdict is Verdict.VIOLATION:
+            return [skipped(name, "the guard refused the candidate") for name in names]
+        variant = None if evaluation.failing is None else evaluation.failing.variant
+        gate = "verification" if variant is None else "scales"
+        return [failed(name, reason) if name == gate else skipped(name, f"{gate} failed") for name in names]
+    broken = next((trial for trial in report.trials if not trial.passed), None)
+    found = [_trials(name, report.trials, broken) for name in names]
+    dropped = "; ".join(report.dropped_variants)
+    return [one if one.name != "scales" or not dropped else _noted(one, f"left out: {dropped}") for one in found]
+
+
+def _trials(name: str, trials: Sequence[TrialReport], broken: TrialReport | None) -> GateResult:
+    gate = None if broken is None else _gate_of(broken)
+    if broken is not None and name == gate:
+        reason = f"trial {broken.kind.replace('_', ' ')}: {broken.reason}"
+        return failed(name, reason, trial=broken.model_dump(mode="json"))
+    order = ("verification", "precision", "scales", "regressions")
+    if gate is not None and (order.index(name) > order.index(gate) or gate == "verification"):
+        return skipped(name, f"{gate} failed")
+    if name == "precision":
+        return _within_budgets(trials)
+    mine = [trial for trial in trials if trial.passed and _gate_of(trial) == name]
+    if not mine:
+        return not_applicable(name, "nothing is known to have failed" if name == "regressions" else "no such trial")
+    kinds = ", ".join(dict.fromkeys(trial.kind.replace("_", " ") for trial in mine))
+    return passed(name, f"{len(mine)} trials ({kinds})")
+
+
+def _within_budgets(trials: Sequence[TrialReport]) -> GateResult:
+    known = [trial for trial in trials if trial.candidate_error is not None and trial.budget and trial.passed]
+    worst = max(known, key=lambda t: (t.candidate_error or 0.0) / (t.budget or 1.0), default=None)
+    if worst is None:
+        return passed("precision", "no trial has a budget: answers are whole numbers, compared exactly")
+    return passed(
+        "precision",
+        f"the largest error is {worst.candidate_error or 0.0:.2g} of {worst.budget or 0.0:.2g} "
+        f"({worst.kind.replace('_', ' ')}; eager's own {worst.eager_error or 0.0:.2g})",
+    )
+
+
+def _gate_of(trial: TrialReport) -> str:
+    """A failed plain trial within the published tolerance breaks only the oracle's bound: `precision`."""
+    if trial.kind in USUAL:
+        return "precision" if not trial.passed and "exceeds its budget" in trial.reason else "verification"
+    return "regressions" if trial.kind == REGRESSION else "scales"
+
+
+def _noted(result: GateResult, note: str) -> GateResult:
+    return result.model_copy(update={"reason": f"{result.reason}; {note}"})
+
+
+def shapes(required: bool, outcomes: Mapping[int, Evaluation | str]) -> GateResult:
+    """`outcomes`: batch size -> what the judge said, or why the reference doesn't take it."""
+    right, refused, left_out = [], [], []
+    for size, found in outcomes.items():
+        if isinstance(found, str):
+            left_out.append(f"{size} ({found})")
+        elif found.verify is not None and found.verify.passed and not found.violations:
+            right.append(str(size))
+        elif found.verdict is Verdict.RAISED and not required:
+            refused.append(f"{size} ({found.reason[:120]})")
+        else:
+            return failed("shapes", f"a batch of {size}: {found.verdict.value}: {found.reason}", batch=size)
+    said = [f"right at a batch of {', '.join(right)}"] if right else []
+    said += [f"refused at {', '.join(refused)}"] if refused else []
+    said += [f"the reference doesn't take {', '.join(left_out)}"] if left_out else []
+    if not right and not refused:
+        return not_applicable("shapes", "; ".join(said) or "no batch dimension")
+    return passed("shapes", "; ".join(said))
+
+
+def sanitize(findings: Sequence[Violation]) -> GateResult:
+    """What compute-sanitizer found."""
+    if findings:
+        first = findings[0]
+        return failed("sanitize", f"{first.rule}: {first.detail}", violations=dump(findings))
+    return passed("sanitize", "memcheck and racecheck found nothing")
+
+
+def roofline(evaluations: Sequence[Evaluation], device: Device) -> GateResult:
+    """Whether a time is less than the hardware allows."""
+    if device is Device.CPU:
+        return not_applicable("roofline", "a task may lie in a CPU's caches, so memory bounds no time")
+    over = [one.reason for one in evaluations if one.verdict is Verdict.QUARANTINED]
+    if over:
+        return failed("roofline", over[0])
+    notes = [note for one in evaluations if one.profile for note in one.profile.notes if note.startswith("fewer oper")]
+    return passed("roofline", "no time is below what memory takes" + (f"; {notes[0]}" if notes else ""))
+
+
+def whole_model(options: WholeModelGate, record: WholeModel | None, candidate: str, stack: Stack) -> GateResult:
+    """Whether the whole model gains, by a measurement with this very candidate on this stack."""
+    name = "whole_model"
+    if record is None:
+        reason = "no model was given: there is no whole_model.json"
+        return failed(name, reason) if options.required else not_applicable(name, reason)
+    if candidate not in {part.candidate_digest for part in record.parts}:
+        return failed(name, f"the measurement of {record.model} holds another candidate")
+    if record.stack != stack:
+        return failed(name, f"{record.model} was measured on another stack")
+    if not record.agreed or record.speedup is None:
+        return failed(name, f"{record.model}: its outputs aren't the original's: {record.reason or 'no time'}")
+    ratio = record.speedup
+    said = f"{record.model}: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] as a whole"
+    data = {"speedup": ratio.model_dump(), "predicted": record.predicted}
+    if ratio.low < options.margin:
+        return failed(name, f"{said}; a lower bound of {options.margin:g}x is needed", **data)
+    return passed(name, said, **data)
+
+
+def dump(violations: Sequence[Violation]) -> list[dict[str, Any]]:
+    return [violation.model_dump() for violation in violations]

@@ -1,0 +1,335 @@
+"""The promotion gate: everything that a candidate must show, asked of the judge, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from cuda_agent.agent.device import resolve_device
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, SandboxLevel, Verdict
+from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
+from cuda_agent.core.extraction import WholeModel
+from cuda_agent.core.files import cache_dir
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge import sanitizer
+from cuda_agent.judge.build import build
+from cuda_agent.judge.folder import judge_folder
+from cuda_agent.judge.session import JudgeSession
+from cuda_agent.release import checks
+from cuda_agent.release.checks import failed, not_applicable, passed, skipped
+from cuda_agent.release.gate import GateOptions
+from cuda_agent.release.lock import StackLock, read_lock
+from cuda_agent.release.records import GateResult, Promotion
+from cuda_agent.release.regressions import Failure, read_failures, remember
+from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
+from cuda_agent.release.speed import Process, speed
+from cuda_agent.release.subject import Subject
+from cuda_agent.workspace.sandbox import resolve_level
+
+Progress = Callable[[str, str], None]
+
+#: a timing that others disturbed is tried so often.
+ATTEMPTS = 3
+#: trials where verification has had its own process already, or the shapes are others.
+FEW_TRIALS = 3
+#: gates that speak of this stack, and so mean nothing on another one.
+OF_THE_STACK = ("speed", "roofline", "whole_model")
+
+
+def promote(
+    subject: Subject,
+    gate: GateOptions,
+    rivals: Mapping[str, Candidate],
+    registry: Path,
+    progress: Progress,
+) -> tuple[Promotion, dict[str, Evaluation]]:
+    """All gates of one candidate, and the evaluations that they rest on, by name. `rivals`: other kernels to be faster
+    than. What fails is added to the registry's regressions at once.
+
+    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
+    """
+    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    resolve_device(subject.options.device.value)
+    remember(registry, subject.task.key, subject.evaluations)
+    with judge_folder() as folder:
+        examination = Examination(subject, gate, rivals, registry, folder, progress)
+        examination.run()
+    promotion = Promotion(
+        task=subject.task.name,
+        task_key=subject.task.key,
+        candidate_digest=subject.candidate.digest,
+        device=subject.options.device,
+        precision=gate.precision,
+        gates=tuple(examination.results),
+        version=metadata.version("cuda-agent"),
+        started=started,
+        duration_s=time.monotonic() - begin,
+    )
+    return promotion, examination.evaluations
+
+
+class Examination:
+    """One candidate before the gate. `results` and `evaluations` grow as it goes on."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        gate: GateOptions,
+        rivals: Mapping[str, Candidate],
+        registry: Path,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.results: list[GateResult] = []
+        self.evaluations: dict[str, Evaluation] = {}
+        self._subject, self._gate, self._rivals = subject, gate, rivals
+        self._task, self._candidate, self._device = subject.task, subject.candidate, subject.options.device
+        self._registry, self._folder, self._progress = registry, folder, progress
+        self._failures: tuple[Failure, ...] = read_failures(registry, subject.task.key) if gate.regressions else ()
+        self._since = time.monotonic()
+
+    def run(self) -> None:
+        """Every gate for which there is something to look at."""
+        on_the_stack = self._say(self._lock())
+        self._say(self._sandbox())
+        if not self._say(self._rebuild()):
+            return self._skip_rest("rebuild")
+        mine, others, inputs = self._first(timed=on_the_stack)
+        self._say(checks.guard([mine]))
+        for result in checks.verification(mine):
+            self._say(self._tolerances() or result if result.name == "verification" else result)
+        if not self._is_verified(mine):
+            return self._skip_rest("guard" if mine.violations else "verification")
+        self._say(self._shapes(inputs))
+        self._say(self._sanitize(mine))
+        if not on_the_stack:
+            return self._skip_rest("lock")
+        processes = self._processes(Process(mine, others))
+        evaluations = [process.mine for process in processes]
+        later = checks.guard(evaluations)
+        if later.status == "failed" and mine.violations == ():
+            # Seen only in a later process; the gate has one result.
+            self.results = [later if one.name == "guard" else one for one in self.results]
+        self._say(speed(self._gate.speed, processes))
+        self._say(checks.roofline(evaluations, self._device))
+        self._say(self._whole_model())
+        return None
+
+    # ------------------------------------------------------------ results
+
+    def _say(self, result: GateResult) -> bool:
+        """Adds a result with the time since the last one; whether nothing failed."""
+        now = time.monotonic()
+        self.results.append(result.model_copy(update={"duration_s": now - self._since}))
+        self._since = now
+        self._progress("Gate", f"{result.name}: {result.status.replace('_', ' ')}: {result.reason}")
+        return result.status != "failed"
+
+    def _skip_rest(self, because: str) -> None:
+        said = {result.name for result in self.results}
+        for name in NAMES:
+            if name not in said:
+                self._say(skipped(name, f"{because} failed"))
+
+    # ------------------------------------------------------------ before it runs
+
+    def _lock(self) -> GateResult:
+        if self._gate.lock is None:
+            return not_applicable("lock", "the gate asks for none")
+        try:
+            lock = StackLock.load(self._gate.lock)
+        except CudaAgentError as error:
+            return failed("lock", str(error))
+        differences = lock.differences(read_lock())
+        if differences:
+            named = {one.name: {"locked": one.locked, "here": one.here} for one in differences}
+            return failed("lock", "; ".join(map(str, differences)), differences=named)
+        return passed("lock", "the stack is the locked one")
+
+    def _sandbox(self) -> GateResult:
+        level = resolve_level("auto")
+        if level is SandboxLevel.FULL or self._gate.sandbox == "any":
+            return passed("sandbox", level.value)
+        return failed("sandbox", "only `reduced` is possible here: install bubblewrap where namespaces are allowed")
+
+    def _rebuild(self) -> GateResult:
+        """Compiled anew, without objects or libraries of earlier builds; all that follows runs what comes of it."""
+        options = self._options()
+        first = build(self._candidate, device=self._device, options=options, cache=self._cache("build"),
+                      progress=self._progress).report  # fmt: skip
+        if not first.succeeded:
+            return failed("rebuild", first.log.strip()[:500] or "it doesn't compile", log=first.log)
+        known = {e.build.library_digest for e in self._subject.evaluations if e.build is not None}
+        again = first.library_digest
+        if first.library_digest not in known:
+            again = build(self._candidate, device=self._device, options=options, cache=self._cache("again"),
+                          progress=self._progress).report.library_digest  # fmt: skip
+        digests = {"library": first.library_digest, "again": again, "recorded": sorted(filter(None, known))}
+        if again == first.library_digest:
+            return passed("rebuild", "reproducible: two clean builds gave the same bytes", **digests)
+        said = "not reproducible: two clean builds gave different bytes"
+        strict = self._gate.rebuild.reproducible == "required"
+        return failed("rebuild", said, **digests) if strict else passed("rebuild", said, **digests)
+
+    def _cache(self, name: str) -> Path:
+        """An empty build cache, but for the precompiled header of torch, which holds nothing of a candidate."""
+        headers, cache = cache_dir() / "build" / "headers", self._folder / name
+        try:
+            headers.mkdir(parents=True, exist_ok=True)
+            cache.mkdir(exist_ok=True)
+            if not (cache / "headers").exists():
+                (cache / "headers").symlink_to(headers)
+        except OSError as error:
+            raise StoreError(f"Can't make {cache}: {error.strerror}", "Free some space, or set TMPDIR") from None
+        return cache
+
+    # ------------------------------------------------------------ what the judge says
+
+    def _options(self, **changes: object) -> JudgeOptions:
+        """As the run's, but for what the gate decides."""
+        own = {
+            "precision": self._gate.precision,
+            "trials": FEW_TRIALS,
+            "variants": "usual",
+            "regressions": (),
+            "autotune": "autotune" in self._gate.speed.baselines,
+            "timing_budget_s": self._gate.speed.timing_budget_s,
+            "timing_stop": "settled",
+            "compile_baseline_timeout_s": self._gate.speed.compile_timeout_s,
+            "sandbox": "auto",
+            "seed": None,
+        }
+        return self._subject.options.model_copy(update={**own, **changes})
+
+    @contextmanager
+    def _session(self, task: Task, options: JudgeOptions, *, timed: bool) -> Iterator[JudgeSession]:
+        """A cold judge: processes of its own, the clean build."""
+        hidden = (self._subject.directory, self._registry.absolute())
+        with JudgeSession(
+            task, options, progress=self._progress, hidden=hidden, build_cache=self._cache("build")
+        ) as session:
+            session.baselines.eager_only = not timed
+            session.admit()
+            yield session
+
+    def _evaluate(self, session: JudgeSession, candidate: Candidate, name: str) -> Evaluation:
+        for _ in range(ATTEMPTS):
+            found = session.evaluate(candidate)
+            if found.verdict is not Verdict.TIMING_VOID:
+                break
+        self.evaluations[name] = found
+        return found
+
+    def _first(self, *, timed: bool) -> tuple[Evaluation, dict[str, Evaluation], tuple[TensorMeta, ...]]:
+        """Process 1, in which verification is at its widest. Also the other kernels' evaluations, and the inputs."""
+        asked = self._gate.verification
+        regressions = tuple(failure.regression for failure in self._failures if failure.batch is None)
+        wide = "wide" if asked.scales else "usual"
+        options = self._options(trials=asked.trials, variants=wide, regressions=regressions)
+        with self._session(self._task, options, timed=timed) as session:
+            if timed:
+                mine = self._evaluate(session, self._candidate, "process-1")
+            else:
+                mine = self.evaluations["process-1"] = session.verify(self._candidate)
+            self._remember(mine)
+            others = self._others(session, 1) if timed and mine.profile is not None else {}
+            return mine, others, session.reference.spec.inputs
+
+    def _others(self, session: JudgeSession, number: int) -> dict[str, Evaluation]:
+        return {n: self._evaluate(session, other, f"process-{number}-{n}") for n, other in self._rivals.items()}
+
+    def _remember(self, evaluation: Evaluation, batch: int | None = None) -> None:
+        for new in remember(self._registry, self._task.key, [evaluation], batch):
+            self._progress("Gate", f"kept for every later candidate: {new.reason[:120]}")
+
+    def _is_verified(self, mine: Evaluation) -> bool:
+        return mine.verify is not None and mine.verify.passed and not mine.violations
+
+    def _tolerances(self) -> GateResult | None:
+        """A task that asks for more tolerance than the gate allows shows nothing."""
+        asked, task = self._gate.verification, self._task
+        if task.atol <= asked.most_atol and task.rtol <= asked.most_rtol:
+            return None
+        allowed = f"the gate allows {asked.most_atol:g} and {asked.most_rtol:g}"
+        return failed("verification", f"the task asks for atol {task.atol:g} and rtol {task.rtol:g}; {allowed}")
+
+    def _shapes(self, inputs: tuple[TensorMeta, ...]) -> GateResult:
+        asked, usual = self._gate.verification, batch_size(inputs)
+        if asked.shapes == "off":
+            return not_applicable("shapes", "the gate asks for none")
+        if usual is None:
+            return not_applicable("shapes", "no input has a batch dimension")
+        earlier = [failure.batch for failure in self._failures if failure.batch is not None]
+        outcomes: dict[int, Evaluation | str] = {}
+        for size in sizes_to_try(usual, asked.batch_sizes, earlier):
+            self._progress("Gate", f"shapes: a batch of {size}")
+            outcomes[size] = self._at(usual, size)
+        return checks.shapes(asked.shapes == "required", outcomes)
+
+    def _at(self, usual: int, size: int) -> Evaluation | str:
+        regressions = tuple(failure.regression for failure in self._failures if failure.batch == size)
+        options = self._options(regressions=regressions, autotune=False)
+        try:
+            with self._session(resized_task(self._task, usual, size), options, timed=False) as session:
+                found = self.evaluations[f"batch-{size}"] = session.verify(self._candidate)
+        except TaskError as error:
+            return error.cause
+        self._remember(found, size)
+        return found
+
+    def _sanitize(self, mine: Evaluation) -> GateResult:
+        asked = self._gate.verification.sanitize
+        if asked == "off":
+            return not_applicable("sanitize", "the gate asks for none")
+        if self._device is not Device.CUDA:
+            said = "compute-sanitizer checks GPU code, and this is cpu"
+            return failed("sanitize", said) if asked == "required" else not_applicable("sanitize", said)
+        try:
+            sanitizer.find_tool()
+            with self._session(self._task, self._options(autotune=False), timed=False) as session:
+                return checks.sanitize(sanitizer.findings(session, self._candidate))
+        except CudaAgentError as error:
+            return failed("sanitize", str(error))
+
+    def _processes(self, first: Process) -> list[Process]:
+        """The first one and as many further ones as it takes; the first that falls short decides."""
+        processes = [first]
+        for number in range(2, self._gate.speed.processes + 1):
+            if speed(self._gate.speed, processes).status == "failed":
+                break
+            self._progress("Gate", f"speed: process {number} of {self._gate.speed.processes}")
+            with self._session(self._task, self._options(), timed=True) as session:
+                # In turn, so that neither always has the warmer device.
+                others = self._others(session, number) if number % 2 == 0 else {}
+                mine = self._evaluate(session, self._candidate, f"process-{number}")
+                self._remember(mine)
+                others = others or self._others(session, number)
+            processes.append(Process(mine, others))
+        return processes
+
+    def _whole_model(self) -> GateResult:
+        asked = self._gate.whole_model
+        path = asked.record or self._subject.directory / WholeModel.file_name
+        folder = path if path.is_dir() else path.parent
+        if not (folder / WholeModel.file_name).is_file():
+            if asked.record is not None:
+                return failed("whole_model", f"there is no {WholeModel.file_name} in {folder}")
+            return checks.whole_model(asked, None, self._candidate.digest, read_stack())
+        try:
+            record = WholeModel.read(folder)
+        except (StoreError, UsageError) as error:
+            return failed("whole_model", str(error))
+        return checks.whole_model(asked, record, self._candidate.digest, read_stack())
+
+
+NAMES = (
+    "lock", "sandbox", "rebuild", "guard", "verification", "precision", "scales", "regressions", "shapes", "sanitize",
+    *OF_THE_STACK,
+)  # fmt: skip

@@ -1,0 +1,31 @@
+"""The same task at other sizes of its batch dimension: a task of its own, which the judge treats as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.records import Task
+
+
+def batch_size(inputs: Sequence[TensorMeta]) -> int | None:
+    """The first dimension of the first input that has one; None where none has."""
+    return next((meta.shape[0] for meta in inputs if meta.shape and meta.shape[0] > 0), None)
+
+
+def sizes_to_try(usual: int, asked: Sequence[int], failed: Sequence[int]) -> tuple[int, ...]:
+    """By default 1 and one more than usual; besides, those at which a candidate once failed."""
+    wanted = (*(asked or (1, usual + 1)), *failed)
+    return tuple(size for size in dict.fromkeys(wanted) if size > 0 and size != usual)
+
+
+def resized_task(task: Task, usual: int, size: int) -> Task:
+    """The task with `size` rows in every input that has `usual` ones."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, autoescape=False
+    )
+    added = environment.get_template("other_batch.py.j2").render(size=size, usual=usual)
+    return task.model_copy(update={"name": f"{task.name} with a batch of {size}", "source": task.source + added})

@@ -1,0 +1,63 @@
+"""What is promoted: the best candidate of a run, or what a workspace holds, with its task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.agent.best import BestRecord
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.core.bench import BenchManifest
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
+from cuda_agent.workspace import layout
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`options` are those of the run, which the gate overrides; `evaluations`: what was already said of candidates."""
+
+    directory: Path
+    task: Task
+    candidate: Candidate
+    options: JudgeOptions
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+def load_subject(path: Path) -> Subject:
+    """Raises UsageError where there is no candidate, StoreError where it can't be read."""
+    if (path / ".cuda-agent").is_dir():
+        workspace = layout.open(path)
+        candidate = workspace.snapshot()
+        if "model_new.py" not in candidate.files:
+            raise UsageError(f"{path} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
+        return Subject(path, workspace.task, candidate, workspace.options)
+    if (path / BenchManifest.file_name).is_file():
+        raise UsageError(f"{path} is a benchmark of several tasks", f"Promote one of them: {path}/tasks/ID")
+    task, options, _ = RunDirectory(path).read_start()
+    found = _best(path)
+    if found is None:
+        raise UsageError(f"The run in {path} has no candidate", "Choose a run that ended with one")
+    candidate, evaluation = found
+    layout.check_candidate(candidate)
+    return Subject(path, task, candidate, options.judge, () if evaluation is None else (evaluation,))
+
+
+def _best(path: Path) -> tuple[Candidate, Evaluation | None] | None:
+    """Of a run that has ended, or of one that was killed."""
+    if (path / Trajectory.file_name).is_file():
+        trajectory = Trajectory.read(path)
+        return None if trajectory.best is None else (trajectory.best, trajectory.evaluation)
+    if (path / BestRecord.file_name).is_file():
+        record = BestRecord.read(path)
+        return record.candidate, record.evaluation
+    return None
+
+
+def rival(name: str, path: Path, subject: Subject) -> Candidate:
+    """Another kernel for the same task. Raises UsageError where it is for another one."""
+    other = load_subject(path)
+    if other.task.source != subject.task.source:
+        raise UsageError(f"The kernel {name} in {path} is for another task ({other.task.name})", "Choose its own")
+    return other.candidate
