@@ -84,7 +84,8 @@ class PocketDialogue:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.stop_id, self.pad_id = tokenizer.token_to_id(STOP), tokenizer.token_to_id(PAD)
+        self.stop_id: int = tokenizer.encode(STOP).ids[0]
+        self.pad_id: int = tokenizer.encode(PAD).ids[0]
 
     @classmethod
     def load(cls, checkpoint: Path) -> PocketDialogue:

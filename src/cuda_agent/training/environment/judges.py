@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 
 from cuda_agent.agent.trained.offers import Offer, offers
 from cuda_agent.core.config import JudgeOptions, TimingStop
-from cuda_agent.core.errors import CudaAgentError, WorkerError
+from cuda_agent.core.enums import Phase, Verdict
+from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
+from cuda_agent.training.environment.graphs import capture
 from cuda_agent.training.environment.memo import Memo, stack_digest
 
 if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
+_UNTIMED = "verified, not timed"
 #: a timing that foreign load made void is asked for again so many times.
 _ATTEMPTS = 3
 
@@ -45,6 +48,7 @@ class Judges:
         self._pool: Pool | None = None
         self._lock = threading.RLock()
         self._graphs: dict[str, Graph] = {}
+        self._refused: dict[str, TaskError] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
 
     def __enter__(self) -> Judges:
@@ -75,20 +79,35 @@ class Judges:
         """What one episode has of it."""
         return RememberingSession(self, task)
 
+    def capture(self, tasks: Iterable[Task]) -> None:
+        """Graphs of all that have none on disk yet. A task without a graph says so when it is asked for it."""
+        with self._lock:
+            wanted = [task for task in tasks if not self._on_disk(task)]
+            if not wanted:
+                return
+            for task, graph in capture(wanted, self.options):
+                if isinstance(graph, TaskError):
+                    self._refused[task.key] = graph
+                else:
+                    write_durably(self._path(task), graph.to_json())
+
     def graph(self, task: Task) -> Graph:
         """Captured once and kept on disk. Raises TaskError."""
         with self._lock:
             found = self._graphs.get(task.key)
             if found is None:
-                path = self._folder / "graphs" / f"{task.key}.json"
-                if path.exists():
-                    found = Graph.from_json(path.read_text(), where=str(path))
-                else:
-                    captured: Graph = self.pool.ask(task, "graph")
-                    found = captured
-                    write_durably(path, found.to_json())
+                self.capture([task])
+                if task.key in self._refused:
+                    raise self._refused[task.key]
+                found = Graph.from_json(self._path(task).read_text(), where=str(self._path(task)))
                 self._graphs[task.key] = found
             return found
+
+    def _on_disk(self, task: Task) -> bool:
+        return task.key in self._graphs or task.key in self._refused or self._path(task).exists()
+
+    def _path(self, task: Task) -> Path:
+        return self._folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
         """The plans for a task. Raises TaskError, NotCovered."""
@@ -137,8 +156,13 @@ class RememberingSession:
         return self._judges.memo.build(candidate, lambda: self._judges.pool.compile(candidate).report)
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """As `JudgeSession.verify`."""
-        return self._asked("verify", candidate, None)
+        """As `JudgeSession.verify`. A candidate that was timed was verified too."""
+        timed = self._judges.memo.known("evaluate", self.task.key, candidate)
+        if timed is None or timed.profile is None:
+            return self._asked("verify", candidate, None)
+        self.evaluations, self.memoised = self.evaluations + 1, self.memoised + 1
+        changes = {"verdict": Verdict.TIMING_VOID, "phase": Phase.VERIFY, "profile": None, "reason": _UNTIMED}
+        return timed.model_copy(update=changes)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
         """As `JudgeSession.evaluate`. Raises TaskError and what else isn't the candidate's fault."""
@@ -179,14 +203,16 @@ class RememberingSession:
 
 
 def _is_void(evaluation: Evaluation) -> bool:
-    return evaluation.verdict.value == "timing_void"
+    return evaluation.verdict is Verdict.TIMING_VOID
 
 
 def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:
     """The tasks that have plans, and why the others have none."""
     found: list[Task] = []
     reasons: dict[str, str] = {}
-    for task in tasks:
+    wanted = list(tasks)
+    judges.capture(wanted)
+    for task in wanted:
         try:
             judges.offers(task)
         except CudaAgentError as error:

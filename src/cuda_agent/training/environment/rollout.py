@@ -27,7 +27,7 @@ from cuda_agent.workspace import layout
 _NAMES = frozenset(tool.name for tool in ALL)
 
 
-@dataclass
+@dataclass(eq=False)
 class Rollout:
     """An episode that is being played. In turn: `context` to the policy, `take` what it adds, `act`; until `ended`."""
 

@@ -1,0 +1,245 @@
+"""The base model of the pocket preset: a tokenizer and a small decoder, both from nothing but transcripts."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from cuda_agent.agent.trained import pocket
+from cuda_agent.agent.trained.dialogue import DialogueSettings, Opening
+from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.agent.trained.sampler import torch_device
+from cuda_agent.core.config import Configuration
+from cuda_agent.core.files import write_durably
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.opening import single
+from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+from cuda_agent.training.pocket.author import Author, Shares
+
+TRANSCRIPTS = "transcripts.jsonl"
+#: that verl's datasets ask for; the dialogue itself needs none.
+_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+class BaseOptions(Configuration):
+    """Sizes of the transcripts, the tokenizer and the decoder, and how it is trained."""
+
+    transcripts: int = Field(default=2000, ge=1)
+    shares: Shares = Shares()
+    turns: int = Field(default=10, ge=1)
+    turn_tokens: int = Field(default=24, ge=4)
+    context_tokens: int = Field(default=1024, ge=64, le=2048)
+    #: a text's most tokens; fragments of calls come on top.
+    vocabulary: int = Field(default=1024, ge=300, le=4096)
+    layers: int = Field(default=8, ge=1)
+    hidden: int = Field(default=256, ge=32)
+    heads: int = Field(default=4, ge=1)
+    steps: int = Field(default=600, ge=1)
+    batch: int = Field(default=64, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    seed: int = 0
+
+
+class BaseReport(StoredRecord):
+    """How the base model came about. Losses in nats a token."""
+
+    file_name = "base.json"
+    options: BaseOptions
+    parameters: int
+    vocabulary: int
+    transcripts: int
+    tokens: int
+    first_loss: float
+    last_loss: float
+    longest: int
+    hit_rate: float
+
+
+def make_base(
+    options: BaseOptions,
+    judges: Judges,
+    tasks: Sequence[Task],
+    folder: Path,
+    *,
+    play: Limits | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Play transcripts on the training tasks, train the decoder on them; the checkpoint `folder/model`. Goes on where
+    it was ended. Raises StoreError, and what the judge raises."""
+    checkpoint = folder / "model"
+    if (folder / BaseReport.file_name).exists():
+        return checkpoint
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    settings = DialogueSettings(
+        turns=options.turns, turn_tokens=options.turn_tokens, context_tokens=options.context_tokens
+    )
+    dialogue = _tokenizer(options, judges, tasks, checkpoint, settings)
+    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or Limits(), progress)
+    _train(options, judges, episodes, folder, dialogue, progress)
+    return checkpoint
+
+
+# ---------------------------------------------------------------- tokenizer
+
+
+def _tokenizer(
+    options: BaseOptions, judges: Judges, tasks: Sequence[Task], checkpoint: Path, settings: DialogueSettings
+) -> PocketDialogue:
+    """Trained on every task's prompt and on the answers that tools give; kept with the checkpoint."""
+    path = checkpoint / "tokenizer.json"
+    if not path.exists():
+        texts = [pocket.prompt_text(_opening(judges, task, options.turns)) for task in tasks]
+        texts += [_answers(random.Random(number)) for number in range(50 * len(texts))]
+        write_durably(path, pocket.train_tokenizer(texts, options.vocabulary).to_str())
+        special = {"eos_token": pocket.STOP, "pad_token": pocket.PAD, "chat_template": _TEMPLATE}
+        described = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+        write_durably(checkpoint / "tokenizer_config.json", json.dumps(described, indent=1))
+        settings.write(checkpoint)
+    return PocketDialogue.load(checkpoint)
+
+
+def _opening(judges: Judges, task: Task, turns: int) -> Opening:
+    options = judges.options
+    return Opening(task, options.device, options.precision, turns, lambda: judges.graph(task), judges.offers(task))
+
+
+def _answers(rng: random.Random) -> str:
+    """Answers as tools give them, with numbers of all sizes."""
+    ratios = f"{rng.lognormvariate(0.5, 1.0):.2f} {rng.lognormvariate(0.1, 0.5):.2f}"
+    said = rng.choice([f"passed {ratios}", f"passed {ratios} best", "ok", "error", "a:0 b:3", "incorrect"])
+    return f"{said}\n{rng.randrange(10)} left"
+
+
+# ---------------------------------------------------------------- transcripts
+
+
+def _transcripts(
+    options: BaseOptions,
+    judges: Judges,
+    tasks: Sequence[Task],
+    folder: Path,
+    dialogue: PocketDialogue,
+    settings: DialogueSettings,
+    limits: Limits,
+    progress: Callable[[str], None],
+) -> list[Episode]:
+    """Played in batches, each on disk before the next; a share of them says everything in one answer."""
+    path = folder / TRANSCRIPTS
+    episodes = read_episodes(path)
+    while len(episodes) < options.transcripts:
+        begun = len(episodes)
+        count = min(limits.at_once, options.transcripts - begun)
+        seed = options.seed * 1_000_003 + begun
+        rng = random.Random(seed)
+        drawn = [rng.choice(tasks) for _ in range(count)]
+        alone = round(count * options.shares.single)
+        for part, how in ((drawn[:alone], single(settings)), (drawn[alone:], settings)):
+            environment = ToolEnvironment(judges, dialogue, how, limits)
+            author = Author(options.shares, seed, how.turn_tokens)
+            played = environment.play_by(part, author, seed=seed) if part else []
+            append_episodes(path, played)
+            episodes += played
+        progress(f"{len(episodes)} of {options.transcripts} transcripts, {judges.memo.hit_rate:.0%} of verdicts known")
+    return episodes
+
+
+# ---------------------------------------------------------------- decoder
+
+
+def _train(
+    options: BaseOptions,
+    judges: Judges,
+    episodes: Sequence[Episode],
+    folder: Path,
+    dialogue: PocketDialogue,
+    progress: Callable[[str], None],
+) -> None:
+    """Language modelling over all tokens of the transcripts, AdamW with warm-up and cosine decay."""
+    import torch
+
+    device = torch_device(judges.options.device)
+    torch.manual_seed(options.seed)
+    model = _decoder(options, dialogue).to(device).train()
+    rows = [list(episode.input_ids) for episode in episodes]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    warm = max(1, options.steps // 20)
+    schedule = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=warm),
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, options.steps - warm), 0.1 * options.lr),
+        ],
+        [warm],
+    )
+    rng = random.Random(options.seed)
+    losses: list[float] = []
+    for step in range(options.steps):
+        loss = _loss(model, [rng.choice(rows) for _ in range(options.batch)], dialogue.pad_id, device)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss.detach()))
+        if (step + 1) % max(1, options.steps // 10) == 0:
+            progress(f"step {step + 1} of {options.steps}: loss {losses[-1]:.3f}")
+    model.float().cpu().save_pretrained(folder / "model")
+    BaseReport(
+        options=options,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        vocabulary=dialogue.tokenizer.get_vocab_size(),
+        transcripts=len(rows),
+        tokens=sum(map(len, rows)),
+        first_loss=losses[0],
+        last_loss=sum(losses[-10:]) / len(losses[-10:]),
+        longest=max(map(len, rows)),
+        hit_rate=judges.memo.hit_rate,
+    ).write(folder)
+
+
+def _decoder(options: BaseOptions, dialogue: PocketDialogue) -> Any:
+    """Qwen2's architecture, with weights by chance."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    # A multiple of 64, so that a sharded vocabulary divides.
+    vocabulary = -(-dialogue.tokenizer.get_vocab_size() // 64) * 64
+    config = Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=64 * round(options.hidden * 8 / 3 / 64),
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.heads,
+        max_position_embeddings=options.context_tokens,
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        bos_token_id=None,
+        eos_token_id=dialogue.stop_id,
+        pad_token_id=dialogue.pad_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def _loss(model: Any, rows: Sequence[Sequence[int]], pad: int, device: str) -> Any:
+    """Mean cross-entropy of the next token over a right-padded batch."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
+    mask = torch.zeros((len(rows), longest), dtype=torch.long)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(list(row))
+        mask[number, : len(row)] = 1
+    ids, mask = ids.to(device), mask.to(device)
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
+        logits = model(input_ids=ids, attention_mask=mask).logits
+    wanted = ids[:, 1:].masked_fill(mask[:, 1:] == 0, -100)
+    return torch.nn.functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), wanted.flatten(), ignore_index=-100)

@@ -1,0 +1,68 @@
+"""The preset's tasks, out of composed candidates: those with several plans, split so that no operator graph is on both
+sides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from cuda_agent.agent.trained.offers import Offer, offers
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.tasks.decontaminate.graphhash import graph_hash
+from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.opening import HELD_OUT
+
+#: choices that a task needs, and that it may have: all of them are measured.
+LEAST_CHOICES, MOST_CHOICES = 4, 20
+_MOST_KERNELS = 6
+
+
+def choose(
+    candidates: Sequence[DatasetTask],
+    judges: Judges,
+    *,
+    device: Device,
+    train: int,
+    held_out: int,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[DatasetTask]:
+    """So many of each split, in the candidates' order; one task a graph. Graphs are captured in the judge's sandbox;
+    plans are those for `device`, which need not be here."""
+    found: dict[str, DatasetTask] = {}
+    judges.capture(candidate.task for candidate in candidates)
+    for candidate in candidates:
+        if len(found) >= train + held_out:
+            break
+        try:
+            graph = judges.graph(candidate.task)
+            plans = offers(graph, device, Precision.TF32, candidate.task.key)
+        except CudaAgentError as error:
+            progress(f"{candidate.task.name}: {error.cause}")
+            continue
+        hashed = graph_hash(graph)
+        if hashed in found or not _matters(plans):
+            continue
+        found[hashed] = candidate
+        progress(f"{len(found)}: {', '.join(candidate.ops)}: {choices(plans)} choices")
+    hashes = list(found)
+    random.Random(seed).shuffle(hashes)
+    held = set(hashes[:held_out])
+    return [_split(task, hashed in held) for hashed, task in found.items()]
+
+
+def choices(plans: Sequence[Offer]) -> int:
+    """Candidates that the plans and their settings make."""
+    return sum(len(list(plan.settings())) for plan in plans)
+
+
+def _matters(plans: Sequence[Offer]) -> bool:
+    small = all(len(plan.steps) <= _MOST_KERNELS for plan in plans)
+    return small and len(plans) > 1 and LEAST_CHOICES <= choices(plans) <= MOST_CHOICES
+
+
+def _split(task: DatasetTask, held_out: bool) -> DatasetTask:
+    split = HELD_OUT if held_out else "train"
+    return task.model_copy(update={"task": task.task.model_copy(update={"split": split})})

@@ -1,0 +1,115 @@
+"""All choices of all tasks with their verdicts: what a search is measured against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.rollout import latency_us, matched_ratio
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan (counted from 1) with a setting, and its verdict; None where it isn't known."""
+
+    plan: int
+    name: str
+    setting: dict[str, int]
+    candidate: Candidate
+    evaluation: Evaluation | None
+
+    @property
+    def us(self) -> float | None:
+        return latency_us(self.evaluation)
+
+    @property
+    def ratio(self) -> float | None:
+        return matched_ratio(self.evaluation)
+
+
+def table(judges: Judges, task: Task) -> list[Choice]:
+    """Every choice of a task in the order of the plans, as far as the memo knows it."""
+    return [
+        Choice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
+        for number, plan in enumerate(judges.offers(task), 1)
+        for setting in plan.settings()
+    ]
+
+
+def playbook_order(choices: Sequence[Choice]) -> list[Choice]:
+    """As the playbook's own policy tries them: the default plan, then the one with its channels innermost; each with
+    its settings in order. The plans that it never makes come last."""
+    rank = {"fused": 0, "last": 1}
+    return sorted(choices, key=lambda choice: rank.get(choice.name, 2))
+
+
+def best_us(choices: Sequence[Choice]) -> float | None:
+    """The time of the fastest choice that passed."""
+    return min((choice.us for choice in choices if choice.us is not None), default=None)
+
+
+def spread(choices: Sequence[Choice]) -> float | None:
+    """The slowest choice's time / the fastest one's."""
+    times = [choice.us for choice in choices if choice.us is not None]
+    return max(times) / min(times) if times else None
+
+
+@dataclass(frozen=True)
+class Filled:
+    """How far the table has come. `failed`: what the judge could not judge, by task."""
+
+    known: int
+    wanted: int
+    failed: dict[str, str]
+    seconds: float
+
+    @property
+    def whole(self) -> bool:
+        return self.known >= self.wanted
+
+
+def fill(
+    judges: Judges,
+    tasks: Sequence[Task],
+    *,
+    limit_s: float,
+    group: int = 4,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Filled:
+    """Measures what isn't known, `group` tasks at a time, until all is or `limit_s` is over; every verdict is on disk
+    as soon as it is there. Tasks of a group compile their baselines beside each other."""
+    begun = time.monotonic()
+    failed: dict[str, str] = {}
+    longest = 0.0
+    for start in range(0, len(tasks), group):
+        part = [(task, one.candidate) for task in tasks[start : start + group] for one in _missing(judges, task)]
+        if not part:
+            continue
+        spent = time.monotonic() - begun
+        # A group that would run past the limit is left for the next call.
+        if spent + longest > limit_s:
+            break
+        before = time.monotonic()
+        verdicts = judges.evaluate_all(part)
+        longest = max(longest, time.monotonic() - before)
+        for (task, _), verdict in zip(part, verdicts, strict=True):
+            if isinstance(verdict, CudaAgentError):
+                failed.setdefault(task.name, verdict.cause)
+        progress(
+            f"tasks {start + 1} to {min(start + group, len(tasks))}: {len(part)} verdicts, {longest:.0f} s at most"
+        )
+    every = [choice for task in tasks for choice in table(judges, task)]
+    known = sum(choice.evaluation is not None for choice in every)
+    return Filled(known, len(every), failed, time.monotonic() - begun)
+
+
+def _missing(judges: Judges, task: Task) -> list[Choice]:
+    return [choice for choice in table(judges, task) if choice.evaluation is None]
+
+
+def _known(judges: Judges, task: Task, candidate: Candidate) -> Evaluation | None:
+    return judges.memo.known("evaluate", task.key, candidate)
