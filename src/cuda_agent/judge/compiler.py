@@ -261,7 +261,8 @@ class Compiler:
         with self.cache.lock(key):
             found = self.cache.find("headers", key, f"{_HEADER}.gch")
             if found is not None:
-                return found.with_suffix("")
+                # A cache may share another one's headers through a link, which no sandbox follows.
+                return found.resolve().with_suffix("")
             with self.cache.scratch() as scratch:
                 made = scratch / f"{_HEADER}.gch"
                 (scratch / _HEADER).write_text(source.read_text())
@@ -275,7 +276,7 @@ class Compiler:
                     )
                 kept = self.cache.keep("headers", key, f"{_HEADER}.gch", made)
                 shutil.copyfile(source, kept.with_suffix(""))
-                return kept.with_suffix("")
+                return kept.resolve().with_suffix("")
 
 
 def _compiled_by_nvcc(kept: Path) -> Compiled:
