@@ -69,21 +69,27 @@ class Journal:
         """Raises StoreError."""
         name = stack_hash(stack)
         self.path = folder / _NAME.format(name)
-        self._checks_path = folder / _CHECKS.format(name)
+        self.checks_path = folder / _CHECKS.format(name)
         if self.path.exists() and read_headed(self.path, MeasurementFile, Measurement)[0] is not None:
             self.measured = read_measured(self.path).by_key
         else:
             append(self.path, [MeasurementFile(stack=stack)])
             self.measured = {}
-        found = read_lines(self._checks_path, Checked) if self._checks_path.exists() else []
+        found = read_lines(self.checks_path, Checked) if self.checks_path.exists() else []
         self.checked = {one.task_key: one for one in found}
+
+    def unknown_checks(self, folder: Path) -> list[Checked]:
+        """What passed the checks in another folder, on this stack, and isn't known here. Raises StoreError."""
+        path = folder / self.checks_path.name
+        found = read_lines(path, Checked) if path.exists() and path != self.checks_path else []
+        return [one for one in found if one.task_key not in self.checked]
 
     def add(self, measurement: Measurement) -> None:
         append(self.path, [measurement])
         self.measured[measurement.task_key] = measurement
 
     def add_checked(self, checked: Checked) -> None:
-        append(self._checks_path, [checked])
+        append(self.checks_path, [checked])
         self.checked[checked.task_key] = checked
 
 
@@ -105,8 +111,9 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
-    """Takes the measurements of other folders (or files) into this one's; returns how many are new, by file. What was
-    measured in both stays as it is here, so merging twice, or in a resumed run, changes nothing.
+    """Takes the measurements of other folders (or files) into this one's, and of folders what passed the checks;
+    returns how many measurements are new, by file. What was found in both stays as it is here, so merging twice, or in
+    a resumed run, changes nothing.
 
     Raises UsageError where a source holds none, StoreError."""
     added: dict[str, int] = {}
@@ -115,6 +122,7 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
             journal = Journal(folder, found.stack)
             new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]
             append(journal.path, new)
+            append(journal.checks_path, journal.unknown_checks(found.path.parent))
             added[journal.path.name] = added.get(journal.path.name, 0) + len(new)
     return added
 
