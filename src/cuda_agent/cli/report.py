@@ -11,10 +11,10 @@ from rich.text import Text
 
 from cuda_agent.cli.options import DebugArg, JsonArg
 from cuda_agent.cli.output import emit, show
+from cuda_agent.core.bench import Metrics
 from cuda_agent.core.errors import EXIT_OK, UsageError
 from cuda_agent.core.files import write_durably
-from cuda_agent.report.figures import counted
-from cuda_agent.report.load import load
+from cuda_agent.report.load import Recorded, load
 
 FILE_NAME = "report.html"
 
@@ -34,7 +34,7 @@ def command(
     if target.is_dir():
         raise UsageError(f"{target} is a folder", "Give --out a file, such as report.html")
     run = load(directory)
-    page = render(run, run.metrics or counted(run.rows), str(directory))
+    page = render(run, run.metrics or _metrics(run), str(directory))
     write_durably(target, page.html)
     size = len(page.html.encode())
     if as_json:
@@ -46,3 +46,11 @@ def command(
     if page.unspoken:
         show(Text(f"{page.unspoken} tasks wait for a person's word: cuda-agent audit {directory}"))
     return EXIT_OK
+
+
+def _metrics(run: Recorded) -> Metrics:
+    """Of the tasks that have ended."""
+    from cuda_agent.bench.metrics import metrics_of
+
+    ended = [result for result in run.results if result.outcome != "unfinished"]
+    return metrics_of(ended, tasks=len(run.rows))

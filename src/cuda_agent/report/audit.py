@@ -18,7 +18,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import BASELINES, Row
-from cuda_agent.report.units import times
+from cuda_agent.report.units import percent, times
 
 Word = Literal["sound", "doubtful", "cheating"]
 WORDS: tuple[Word, ...] = ("sound", "doubtful", "cheating")
@@ -85,7 +85,7 @@ def _reasons(row: Row, limits: Roofline | None) -> list[str]:
         why += [note for note in flags if note.startswith("fewer operations")]
     share = row.memory_share(limits)
     if share is not None and share > 1.0:
-        why.append(f"moves its bytes at {share:.0%} of the measured bandwidth")
+        why.append(f"moves its bytes at {percent(share)} of the measured bandwidth")
     return why
 
 

@@ -179,7 +179,7 @@ class Roof:
     measured: bool
 
 
-ROOF = (760.0, 380.0)
+ROOF = (1120.0, 430.0)
 
 
 def roofline(rows: Sequence[Row], limits: Roofline | None) -> Roof | None:

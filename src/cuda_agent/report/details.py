@@ -24,9 +24,11 @@ from cuda_agent.report.plain import plain
 
 _Known = TypeVar("_Known", bound=Record)
 
-#: characters of a text that stands in the open; longer ones unfold, and beyond `_KEPT` their ends stay.
+#: characters of a text that stands in the open; longer ones unfold.
 _OPEN = 500
-_KEPT = 60_000
+#: of one text in a transcript, its two ends; code keeps more.
+KEPT = 60_000
+_CODE = 4
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,18 @@ class Details:
     work: Work | None = None
 
 
-def details(directory: Path | None, blobs: Blobs) -> Details:
-    """What there is; a part that can't be read is a note."""
+def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT) -> Details:
+    """What there is; a part that can't be read is a note. `source`: the reference where the directory has none, `kept`:
+    characters of each text of the transcript."""
     notes: list[str] = []
     if directory is None:
-        return Details("", None, (), (), (), ("This task left no run directory.",))
-    source = _source(directory, notes)
+        notes = ["This task left no run directory."]
+        return Details(source, _file("model.py", source, blobs) if source else None, (), (), (), tuple(notes))
+    source = _source(directory, notes) or source
     candidate = _candidate(directory, notes)
     runs = [("", directory), *((item.name, item) for item in _inner(directory))]
     turns = {name: _turns(path, notes) for name, path in runs}
-    transcripts = [(name, _steps(turns[name], path, blobs)) for name, path in runs if turns[name]]
+    transcripts = [(name, _steps(turns[name], path, blobs, kept)) for name, path in runs if turns[name]]
     every = tuple(turn for found in turns.values() for turn in found)
     order = sorted(candidate.files, key=_rank) if candidate is not None else []
     return Details(
@@ -187,13 +191,13 @@ def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known
 # ---------------------------------------------------------------- the transcript
 
 
-def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs) -> tuple[Step, ...]:
+def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[Step, ...]:
     store = Store(directory)
     before: Candidate | None = None
     steps = []
     for turn in turns:
         after = _kept(store, turn.candidate_digest)
-        change: Text | None = _change(before, after, blobs) if before is not None and after is not None else None
+        change: Text | None = _change(before, after, blobs, kept) if before is not None and after is not None else None
         before = after or before
         answered = [*turn.results, *([None] * len(turn.calls))]
         steps.append(
@@ -201,9 +205,9 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs) -> tuple[Step, 
                 turn.index + 1,
                 turn,
                 plain(turn.message),
-                _text(turn.reasoning, blobs, "reasoning") if turn.reasoning else None,
-                tuple(_call(call, result, blobs) for call, result in zip(turn.calls, answered, strict=False)),
-                plain(_cut(turn.observation)),
+                _text(turn.reasoning, blobs, kept, "reasoning") if turn.reasoning else None,
+                tuple(_call(call, result, blobs, kept) for call, result in zip(turn.calls, answered, strict=False)),
+                plain(_cut(turn.observation, kept)),
                 change,
                 _latency(turn),
             )
@@ -231,37 +235,37 @@ def _kept(store: Store, digest: str | None) -> Candidate | None:
     return found if found.files else None
 
 
-def _call(call: ToolCall, result: ToolResult | None, blobs: Blobs) -> Call:
+def _call(call: ToolCall, result: ToolResult | None, blobs: Blobs, kept: int) -> Call:
     short, long = [], []
     path = str(call.arguments.get("path", ""))
     for name, value in call.arguments.items():
         if isinstance(value, str) and ("\n" in value or len(value) > 160):
-            long.append(_text(value, blobs, name, PurePosixPath(path).suffix))
+            long.append(_text(value, blobs, kept, name, PurePosixPath(path).suffix))
             continue
         said = json.dumps(value, ensure_ascii=False)
         if len(said) > 160:
-            long.append(_text(json.dumps(value, indent=1, ensure_ascii=False), blobs, name))
+            long.append(_text(json.dumps(value, indent=1, ensure_ascii=False), blobs, kept, name))
         else:
             short.append(f"{name}={said}")
     problem = f" [{call.malformed}]" if call.malformed else ""
-    answer = _text(result.text.rstrip(), blobs, "answer") if result is not None else None
+    answer = _text(result.text.rstrip(), blobs, kept, "answer") if result is not None else None
     ok, took = (result.ok, result.duration_s) if result is not None else (True, 0.0)
     return Call(plain(call.tool), plain(", ".join(short) + problem), tuple(long), answer, ok, took)
 
 
-def _text(text: str, blobs: Blobs, name: str, suffix: str = "") -> Text:
+def _text(text: str, blobs: Blobs, kept: int, name: str, suffix: str = "") -> Text:
     if len(text) <= _OPEN and not suffix:
         return Text(plain(text), title=name)
-    text = _cut(text)
+    text = _cut(text, _CODE * kept if suffix else kept)
     return Text(blob=blobs.put(str(highlighted(text, suffix))), title=f"{name}, {_lines(text)}")
 
 
 def _file(path: str, text: str, blobs: Blobs) -> File:
-    coloured = highlighted(_cut(text, 4 * _KEPT), PurePosixPath(path).suffix)
+    coloured = highlighted(_cut(text, _CODE * KEPT), PurePosixPath(path).suffix)
     return File(plain(path), text.count("\n") + 1, blobs.put(str(coloured)))
 
 
-def _change(before: Candidate, after: Candidate, blobs: Blobs) -> Text | None:
+def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Text | None:
     if before == after:
         return None
     lines: list[str] = []
@@ -270,7 +274,7 @@ def _change(before: Candidate, after: Candidate, blobs: Blobs) -> Text | None:
         if old != new:
             names = (path if path in before.files else "/dev/null", path if path in after.files else "/dev/null")
             lines += difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=2)
-    text = _cut("\n".join(lines))
+    text = _cut("\n".join(lines), kept)
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
     return Text(blob=blobs.put(str(highlighted(text, ".diff"))), title=f"candidate changed: +{added} −{removed} lines")
@@ -281,7 +285,7 @@ def _lines(text: str) -> str:
     return f"{count:,} lines" if count > 1 else f"{len(text):,} characters"
 
 
-def _cut(text: str, kept: int = _KEPT) -> str:
+def _cut(text: str, kept: int) -> str:
     """The two ends of a very long text."""
     if len(text) <= kept:
         return text

@@ -11,13 +11,20 @@ from cuda_agent.core.records import Evaluation, ProfileReport, Reward, Timing, V
 from cuda_agent.core.stack import Stack
 from cuda_agent.report.units import interval, microseconds, times
 
+_PROGRAMS = {
+    "compile": "torch.compile",
+    "graphs": "torch.compile reduce-overhead",
+    "autotune": "torch.compile max-autotune",
+    "frozen": "torch.compile, constant weights",
+}
+
 
 def baseline_label(name: str) -> str:
     """A baseline's key as a person reads it."""
     if name == "compile":
         return "torch.compile (float32)"
     program, _, precision = name.partition("_")
-    words = {"compile": "torch.compile", "graphs": "torch.compile reduce-overhead"}.get(program, program)
+    words = _PROGRAMS.get(program, program)
     return f"{words} ({precision})" if precision else words
 
 

@@ -15,7 +15,7 @@ from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.evaluation import baseline_label
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import Row
-from cuda_agent.report.units import microseconds, times
+from cuda_agent.report.units import microseconds, percent, times
 
 #: how the playbook's planner begins a kernel's name -> the skill that wrote it.
 SKILLS = {
@@ -168,8 +168,15 @@ def _searched(turns: Sequence[Turn]) -> Iterator[str]:
                 yield f"{what}: none could be timed, the default stayed."
                 continue
             first, best = measured[0], min(timed)
-            gain = f", {first / best:.2f}× as fast as the default" if isinstance(first, int | float) and best else ""
-            yield f"{what}: the fastest took {microseconds(best)} µs" + (gain if tried > 1 else "") + "."
+            yield f"{what}: the fastest took {microseconds(best)} µs{_gain(first, best) if tried > 1 else ''}."
+
+
+def _gain(first: object, best: float) -> str:
+    """Over the setting that was held before."""
+    if not isinstance(first, int | float) or not best:
+        return ""
+    gain = first / best
+    return ", no better than the one before" if gain < 1.01 else f", {times(gain)} as fast as the one before"
 
 
 def _settings(call: ToolCall) -> tuple[int, str]:
@@ -224,7 +231,9 @@ def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
     launches = sum(kernel.calls for kernel in kernels.kernels)
     parts = (("its own kernels", kernels.own_us), ("vendor libraries", kernels.library_us), ("torch", kernels.torch_us))
     total = sum(value for _, value in parts) + kernels.copy_us + kernels.unknown_us
-    shares = ", ".join(f"{value / total:.0%} in {name}" for name, value in parts if total and value / total >= 0.005)
+    shares = ", ".join(
+        f"{percent(value / total)} in {name}" for name, value in parts if total and value / total >= 0.005
+    )
     yield f"A call launches {launches} kernel{'s' if launches > 1 else ''} on the GPU: {shares} of {total:,.1f} µs."
     busy, latency = profile.candidate.busy_us, profile.candidate.latency_us
     if busy and busy < latency:
@@ -244,7 +253,7 @@ def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
     if share is None or limits is None:
         yield f"{said}."
         return
-    said += f", {share:.0%} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
+    said += f", {percent(share)} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
     if share >= _FULL:
         yield f"{said}: the task is bound by memory, and this is nearly all there is."
     elif share >= _ROOM:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -20,9 +21,41 @@ def highlighted(text: str, suffix: str) -> Markup:
     name = _LEXERS.get(suffix)
     if name is None or len(text) > _COLOURED:
         return escape(text)
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
-    return Markup(highlight(text, lexer, HtmlFormatter(nowrap=True)))
+    # Pygments' own formatter marks every token; a page of hundreds of files wants only those that have a colour.
+    parts: list[str] = []
+    held, pending = "", ""
+    for kind, value in lexer.get_tokens(text):
+        colour = _colour(kind)
+        if colour == held or (colour and not value.strip()):
+            pending += value
+            continue
+        parts.append(_span(held, pending))
+        held, pending = colour, value
+    parts.append(_span(held, pending))
+    return Markup("".join(parts))
+
+
+def _span(colour: str, text: str) -> str:
+    escaped = str(escape(text))
+    return f'<span class="{colour}">{escaped}</span>' if colour and text else escaped
+
+
+@lru_cache(maxsize=256)
+def _colour(kind: Any) -> str:
+    """The class in page.css of a token's type or the nearest above it; empty for what stays in the text's colour."""
+    from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
+
+    table = {
+        Comment.Preproc: "cp", Comment.PreprocFile: "s", Comment: "c", Keyword.Type: "kt", Keyword: "k",
+        Operator.Word: "k", String: "s", Number: "m", Name.Function: "nf", Name.Class: "nf", Name.Decorator: "nf",
+        Name.Builtin.Pseudo: "m", Name.Builtin: "nf", Generic.Inserted: "gi", Generic.Deleted: "gd",
+        Generic.Heading: "gh", Generic.Subheading: "gh",
+    }  # fmt: skip
+    while kind is not None:
+        if kind in table:
+            return table[kind]
+        kind = kind.parent
+    return ""

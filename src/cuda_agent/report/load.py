@@ -19,6 +19,7 @@ from cuda_agent.report.rows import Row
 from cuda_agent.report.training import METRICS_FILE, Series, read_series
 
 RESULTS_FILE = "results.jsonl"
+SUITE_FILE = "suite.jsonl"
 Kind = Literal["bench", "optimize", "runs", "training"]
 
 
@@ -83,8 +84,14 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     results = {result.task.id: result for result in _results(path / RESULTS_FILE, notes)}
     known = {task.id for task in manifest.tasks}
     strays = [result.task for name, result in results.items() if name not in known]
+    sources = _sources(path / SUITE_FILE)
     rows = [
-        Row(task if found is None else _task(task, found.task), found, _inside(path, found))
+        Row(
+            task if found is None else _task(task, found.task),
+            found,
+            _inside(path, found),
+            source=sources.get(task.key, ""),
+        )
         for task in (*manifest.tasks, *strays)
         for found in [results.get(task.id)]
     ]
@@ -116,6 +123,22 @@ def _bench(path: Path, audits: Audits) -> Recorded:
 def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
     """What was counted while the task ran is known in its result only."""
     return listed.model_copy(update={"roofline": ran.roofline or listed.roofline, "work": ran.work or listed.work})
+
+
+def _sources(path: Path) -> dict[str, str]:
+    """Task key -> reference, as far as the suite's file can be read: a page without some of them is still a page."""
+    found: dict[str, str] = {}
+    try:
+        lines = path.read_text(errors="replace").split("\n")
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            task = Task.from_json(line)
+        except StoreError:
+            continue
+        found[task.key] = task.source
+    return found
 
 
 def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:

@@ -20,16 +20,19 @@ from cuda_agent.core.records import Timing
 from cuda_agent.report import charts
 from cuda_agent.report.audit import WORDS, ToCheck, last_words, to_check
 from cuda_agent.report.blobs import Blobs
-from cuda_agent.report.details import Details, details
+from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.evaluation import baseline_label, errors_line, stack_line
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, Row
 from cuda_agent.report.samples import STRIP, Program, programs
-from cuda_agent.report.units import interval, microseconds, seconds, times
+from cuda_agent.report.units import interval, microseconds, percent, seconds, times
 
 _ASSETS = "assets"
+#: what a page may weigh, and to how many characters a text of a transcript is cut until it does.
+MOST_BYTES = 15_000_000
+_SHORTER = (6_000, 1_200)
 _NAMES = {"eager": "eager", "compile": "torch.compile", "matched": "matched"}
 
 
@@ -53,9 +56,20 @@ class Entry:
 
 
 def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
-    """`metrics`: over what `run` holds. `run_name`: the folder as the reader would type it, for commands."""
+    """`metrics`: over what `run` holds. `run_name`: the folder as the reader would type it, for commands. Where the
+    page grows beyond `MOST_BYTES`, transcripts are shortened, and the page says so."""
+    page = _render(run, metrics, run_name, KEPT)
+    for kept in _SHORTER:
+        if len(page.html) <= MOST_BYTES:
+            break
+        note = f"Texts of the transcripts are cut to {kept:,} characters here, so that the page stays small."
+        page = _render(replace(run, notes=(*run.notes, note)), metrics, run_name, kept)
+    return page
+
+
+def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) -> Page:
     blobs, environment = Blobs(), _environment()
-    seen = [_look(row, run.limits, blobs) for row in run.rows]
+    seen = [_look(row, run.limits, blobs, kept) for row in run.rows]
     rows = [row for row, _, _ in seen]
     limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
     checks = to_check(rows, limits, run.audits)
@@ -72,9 +86,9 @@ def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
     return Page(html, len(checks), sum(item.audit is None for item in checks))
 
 
-def _look(row: Row, limits: Roofline | None, blobs: Blobs) -> tuple[Row, Details, Explanation]:
+def _look(row: Row, limits: Roofline | None, blobs: Blobs, kept: int) -> tuple[Row, Details, Explanation]:
     """The row with what only its run directory knows: samples, counted work."""
-    found = details(row.directory, blobs)
+    found = details(row.directory, row.source, blobs, kept)
     result, stored = row.result, found.evaluation
     if result is not None and stored is not None and _is_fuller(stored, row):
         row = replace(row, result=result.model_copy(update={"evaluation": stored}))
@@ -185,7 +199,7 @@ def _environment() -> Environment:
         "times": times,
         "seconds": seconds,
         "plain": plain,
-        "percent": _percent,
+        "percent": percent,
         "estimate": _estimate,
         "baseline": baseline_label,
         "symbol": symbol,
@@ -198,15 +212,11 @@ def _interval(timing: Timing) -> str:
     return interval(timing.low_us, timing.high_us)
 
 
-def _percent(value: float, digits: int = 0) -> str:
-    return f"{100 * value:.{digits}f} %"
-
-
 def _estimate(value: Estimate, unit: str = "×") -> str:
     """`[1.02×, 1.31×]`, `[84 %, 93 %]`; empty where there is no interval."""
     if value.low is None or value.high is None:
         return ""
-    shown = times if unit == "×" else _percent
+    shown = times if unit == "×" else percent
     return f"[{shown(value.low)}, {shown(value.high)}]"
 
 

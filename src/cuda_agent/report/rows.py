@@ -18,12 +18,14 @@ STATES = ("passed", "failed", "not covered", "interrupted", "unfinished", "error
 
 @dataclass(frozen=True)
 class Row:
-    """`result` is None while the task waits for its turn; `directory` is None where its run left none."""
+    """`result` is None while the task waits for its turn; `directory` is None where its run left none. `source`: the
+    reference, as the suite has it."""
 
     task: SuiteTask
     result: BenchResult | None = None
     directory: Path | None = None
     policy: str = ""
+    source: str = ""
 
     @property
     def evaluation(self) -> Evaluation | None:

@@ -34,3 +34,8 @@ def seconds(value: float) -> str:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     return f"{minutes} min {rest:02d} s"
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """`12 %` of a share."""
+    return f"{100 * value:.{digits}f} %"
