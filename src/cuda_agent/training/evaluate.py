@@ -1,0 +1,297 @@
+"""Held-out tasks after every stage, and searches compared at an equal number of evaluations.
+
+An evaluation is a timed verdict of the judge, whether the memo knew it or not. The headline of a search is how many it
+needs until a candidate reaches 95 % of the speed of the best choice there is (the exhaustive table's). Uncertainty is
+over tasks: a paired bootstrap of per-task means.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.records import Task
+from cuda_agent.reward import MARGIN
+from cuda_agent.tasks import store
+from cuda_agent.training.episodes import Environment, Episode, Generate
+from cuda_agent.training.pocket.table import Choice, best_us, playbook_order
+
+SCORES = "scores.jsonl"
+#: of the exhaustive best's speed.
+NEAR = 0.95
+_RESAMPLES = 10_000
+_SHUFFLES = 200
+
+
+class TaskScore(Record):
+    """One policy on one task: means over its episodes. `geomean`: of the matched baseline's time over the best
+    candidate's, an episode that found none counted as 1. `to_near`: evaluations until 95 % of the best choice, one
+    number a seed, None where its episodes together never came there."""
+
+    task_key: str
+    task_name: str
+    episodes: int
+    reward: float
+    pass_rate: float
+    faster_rate: float
+    geomean: float
+    evaluations: float
+    to_near: tuple[int | None, ...] = ()
+
+
+class Interval(Record):
+    """A mean over tasks with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class StageScore(StoredRecord):
+    """A policy on all held-out tasks. `faster_rate`: at least 5 % faster than the matched baseline, by its measured
+    ratio."""
+
+    stage: str
+    policy_version: int
+    seeds: tuple[int, ...]
+    episodes_per_task: int
+    tasks: tuple[TaskScore, ...] = Field(min_length=1)
+    reward: Interval
+    pass_rate: Interval
+    faster_rate: Interval
+    #: of the per-task geometric means, geometric again.
+    geomean: Interval
+    #: judge's verdicts that the memo knew.
+    hit_rate: float
+
+
+class Difference(Record):
+    """One policy less another on the same tasks: mean over tasks, 95 % interval of the paired bootstrap."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+class SearchScore(Record):
+    """A way to search on all tasks. `to_near`: mean over tasks, a task where it never came there counted as one more
+    than `budget`. `reached`: by number of evaluations, the share of tasks that were there by then."""
+
+    name: str
+    to_near: Interval
+    per_task: dict[str, float]
+    reached: dict[int, float]
+
+
+class Comparison(StoredRecord):
+    """Searches at an equal number of evaluations."""
+
+    file_name = "comparison.json"
+    budget: int
+    searches: tuple[SearchScore, ...]
+    #: choices a task has, and its slowest choice's time over the fastest one's.
+    choices: dict[str, int]
+    spread: dict[str, float]
+    #: tasks that were left out since the table has no time for them.
+    left_out: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- a stage
+
+
+def evaluate_stage(
+    environment: Environment,
+    tasks: Sequence[Task],
+    generate: Generate,
+    *,
+    stage: str,
+    folder: Path,
+    policy_version: int = 0,
+    seeds: Sequence[int] = (0, 1, 2),
+    episodes: int = 4,
+    best: dict[str, float] | None = None,
+    reseed: Callable[[int], None] = lambda seed: None,
+) -> StageScore:
+    """Plays `episodes` of every task for every seed, keeps them in `folder/STAGE.jsonl` and the score in
+    `folder/scores.jsonl`. `best`: time of the exhaustive best by task key, where it is known. `reseed` makes what
+    `generate` draws follow from a seed. A seed that is on disk already isn't played again.
+
+    Raises what the environment raises.
+    """
+    path = folder / f"{stage}.jsonl"
+    played = store.read_lines(path, Episode) if path.exists() else []
+    for seed in seeds:
+        done = [episode for episode in played if episode.seed // _SEED == seed]
+        if len(done) >= episodes * len(tasks):
+            continue
+        reseed(seed)
+        many = [task for task in tasks for _ in range(episodes)]
+        fresh = environment.play(many, generate, seed=seed * _SEED, policy_version=policy_version)
+        store.append(path, fresh)
+        played += fresh
+    score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
+    known = store.read_lines(folder / SCORES, StageScore) if (folder / SCORES).exists() else []
+    if all((one.stage, one.policy_version) != (stage, policy_version) for one in known):
+        store.append(folder / SCORES, [score])
+    return score
+
+
+#: episodes of one seed are numbered below this.
+_SEED = 1_000_000
+
+
+def score_of(
+    stage: str,
+    played: Sequence[Episode],
+    tasks: Sequence[Task],
+    *,
+    seeds: Sequence[int],
+    episodes: int,
+    best: dict[str, float],
+) -> StageScore:
+    """The score of episodes that were played; those without a reward (the judge failed) don't count."""
+    scores = []
+    for task in tasks:
+        mine = [e for e in played if e.task_key == task.key and e.reward is not None]
+        if mine:
+            scores.append(_task_score(task, mine, seeds, best.get(task.key)))
+    asked, known = sum(e.evaluations for e in played), sum(e.memoised for e in played)
+    return StageScore(
+        stage=stage,
+        policy_version=max((e.policy_version for e in played), default=0),
+        seeds=tuple(seeds),
+        episodes_per_task=episodes,
+        tasks=tuple(scores),
+        reward=interval([s.reward for s in scores]),
+        pass_rate=interval([s.pass_rate for s in scores]),
+        faster_rate=interval([s.faster_rate for s in scores]),
+        geomean=_exp(interval([math.log(s.geomean) for s in scores])),
+        hit_rate=known / asked if asked else 0.0,
+    )
+
+
+def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
+    near = []
+    for seed in seeds if best is not None else ():
+        times = [us for e in mine if e.seed // _SEED == seed for us, _ in e.judged]
+        near.append(evaluations_to(times, best or 0.0))
+    return TaskScore(
+        task_key=task.key,
+        task_name=task.name,
+        episodes=len(mine),
+        reward=statistics.fmean(e.reward or 0.0 for e in mine),
+        pass_rate=statistics.fmean(e.ratio is not None for e in mine),
+        faster_rate=statistics.fmean((e.ratio or 0.0) > 1 / (1 - MARGIN) for e in mine),
+        geomean=math.exp(statistics.fmean(math.log(e.ratio or 1.0) for e in mine)),
+        evaluations=statistics.fmean(len(e.judged) for e in mine),
+        to_near=tuple(near),
+    )
+
+
+def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
+    """`one` less `other`, metric by metric, over the tasks that both were played on."""
+    pairs = [(a, b) for a in one.tasks for b in other.tasks if a.task_key == b.task_key]
+    found = []
+    for metric in ("reward", "pass_rate", "faster_rate", "geomean"):
+        values = [(getattr(a, metric), getattr(b, metric)) for a, b in pairs]
+        if metric == "geomean":
+            values = [(math.log(a), math.log(b)) for a, b in values]
+        spread = interval([a - b for a, b in values])
+        name = "log geomean" if metric == "geomean" else metric
+        found.append(Difference(metric=name, value=spread.value, low=spread.low, high=spread.high))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- searches
+
+
+def evaluations_to(times_us: Sequence[float | None], best: float, near: float = NEAR) -> int | None:
+    """How many evaluations it took until a candidate was that near to the best; None where none was."""
+    return next((n for n, us in enumerate(times_us, 1) if us is not None and us <= best / near), None)
+
+
+def compare(
+    tables: dict[str, Sequence[Choice]],
+    players: dict[str, dict[str, Sequence[Sequence[float | None]]]],
+    *,
+    budget: int,
+    seed: int = 0,
+) -> Comparison:
+    """`tables`: a task's key -> all its choices. `players`: a policy's name -> task key -> for each seed the times of
+    its evaluations in order. Random search (without repeats) and the playbook's order come from the tables."""
+    known = {key: choices for key, choices in tables.items() if best_us(choices) is not None}
+    runs: dict[str, dict[str, list[Sequence[float | None]]]] = {
+        name: {key: list(by_task.get(key, ())) for key in known} for name, by_task in players.items()
+    }
+    rng = random.Random(seed)
+    runs["random"] = {key: [_shuffled(choices, rng) for _ in range(_SHUFFLES)] for key, choices in known.items()}
+    runs["playbook"] = {key: [[one.us for one in playbook_order(choices)]] for key, choices in known.items()}
+    return Comparison(
+        budget=budget,
+        searches=tuple(_search(name, by_task, known, budget) for name, by_task in runs.items()),
+        choices={key: len(choices) for key, choices in known.items()},
+        spread={key: _spread(choices) for key, choices in known.items()},
+        left_out=tuple(sorted(set(tables) - set(known))),
+    )
+
+
+def _search(
+    name: str,
+    runs: dict[str, list[Sequence[float | None]]],
+    tables: dict[str, Sequence[Choice]],
+    budget: int,
+) -> SearchScore:
+    needed: dict[str, list[int]] = {}
+    for key, sequences in runs.items():
+        best = best_us(tables[key])
+        assert best is not None
+        needed[key] = [evaluations_to(list(times)[:budget], best) or budget + 1 for times in sequences or [[]]]
+    means = {key: statistics.fmean(counts) for key, counts in needed.items()}
+    reached = {
+        count: statistics.fmean([statistics.fmean(n <= count for n in counts) for counts in needed.values()] or [0.0])
+        for count in sorted({1, 2, 4, 8, budget})
+        if count <= budget
+    }
+    return SearchScore(name=name, to_near=interval(list(means.values())), per_task=means, reached=reached)
+
+
+def _shuffled(choices: Sequence[Choice], rng: random.Random) -> list[float | None]:
+    times = [one.us for one in choices]
+    rng.shuffle(times)
+    return times
+
+
+def _spread(choices: Sequence[Choice]) -> float:
+    times = [one.us for one in choices if one.us is not None]
+    return max(times) / min(times)
+
+
+# ---------------------------------------------------------------- uncertainty
+
+
+def interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """The mean, and the 2.5 and 97.5 percentiles of the means of resampled tasks. Of differences: the paired one."""
+    if not values:
+        return Interval(value=0.0, low=0.0, high=0.0)
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return Interval(value=mean, low=mean, high=mean)
+    rng = random.Random(seed)
+    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return Interval(value=mean, low=means[int(0.025 * _RESAMPLES)], high=means[int(0.975 * _RESAMPLES) - 1])
+
+
+def _exp(one: Interval) -> Interval:
+    return Interval(value=math.exp(one.value), low=math.exp(one.low), high=math.exp(one.high))
