@@ -105,6 +105,21 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "scalar": (lambda x: x + 1, [torch.tensor(2.0)]),
 }
 
+
+def resampled(x: Any) -> Any:
+    nearest = F.interpolate(x, scale_factor=1.7), F.interpolate(x, (11, 7), mode="nearest-exact")
+    bilinear = F.interpolate(x, (5, 13), mode="bilinear"), F.interpolate(x, (5, 9), mode="bilinear", align_corners=True)
+    return *nearest, *bilinear, F.interpolate(x, (11, 7), mode="bicubic")
+
+
+RESAMPLED: dict[str, tuple[Any, list[Any]]] = {
+    "doubled": (lambda x: F.relu(F.interpolate(x, scale_factor=2.0)), [_r(2, 3, 7, 10)]),
+    "resampled": (resampled, [_r(2, 3, 7, 10)]),
+    "trilinear": (lambda x: F.interpolate(x, scale_factor=1.5, mode="trilinear"), [_r(1, 2, 4, 6, 5, dtype=BF16)]),
+    "unfold": (lambda x: F.unfold(x, 3, padding=1).tanh(), [_r(2, 3, 9, 10)]),
+    "two_indices": (lambda x, i, j: x[:, i, j - 6] + 1, [_r(4, 5, 6, 3), _i(5, 7), _i(6, 7)]),
+}
+
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
     "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),
@@ -148,6 +163,11 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "cosine": (lambda x, y: F.cosine_similarity(x, y.flip(0), dim=-1), [_r(20, 60), _r(20, 60)]),
     "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
+    "argmax": (lambda x: (x.argmax(-1), x.max(-1), x.min(-1).indices), [_r(33, 700, dtype=BF16).round()]),
+    "argmin_of_gelu": (lambda x: F.gelu(x).argmin(1), [_r(7, 70, 30)]),
+    "argmax_long": (lambda x: ((x * 2).argmax(-1, keepdim=True), x.argmax()), [_r(3, 70000)]),
+    "argmax_of_whole_numbers": (lambda x: x.argmax(-1), [_i(9, 8, 33)]),
+    "dist": (lambda x, y: torch.dist(x, y, 3.0), [_r(20, 60), _r(20, 60)]),
 }
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device
-from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS
+from playbook_cases import POINTWISE, REDUCTIONS, RESAMPLED, WINDOWS
 from playbook_harness import check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 
-@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS])
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *RESAMPLED])
 def test_kernels_agree_with_torch(name: str) -> None:
-    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS}[name]
+    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED}[name]
     check(function, inputs, Device.CUDA, every_setting=True)

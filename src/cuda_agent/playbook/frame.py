@@ -148,10 +148,22 @@ class Puller:
         for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
             position = position.plus(coord.times(stride))
         shape = self.values[value.arg].shape
+        if not self._stays_inside(position, shape):
+            return self._divided(position, shape)
         try:
             return tuple(delinearise(self.frame, position, shape, value.arg))
         except Conflict:
             return self._divided(position, shape)
+
+    def _stays_inside(self, position: Coord, shape: tuple[int, ...]) -> bool:
+        """Whether every index that is known at run time alone runs along one dimension."""
+        for node, coef in position.dynamic:
+            # `wrap_index` and `modulo`: their second operand is the length.
+            length = self.nodes[self.nodes[node].args[1]].value
+            sizes = [size for stride, size in zip(ir.contiguous(shape), shape, strict=True) if stride == coef]
+            if not isinstance(length, int) or length > max(sizes, default=0):
+                return False
+        return True
 
     def _divided(self, position: Coord, shape: tuple[int, ...]) -> tuple[Coord, ...]:
         """Row-major position -> index by division, where no factoring of the frame makes it affine."""
@@ -220,8 +232,9 @@ class Puller:
         for coord, low, size in zip(at, value.low, value.inner, strict=True):
             shifted = coord.plus(Coord(const=-low))
             least, most = self.frame.extent(shifted)
-            if least < 0 or most >= size or shifted.dynamic:
-                bounds.append(Bound(shifted, 0 if least < 0 else None, size if most >= size else None))
+            below, above = least < 0 or bool(shifted.dynamic), most >= size or bool(shifted.dynamic)
+            if below or above:
+                bounds.append(Bound(shifted, 0 if below else None, size if above else None))
             index.append(shifted)
         node = self.pull(value.arg, tuple(index), (*guards, *bounds))
         if not bounds:

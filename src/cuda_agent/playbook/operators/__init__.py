@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from cuda_agent.playbook.lower import Lowering
-from cuda_agent.playbook.operators import composite, elementwise, losses, norms, reductions, views, windows
+from cuda_agent.playbook.operators import (
+    composite,
+    elementwise,
+    interpolation,
+    losses,
+    norms,
+    reductions,
+    views,
+    windows,
+)
 
 #: operator -> its lowering; the names are those of `lower.operator_name`.
 TABLE: dict[str, Lowering] = {
@@ -14,4 +23,5 @@ TABLE: dict[str, Lowering] = {
     **norms.TABLE,
     **losses.TABLE,
     **windows.TABLE,
+    **interpolation.TABLE,
 }

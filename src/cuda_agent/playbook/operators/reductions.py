@@ -83,9 +83,52 @@ def _max_min(kind: str) -> Lowering:
             return b.pointwise(f"{kind}imum", x, other, dtype=b.out(node).dtype, name=node.name)
         dims, keep = dims_of(b, x, other), bool(b.arg(node, 2, "keepdim", False))
         result = b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep)
-        return b.finish(node, result) if other is None else (result, None)
+        if other is None:
+            return b.finish(node, result)
+        return result, b.cast(place_of(b, kind, x, dims[0], keep=keep), "int64") if dims else None
 
     return lower
+
+
+def place_of(b: Builder, kind: str, x: str, dim: int, *, keep: bool) -> str:
+    """Where along `dim` the first maximum or minimum is, or the first NaN."""
+    source = b.values[x]
+    size, dtype = source.shape[dim], source.dtype
+    inner = "int32" if size < 1 << 31 else "int64"
+    at = "i32" if dtype == "bool" else ir.compute_type(dtype)
+    found = b.pointwise("eq", x, b.reduce(kind, x, (dim,), dtype=dtype, keep=True), dtype="bool", at=at)
+    if at in ("f32", "f64"):
+        found = b.pointwise("or", found, b.pointwise("isnan", x, dtype="bool", at=at), dtype="bool", at="b")
+    place = b.add(ir.Iota(b.fresh("place"), source.shape, inner, dim))
+    # The last place stands for all others, so that no rounding can make an index beyond the end.
+    return b.reduce("min", b.pointwise("where", found, place, size - 1, dtype=inner), (dim,), dtype=inner, keep=keep)
+
+
+def _arg_extreme(kind: str) -> Lowering:
+    def lower(b: Builder, node: Node) -> str:
+        x, dim, keep = b.arg(node, 0), b.arg(node, 1, "dim"), bool(b.arg(node, 2, "keepdim", False))
+        shape = b.values[x].shape
+        if dim is None:
+            # Of the elements in row-major order.
+            return b.finish(node, place_of(b, kind, b.reshape(x, (ir.numel(shape),)), 0, keep=False))
+        if not shape:
+            raise CantLower("looks for the place of a scalar")
+        return b.finish(node, place_of(b, kind, x, int(dim) % len(shape), keep=keep))
+
+    return lower
+
+
+def aminmax(b: Builder, node: Node) -> tuple[str, ...]:
+    x = b.arg(node, 0)
+    dims, keep = dims_of(b, x, b.arg(node, 9, "dim")), bool(b.arg(node, 9, "keepdim", False))
+    return tuple(b.reduce(kind, x, dims, dtype=b.values[x].dtype, keep=keep) for kind in ("min", "max"))
+
+
+def dist(b: Builder, node: Node) -> str:
+    """The norm of a difference, of everything."""
+    x, y, order = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "p", 2)
+    apart = b.pointwise("sub", x, y, dtype=b.internal(b.out(node).dtype))
+    return b.finish(node, norm_of(b, apart, float(order), range(len(b.values[apart].shape)), keep=False))
 
 
 def prod(b: Builder, node: Node) -> str:
@@ -199,4 +242,5 @@ TABLE: dict[str, Lowering] = {
     "min": _max_min("min"), "prod": prod, "any": _any_all("any"), "all": _any_all("all"), "var": var, "std": var,
     "var_mean": var_mean, "std_mean": var_mean, "logsumexp": logsumexp, "softmax": softmax, "_softmax": softmax,
     "log_softmax": log_softmax, "_log_softmax": log_softmax, "linalg_vector_norm": vector_norm, "norm": vector_norm,
+    "argmax": _arg_extreme("max"), "argmin": _arg_extreme("min"), "aminmax": aminmax, "dist": dist,
 }  # fmt: skip

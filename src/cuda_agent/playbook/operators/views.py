@@ -168,12 +168,35 @@ def embedding(b: Builder, node: Node) -> str:
 
 
 def index(b: Builder, node: Node) -> str:
-    """x[:, idx]: one index tensor among slices."""
+    """x[:, idx] and x[:, i, j]: tensors of integers for neighbouring dimensions, among slices."""
     x, picks = b.arg(node, 0), b.arg(node, 1)
     used = [d for d, pick in enumerate(picks) if pick is not None]
-    if len(used) != 1 or b.values[picks[used[0]]].dtype == "bool":
-        raise CantLower("indexes by more than one tensor, or by a mask")
-    return take_along(b, node.name, x, used[0], picks[used[0]], b.out(node))
+    if any(b.values[picks[d]].dtype in ("bool", "uint8") for d in used):
+        raise CantLower("indexes by a mask")
+    if not used or used[-1] - used[0] + 1 != len(used):
+        raise CantLower("indexes dimensions that aren't neighbours")
+    first, shape = used[0], b.values[x].shape
+    sizes = shape[first : used[-1] + 1]
+    place = picks[first]
+    if len(used) > 1:
+        x = b.reshape(x, (*shape[:first], ir.numel(sizes), *shape[used[-1] + 1 :]))
+        place = _one_index(b, [picks[d] for d in used], sizes)
+    return take_along(b, node.name, x, first, place, b.out(node))
+
+
+def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:
+    """Indices of several dimensions as one of their row-major order; negative ones count from the end."""
+    dtype = "int32" if ir.numel(sizes) < 1 << 31 else "int64"
+    at = ir.compute_type(dtype)
+    total: str | None = None
+    for pick, size, step in zip(picks, sizes, ir.contiguous(sizes), strict=True):
+        near = b.cast(pick, dtype)
+        negative = b.pointwise("lt", near, 0, dtype="bool", at=at)
+        near = b.pointwise("where", negative, b.pointwise("add", near, size, dtype=dtype), near, dtype=dtype)
+        near = b.pointwise("mul", near, step, dtype=dtype)
+        total = near if total is None else b.pointwise("add", total, near, dtype=dtype)
+    assert total is not None
+    return total
 
 
 def roll(b: Builder, node: Node) -> str:
