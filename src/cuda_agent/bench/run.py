@@ -174,7 +174,9 @@ def go_on(
     if differences:
         raise UsageError(f"{out} was begun otherwise: {'; '.join(differences)}", "Give the same, or another --out")
     with directory.lock():
-        manifest, changes = directory.write_resumption(manifest, len(directory.results()))
-    for change in changes:
-        say(f"since the run was begun: {change}")
+        results = directory.results()
+        if len(results) < len(problems) or any(map(is_doubtful, results)):
+            manifest, changes = directory.write_resumption(manifest, len(results))
+            for change in changes:
+                say(f"since the run was begun: {change}")
     return Bench(directory, manifest, problems, known, policy or manifest.policy)
