@@ -46,7 +46,7 @@ _ROLES: dict[str, frozenset[str]] = {
 }  # fmt: skip
 #: how often a task is built around a role, relative to one that isn't named.
 _IMPORTANCE = {
-    "convolution": 6.0, "matrix product": 6.0, "normalization": 4.0, "activation": 4.0, "binary": 2.5,
+    "convolution": 9.0, "matrix product": 6.0, "normalization": 4.0, "activation": 4.0, "binary": 2.5,
     "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 1.2, "math": 1.5, "attention": 1.2,
     "indexing": 1.2, "ordering": 0.8, "total": 0.5, "padding": 0.5, "joining": 0.5, "special function": 0.4,
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
@@ -149,10 +149,11 @@ _RARE = frozenset((
     "i0", "erfc", "digamma", "lgamma", "deg2rad", "rad2deg", "transformer", "transformer_decoder", "addbmm",
     "transformer_encoder", "block_diag", "meshgrid_sum", "conv_tbc", "cross", "diagonal_scatter", "affine_grid", "rsub",
     "multilabel_margin_loss", "triplet_margin_with_distance_loss", "softmax2d", "gradient", "trapezoid", "xlogy",
+    "slice_scatter", "select_scatter",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
-#: nothing is computed: no task.
-_IDLE = frozenset(("clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach"))
+#: nothing is computed, or the same for all rows that are long enough: no task.
+_IDLE = frozenset(("clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach", "any", "all"))
 _CLASSIFYING = frozenset((
     "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
     "kl_div",
@@ -198,6 +199,23 @@ _PLAIN_ON_POSITIVE = frozenset((
     "relu", "abs", "leaky_relu", "prelu", "elu", "celu", "selu", "sign", "sgn", "clamp_min", "threshold", "copysign",
     "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss",
 ))  # fmt: skip
+#: jump where their input differs in its last bit: after what is rounded, a faster program has other answers.
+_STEPPED = frozenset((
+    "ceil", "floor", "round", "trunc", "sign", "sgn", "frac", "heaviside", "heaviside_scalar", "remainder_scalar",
+    "remainder", "fmod", "floor_divide", "nextafter", "argmax", "argmin", "argsort", "gt", "ge", "lt", "le",
+    "logical_and", "logical_xor", "isclose", "signbit", "bucketize", "searchsorted", "isin", "any", "all",
+    "count_nonzero",
+))  # fmt: skip
+#: give what they got, or what any program gives to the last bit.
+_EXACT_ROLES = frozenset(("data movement", "padding", "joining", "indexing", "triangle", "sliding", "rounding"))
+_EXACT = frozenset((
+    "relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "neg", "abs", "masked_fill", "maximum", "minimum",
+    "where", "amax", "amin", "max", "min", "cummax", "cummin", "sort", "pixel_shuffle", "pixel_unshuffle", "add", "sub",
+    "mul", "max_pool1d", "max_pool2d", "max_pool3d", "add_scalar", "bias_add", "channel_bias", "feature_scale",
+    "channel_scale", "embedding", "gather", "index_select", "fmax", "fmin", "square", "adaptive_max_pool2d",
+))  # fmt: skip
+#: roles beside which a special function may stand; nobody writes a Bessel function of a convolution.
+_SPECIAL_BESIDE = frozenset(("math", "scaling", "binary", "special function", "rounding", "reduction", "total"))
 #: constant or redundant: what comes before, then what may not come after.
 _POINTLESS: dict[str, frozenset[str]] = {
     "layer_norm": frozenset((
@@ -300,7 +318,10 @@ def affinity(before: Seed, after: Seed) -> float:
         return 0.0
     if after.operator == "glu" and first not in _GATED:
         return 0.0
-    if after.operator in ("any", "all") and first not in ("normalization", "matrix product", "convolution", "binary"):
+    if after.operator in _STEPPED and first not in _EXACT_ROLES and before.operator not in _EXACT:
+        return 0.0
+    special = "special function"
+    if (second == special and first not in _SPECIAL_BESIDE) or (first == special and second not in _SPECIAL_BESIDE):
         return 0.0
     if after.operator in _METRIC and before.operator not in _EMBEDDING:
         return 0.0

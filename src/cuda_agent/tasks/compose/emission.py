@@ -17,6 +17,9 @@ from cuda_agent.tasks.expressions import fill
 from cuda_agent.tasks.records import Port, Seed
 
 _WIDTH = 110
+#: so few numbers over a whole tensor are near their mean at every draw.
+_FEW_OUTPUTS = 64
+_SCALE = "scale = 0.5 + 0.5 * torch.rand(())"
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
 _HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
 
@@ -85,8 +88,7 @@ def _model(names: Names, rng: random.Random) -> str:
         lines += [f"    def __init__(self{signature}) -> None:", "        super().__init__()"]
         lines += [f"        {line}" for line in (*layers, *kept)]
         lines.append("")
-    tensors = [names.first, *(variable for named in names.steps for variable in named.ports.values())]
-    signature = ", ".join(f"{item}: torch.Tensor" for item in tensors)
+    signature = ", ".join(f"{item}: torch.Tensor" for item in _variables(names))
     single = names.steps[-1].step.plain
     returned = "torch.Tensor" if single else "tuple[torch.Tensor, ...]"
     lines.append(f"    def forward(self, {signature}) -> {returned}:")
@@ -194,14 +196,33 @@ def _get_inputs(names: Names) -> str:
     for named in names.steps:
         texts += [_drawn(port, named.shapes[port.name], named) for port in named.step.seed.ports[1:]]
     head = "def get_inputs() -> list[torch.Tensor]:"
+    scaled = _scaled(names, texts)
+    if scaled is not None:
+        texts[scaled[0]] = scaled[1]
+        head += f"\n    {_SCALE}"
     if len(texts) > 1 and len(set(texts)) == 1:
         return f"{head}\n    return [{texts[0]} for _ in range({len(texts)})]"
     line = f"    return [{', '.join(texts)}]"
     if len(line) <= _WIDTH:
         return f"{head}\n{line}"
-    variables = [names.first, *(variable for named in names.steps for variable in named.ports.values())]
+    variables = _variables(names)
     lines = [f"    {variable} = {text}" for variable, text in zip(variables, texts, strict=True)]
     return "\n".join([head, *lines, f"    return [{', '.join(variables)}]"])
+
+
+def _scaled(names: Names, texts: Sequence[str]) -> tuple[int, str] | None:
+    """Where all that is returned is a few numbers over many inputs: the first input that can be, drawn with a scale
+    that differs from draw to draw. Without it a sum or a mean over millions of numbers would be as good as constant."""
+    if sum(tensor.numel() for tensor in names.steps[-1].step.outputs) > _FEW_OUTPUTS:
+        return None
+    for place, text in enumerate(texts):
+        if re.match(r"torch\.randn?\(", text) and " < " not in text and "scale" not in _variables(names):
+            return place, f"scale * ({text})" if " + " in text else f"scale * {text}"
+    return None
+
+
+def _variables(names: Names) -> list[str]:
+    return [names.first, *(variable for named in names.steps for variable in named.ports.values())]
 
 
 def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:

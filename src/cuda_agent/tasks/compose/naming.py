@@ -76,6 +76,8 @@ class Names:
     steps: list[Named] = field(default_factory=list)
     first: str = "x"
     first_shape: tuple[str, ...] = ()
+    #: what the step that is being named has by now, since a constant may get another name meanwhile.
+    scopes: list[dict[Any, Any]] = field(default_factory=list)
 
     def add(self, word: str, size: int) -> str:
         """A constant of that name, or of one beside it where the name is taken."""
@@ -126,6 +128,9 @@ def _step(
     named = dimensions(first.layout)[1]
     known: dict[str, str] = {}
     derived: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    held = dict(enumerate(current))
+    names.scopes = [known, derived, texts, held]
     for text, symbol in zip(named, current[len(current) - len(named) :], strict=True):
         if text.isidentifier() and symbol is not None:
             (known if symbol.isidentifier() else derived)[text] = symbol
@@ -133,7 +138,7 @@ def _step(
         known[letter] = names.add(sized.named[key], sized.sizes[key]) if key[0] else _same(names, sized, key)
     needed = [item for item in used_names(seed) if item in step.names]
     sizes = set(known)
-    texts = dict(known)
+    texts.update(known)
     for letter in _dimensions(seed):
         if letter not in texts and letter in needed:
             texts[letter] = names.add(_beside(names, word_for(seed, letter)), step.names[letter])
@@ -150,6 +155,7 @@ def _step(
             texts[parameter.name] = _written(choice, known)
         else:
             texts[parameter.name] = literal(size)
+    current = list(held.values())
     ports = {port.name: _port(seed, port, taken) for port in seed.ports[1:]}
     before = [
         constant(symbol) if symbol else str(size)
@@ -183,6 +189,8 @@ def _parameter(names: Names, word: str, size: int) -> str:
 
 def _rename(names: Names, old: str, new: str) -> None:
     names.constants = {new if item == old else item: size for item, size in names.constants.items()}
+    for scope in names.scopes:
+        scope.update({key: re.sub(rf"\b{old}\b", new, text) for key, text in scope.items() if text})
     for step in names.steps:
         step.texts = {key: re.sub(rf"\b{old}\b", new, text) for key, text in step.texts.items()}
         step.shapes = {
@@ -222,9 +230,14 @@ def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: lis
     found = []
     for place, size in enumerate(after):
         kept = moved[place] if moved[place] in names_with(size, step, current) else None
-        own = made.get(size) if place == feature else None
+        own = made.get(size) or _doubled(made, size) if place == feature else None
         found.append(own or kept or new.get(size) or moved[place])
     return found
+
+
+def _doubled(made: dict[Any, str], size: int) -> str | None:
+    """Twice a size that the layer is made with, as both directions of a recurrent one give."""
+    return f"2 * {made[size // 2]}" if size % 2 == 0 and size // 2 in made else None
 
 
 def names_with(size: int, step: Step, current: Sequence[str | None]) -> list[str | None]:

@@ -1,0 +1,80 @@
+"""A benchmark suite of 250 composed tasks in three levels, drawn from the candidates; and its folder of task files.
+
+    python3 scripts/pick_suite.py data/candidates.jsonl.gz --out data/suite250.jsonl.gz
+    python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
+
+Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those of
+the data set, gigabytes of inputs among them. `--passed FOLDER` draws only from what passed the filter there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cuda_agent.tasks.choose import kind_of
+from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
+from cuda_agent.tasks.records import DatasetTask
+
+SEED = 250
+#: level -> how many of each number of operators (0: a module of transformers).
+LEVELS = {1: {1: 100}, 2: {2: 55, 3: 25, 4: 12, 5: 8}, 3: {0: 50}}
+
+
+def read(path: Path) -> list[DatasetTask]:
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [DatasetTask.model_validate_json(line) for line in text.splitlines()]
+
+
+def pick(tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
+    """In order of level, then of number."""
+    rng = random.Random(SEED)
+    chosen = []
+    for counts in LEVELS.values():
+        level = []
+        for kind, count in counts.items():
+            there = [task for task in tasks if kind_of(task) == kind]
+            if len(there) < count:
+                sys.exit(f"only {len(there)} tasks of {kind} operators, {count} are wanted")
+            level += rng.sample(there, count)
+        chosen += sorted(level, key=lambda task: task.number)
+    return chosen
+
+
+def unpack(tasks: Sequence[DatasetTask], folder: Path) -> None:
+    """KernelBench's layout: level1/1_name.py."""
+    places = dict.fromkeys(LEVELS, 0)
+    for task in tasks:
+        level = next(level for level, counts in LEVELS.items() if kind_of(task) in counts)
+        places[level] += 1
+        path = folder / f"level{level}" / f"{places[level]}_{task.task.name.partition('_')[2]}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(task.task.source)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path, help="candidates, or a suite (.jsonl or .jsonl.gz)")
+    parser.add_argument("--out", type=Path, help="file for the suite")
+    parser.add_argument("--unpack", type=Path, help="folder for the suite's task files")
+    parser.add_argument("--passed", type=Path, help="folder of a filter run")
+    options = parser.parse_args()
+    tasks = read(options.tasks)
+    if options.passed is not None:
+        keys = {task.task.key for task in passing(read_tasks(options.passed), measured_on(options.passed))}
+        tasks = [task for task in tasks if task.task.key in keys]
+    if options.out is not None:
+        tasks = pick(tasks)
+        text = "".join(task.model_dump_json() + "\n" for task in tasks)
+        options.out.write_bytes(gzip.compress(text.encode(), mtime=0))
+    if options.unpack is not None:
+        unpack(tasks, options.unpack)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
