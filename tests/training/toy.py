@@ -16,7 +16,8 @@ from typing import Any
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions, parse_options
-from cuda_agent.training.episodes import Environment, Episode, Generate
+from cuda_agent.training.episodes import Episode, Generate, Generated
+from cuda_agent.training.stages.ground import Arena
 
 PROMPT, OBSERVATION, STOP, VOCABULARY = (5, 6, 7), (8, 9), 1, 64
 STEP: dict[str, Any] = {"batch": 8, "actor_lr": 3e-3, "critic_lr": 3e-3, "micro_batch_tokens": 512}
@@ -27,7 +28,7 @@ def options(**changes: Any) -> TrainingOptions:
     values: dict[str, Any] = {
         "name": "toy",
         "device": "cpu",
-        "model": {"context_tokens": 64, "turn_tokens": 6},
+        "model": {"context_tokens": 64, "prompt_tokens": 16},
         "warmup": {"steps": 1, **STEP},
         "sample": {"episodes_per_task": 4, "batch": 8},
         "rft": {"batch": 4, "lr": 1e-3, "max_invalid_calls": 9, "micro_batch_tokens": 512},
@@ -65,66 +66,86 @@ class ToyEnvironment:
     def __init__(self, turns: int) -> None:
         self._turns = turns
 
+    def rollout(self, task: Task) -> ToyRollout:
+        return ToyRollout(task, self._turns)
+
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        rows = [_Row(task) for task in tasks]
-        for turn in range(self._turns):
-            for row, drawn in zip(rows, generate([row.context for row in rows]), strict=True):
-                row.add(drawn.token_ids, drawn.log_probabilities)
-                if turn < self._turns - 1:
-                    row.observe()
-        return [row.episode(self._turns, policy_version, seed) for row in rows]
+        rollouts = [self.rollout(task) for task in tasks]
+        for _ in range(self._turns):
+            for one, drawn in zip(rollouts, generate([one.context for one in rollouts]), strict=True):
+                one.take(drawn)
+                one.act()
+        return [one.episode(policy_version=policy_version, seed=seed) for one in rollouts]
 
 
-class _Row:
-    def __init__(self, task: Task) -> None:
-        self.task, self.response, self.mask = task, list[int](), list[int]()
-        self.numbers: list[float] = []
+class ToyRollout:
+    """What `environment.rollout.Rollout` is, without a workspace."""
+
+    room = 6
+    ended = False
+
+    def __init__(self, task: Task, turns: int) -> None:
+        self.task, self._turns, self._said = task, turns, 0
+        self.response, self.mask, self.numbers = list[int](), list[int](), list[float]()
 
     @property
     def context(self) -> list[int]:
         return [*PROMPT, *self.response]
 
-    def add(self, tokens: Sequence[int], numbers: Sequence[float]) -> None:
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+    def fail(self) -> None: ...
+
+    def take(self, generated: Generated) -> None:
+        self._said += 1
+        self._add(generated.token_ids, generated.log_probabilities, 1)
+
+    def act(self) -> None:
+        self.ended = self._said == self._turns
+        if not self.ended:
+            self._add(OBSERVATION, [0.0] * len(OBSERVATION), 0)
+
+    def _add(self, tokens: Sequence[int], numbers: Sequence[float], own: int) -> None:
         self.response += tokens
-        self.mask += [1] * len(tokens)
         self.numbers += numbers
+        self.mask += [own] * len(tokens)
 
-    def observe(self) -> None:
-        self.response += OBSERVATION
-        self.mask += [0] * len(OBSERVATION)
-        self.numbers += [0.0] * len(OBSERVATION)
-
-    def episode(self, turns: int, version: int, seed: int) -> Episode:
+    def episode(self, *, policy_version: int, seed: int) -> Episode:
         own = [token for token, mine in zip(self.response, self.mask, strict=True) if mine]
         share = sum(token % 2 == 0 for token in own) / len(own)
         reward = 3.0 if share > 0.9 else 2.0 if share > 0.6 else 1.0 if share > 0.4 else -1.0
         return Episode(
             task_key=self.task.key, task_name=self.task.name, prompt_ids=PROMPT, response_ids=tuple(self.response),
             mask=tuple(self.mask), log_probabilities=tuple(self.numbers), reward=reward,
-            milestone=Milestone.FAILED if reward < 0 else list(Milestone)[int(reward)], truncated=False, turns=turns,
-            calls=turns, evaluations=1, ratio=None if reward < 0 else reward, policy_version=version, seed=seed,
+            milestone=Milestone.FAILED if reward < 0 else list(Milestone)[int(reward)], truncated=False,
+            turns=self._turns, calls=self._turns, evaluations=1, ratio=None if reward < 0 else reward,
+            policy_version=policy_version, seed=seed,
         )  # fmt: skip
 
 
 class ToyGround:
     """Two tasks; nothing is held out."""
 
-    def tasks(self) -> Sequence[Task]:
-        return [Task(name=name, source=f"# {name}") for name in ("one", "two")]
+    def __init__(self, options: TrainingOptions | None = None, directory: Path | None = None) -> None: ...
 
     @contextmanager
-    def environment(self, *, single_turn: bool) -> Iterator[Environment]:
-        yield ToyEnvironment(1 if single_turn else 2)
+    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[Arena]:
+        tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
+        yield Arena(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
 
-    def base(self, directory: Path) -> None:
-        tiny_model(directory)
+    def base(self, directory: Path) -> Path:
+        tiny_model(directory / "made")
+        return directory / "made"
 
-    def evaluate(self, policy: Path, generate: Generate, directory: Path, *, seed: int) -> dict[str, float]:
-        episodes = ToyEnvironment(2).play(list(self.tasks()) * 4, generate, seed=seed)
-        return {"reward": sum(one.reward or 0.0 for one in episodes) / len(episodes)}
+    def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
+        return {"files": float(len(list(checkpoint.iterdir())))}
 
 
-if __name__ == "__main__":
+def main() -> None:
     from cuda_agent.training.stages.records import STAGES
     from cuda_agent.training.stages.run import Training
 
@@ -132,4 +153,16 @@ if __name__ == "__main__":
         sys.stdout.write(f"{phase} {text}\n")
         sys.stdout.flush()
 
-    Training(Path(sys.argv[1]), options(), ToyGround(), say).run(STAGES)
+    changes = {}
+    if sys.argv[2:] == ["ray"]:
+        ray = {"gpus_per_node": 1, "rollout": "transformers", "agent_workers": 1}
+        stage = {"steps": 2, "critic_only_steps": 1, "whiten": True, **STEP}
+        changes = {"launcher": "ray", "ray": ray, "ppo": stage, **dict.fromkeys(("warmup", "sample", "rft", "value"))}
+    Training(Path(sys.argv[1]), options(**changes), ToyGround(), say).run(STAGES)
+
+
+if __name__ == "__main__":
+    # under its own name, as the processes of the launcher `ray` find its classes.
+    import toy
+
+    toy.main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,12 +33,9 @@ class ModelOptions(Configuration):
     #: rank of low-rank adapters; 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int = Field(default=32, ge=1)
-    #: prompt, own tokens and observations together.
-    context_tokens: int = Field(default=2048, ge=64)
-    #: most tokens of a prompt; only the `ray` launcher needs to know.
+    #: what the launcher `ray` must know before an episode is played: most tokens of a prompt, and of the whole.
     prompt_tokens: int = Field(default=1024, ge=16)
-    #: most own tokens of one turn.
-    turn_tokens: int = Field(default=512, ge=1)
+    context_tokens: int = Field(default=2048, ge=64)
 
 
 class Mismatch(Configuration):
@@ -174,6 +172,8 @@ class TrainingOptions(Configuration):
     seed: int = 0
     #: what is played, by its own configuration (training/environment).
     environment: dict[str, Any] = Field(default_factory=dict)
+    #: of the stage `base`, where there is no model.path (training/pocket/base.py).
+    base: dict[str, Any] = Field(default_factory=dict)
     model: ModelOptions = ModelOptions()
     warmup: PpoOptions | None = None
     sample: SampleOptions | None = None
@@ -202,8 +202,9 @@ class TrainingOptions(Configuration):
         return self
 
 
-def read_options(path: Path) -> TrainingOptions:
-    """A configuration file, or one of the presets by its name. Raises UsageError that names the bad key or value."""
+def read_options(path: Path, settings: Sequence[str] = ()) -> TrainingOptions:
+    """A configuration file, or one of the presets by its name, with some settings changed (`ppo.steps=20`). Raises
+    UsageError that names the bad key or value."""
     import yaml
 
     source = preset(str(path)) if not path.exists() and path.suffix == "" else path
@@ -218,7 +219,27 @@ def read_options(path: Path) -> TrainingOptions:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UsageError(f"{path} holds no settings", "Begin with a preset: docs/training.md")
+    for setting in settings:
+        _change(values, setting)
     return parse_options(values)
+
+
+def _change(values: dict[str, Any], setting: str) -> None:
+    import yaml
+
+    name, equals, text = setting.partition("=")
+    *outer, last = name.split(".")
+    for key in outer:
+        inner = values.setdefault(key, {})
+        if not isinstance(inner, dict):
+            inner = values[key] = {}
+        values = inner
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        equals = ""
+    if not equals or not last:
+        raise UsageError(f"Can't read the setting {setting!r}", "Write it as ppo.steps=20")
 
 
 def parse_options(values: dict[str, Any]) -> TrainingOptions:

@@ -15,29 +15,35 @@ from cuda_agent.core.errors import StoreError
 
 #: a single tensor above this has a shard of its own.
 SHARD = "16MB"
+_OWN = ("config.json", "generation_config.json", "model")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
-    """The actor in transformers' format, with the tokenizer of `like`. Raises StoreError."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    """The actor in transformers' format, with all else that `like` holds. Raises StoreError."""
+    from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(like, dtype=torch.bfloat16)
-    _take(model, weights)
-    return _save(model, AutoTokenizer.from_pretrained(like), directory)
+    take_weights(model, weights)
+    return _save(model, like, directory)
 
 
 def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
     """The critic, as a model that says one number a token. Raises StoreError."""
-    from transformers import AutoModelForTokenClassification, AutoTokenizer
+    from transformers import AutoModelForTokenClassification
 
     model: Any = AutoModelForTokenClassification.from_pretrained(like, dtype=torch.float32, num_labels=1)
-    _take(model, weights)
-    return _save(model, AutoTokenizer.from_pretrained(like), directory)
+    take_weights(model, weights)
+    return _save(model, like, directory)
 
 
-def copy_policy(source: str, directory: Path) -> Path:
-    """A policy of elsewhere, as one of ours: bfloat16, small shards. Raises StoreError."""
-    return save_policy((), source, directory)
+def copy_policy(source: str, directory: Path, beside: str | None = None) -> Path:
+    """A policy of elsewhere, as one of ours: bfloat16, small shards. What lies beside the weights is `beside`'s, where
+    it is given. Raises StoreError."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    return _save(model, beside or source, directory)
 
 
 def replace_folder(temporary: Path, directory: Path) -> Path:
@@ -63,7 +69,8 @@ def fresh_folder(directory: Path) -> Path:
     return temporary
 
 
-def _take(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+def take_weights(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy tensors over those of the same name, one at a time, in the model's own precision."""
     own = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, tensor in weights:
@@ -71,11 +78,14 @@ def _take(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
                 own[name].copy_(tensor)
 
 
-def _save(model: Any, tokenizer: Any, directory: Path) -> Path:
+def _save(model: Any, like: str, directory: Path) -> Path:
     temporary = fresh_folder(directory)
     try:
         model.save_pretrained(temporary, max_shard_size=SHARD)
-        tokenizer.save_pretrained(temporary)
+        for path in Path(like).iterdir():
+            # the tokenizer, and how episodes are told to it: as they are, byte for byte.
+            if path.is_file() and not path.name.startswith(_OWN) and path.suffix not in _WEIGHTS:
+                shutil.copyfile(path, temporary / path.name)
     except (OSError, RuntimeError) as error:
         raise StoreError(f"Can't write {directory}: {error}", "Free some space") from None
     return replace_folder(temporary, directory)

@@ -30,10 +30,11 @@ def prepare(device: str) -> str:
 
 
 def quiet() -> None:
-    """transformers shows a bar for every model that is read or written."""
+    """transformers shows a bar for every model that is read or written, and a table for every new head."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def environment(device: str) -> dict[str, str]:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from cuda_agent.core.records import Task
-from cuda_agent.training.episodes import Environment, Generate
+from cuda_agent.training.episodes import Environment
+
+
+@dataclass(frozen=True)
+class Arena:
+    """An open environment, the tasks that are trained on (never a held-out one), and how much a policy may say: in one
+    turn, and prompt, own tokens and observations together."""
+
+    environment: Environment
+    tasks: Sequence[Task]
+    turn_tokens: int
+    context_tokens: int
 
 
 class Ground(Protocol):
     """Made from `TrainingOptions.environment`. The stages know no more of the tasks than this."""
 
-    def tasks(self) -> Sequence[Task]:
-        """Those that are trained on. Never a held-out one."""
+    def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[Arena]:
+        """`checkpoint`: a policy of this training, for its tokenizer. `single_turn`: one answer an episode. Raises
+        UsageError, StoreError, DeviceError."""
         ...
 
-    def environment(self, *, single_turn: bool) -> AbstractContextManager[Environment]:
-        """`single_turn`: one answer an episode, no tool between."""
+    def base(self, directory: Path) -> Path:
+        """Make the model that the training begins with; a folder in transformers' format inside `directory`. Raises
+        CudaAgentError."""
         ...
 
-    def base(self, directory: Path) -> None:
-        """Write the model that the training begins with, in transformers' format. Raises CudaAgentError."""
-        ...
-
-    def evaluate(self, policy: Path, generate: Generate, directory: Path, *, seed: int) -> dict[str, float]:
+    def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
         """Play the held-out tasks; flat numbers. What is worth keeping beside them goes to `directory`."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,15 @@ from cuda_agent.training.engine.advantages import estimate
 from cuda_agent.training.engine.batch import response_masks
 from cuda_agent.training.engine.checkpoints import fresh_folder, replace_folder, save_critic, save_policy
 from cuda_agent.training.engine.ratios import log_ratios, mismatched
-from cuda_agent.training.engine.sampler import Sampler
+from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
-from cuda_agent.training.episodes import Environment, Episode, append_episodes, read_episodes
+from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
 from cuda_agent.training.metrics import Metrics, of_episodes
-from cuda_agent.training.protect import TrainingHalted, reason_to_stop
+from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.records import Halt, Position, read_position
+from cuda_agent.training.stages.ground import Arena
+from cuda_agent.training.stages.halting import check_not_halted, halt
+from cuda_agent.training.stages.records import Position, read_position
 from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
 
 EPISODES_FILE = "episodes.jsonl"
@@ -33,7 +35,7 @@ EPISODES_FILE = "episodes.jsonl"
 
 def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Play and learn until all steps are done. Raises TrainingHalted, and what the environment raises."""
-    _check_not_halted(stage)
+    check_not_halted(stage)
     with ExitStack() as stack:
         loop = _Loop(stage, options, single_turn, stack)
         for step in range(loop.first, options.steps + 1):
@@ -53,7 +55,6 @@ class _Played:
 class _Loop:
     def __init__(self, stage: Stage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
-        self._environment: AbstractContextManager[Environment] = stage.ground.environment(single_turn=single_turn)
         model = stage.options.model
         stage.directory.mkdir(parents=True, exist_ok=True)
         position = read_position(stage.directory)
@@ -65,9 +66,9 @@ class _Loop:
             self._actor.load(stage.directory / position.state / "actor")
             self._critic.load(stage.directory / position.state / "critic")
             stage.progress(stage.name, f"goes on at step {self.first} of {options.steps}")
-        self._sampler = Sampler(stage.policy, model, device=stage.device, seed=0)
+        self._sampler = PolicyCopy(Path(stage.policy), model, device=stage.device)
         self._metrics = stack.enter_context(Metrics(stage.run, stage.name, from_step=self.first))
-        self._played = stack.enter_context(self._environment)
+        self._arena: Arena = stack.enter_context(stage.ground.open(Path(stage.policy), single_turn=single_turn))
         self._forget_later_episodes()
 
     def step(self, step: int) -> None:
@@ -98,9 +99,10 @@ class _Loop:
         if len(done) == self._options.batch:
             return done
         seed = self._stage.seed(step)
-        tasks = draw_tasks(self._stage.ground.tasks(), self._options.batch, seed)
-        self._sampler.reseed(seed)
-        episodes = self._played.play(tasks, self._sampler, seed=seed, policy_version=step)
+        arena = self._arena
+        tasks = draw_tasks(arena.tasks, self._options.batch, seed)
+        generate = self._sampler.generate(turn_tokens=arena.turn_tokens, context_tokens=arena.context_tokens, seed=seed)
+        episodes = arena.environment.play(tasks, generate, seed=seed, policy_version=step)
         append_episodes(path, episodes)
         return episodes
 
@@ -172,11 +174,9 @@ class _Loop:
         return StageResult(policy, critic, steps)
 
     def _halt(self, step: int, reason: str) -> None:
-        directory = self._stage.directory
-        position = read_position(directory)
+        position = read_position(self._stage.directory)
         good = f"{self._stage.name}/{position.state}/policy" if position.state is not None else None
-        Halt(reason=reason, step=step, policy=good).write(directory)
-        raise _halted(self._stage, Halt.read(directory))
+        raise halt(self._stage, step, reason, good)
 
     def _forget_later_episodes(self) -> None:
         """Those of steps after the one that is played next were played by weights that are lost."""
@@ -196,18 +196,3 @@ def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
     if f"{prefix}_pg_clipfrac" in found:
         found["clip_fraction"] = found.pop(f"{prefix}_pg_clipfrac")
     return found
-
-
-def _check_not_halted(stage: Stage) -> None:
-    if (stage.directory / Halt.file_name).exists():
-        raise _halted(stage, Halt.read(stage.directory))
-
-
-def _halted(stage: Stage, halt: Halt) -> TrainingHalted:
-    path: Path = stage.directory / Halt.file_name
-    good = stage.run / halt.policy if halt.policy is not None else None
-    kept = f"Last good checkpoint: {good}" if good is not None else "No step was saved before it"
-    return TrainingHalted(
-        f"{stage.name} halted at step {halt.step}: {halt.reason}",
-        f"{kept}. To go on from there all the same, change the protect settings and remove {path}",
-    )

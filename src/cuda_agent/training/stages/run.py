@@ -127,13 +127,9 @@ class Training:
 
     def _evaluate(self, stage: Stage, policy: Path) -> dict[str, float]:
         """Held-out tasks, played by the policy as it was saved."""
-        from cuda_agent.training.engine.sampler import Sampler
-
-        seed = self.options.seed
-        sampler = Sampler(str(policy), self.options.model, device=stage.device, seed=seed)
         directory = self.directory / "held-out" / stage.name
         directory.mkdir(parents=True, exist_ok=True)
-        numbers = self.ground.evaluate(policy, sampler, directory, seed=seed)
+        numbers = self.ground.evaluate(policy, directory)
         return {f"held_out_{name}": value for name, value in numbers.items()}
 
     def _relative(self, path: Path | None) -> str | None:
@@ -177,6 +173,5 @@ def _base(stage: Stage) -> StageResult:
         if not (Path(path) / "config.json").exists():
             raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
         return StageResult(copy_policy(path, stage.directory / "policy"))
-    made = stage.directory / "made"
-    stage.ground.base(made)
+    made = stage.ground.base(stage.directory)
     return StageResult(copy_policy(str(made), stage.directory / "policy"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import SampleOptions
-from cuda_agent.training.engine.sampler import Sampler
+from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.episodes import append_episodes, read_episodes
 from cuda_agent.training.metrics import Metrics, of_episodes
 from cuda_agent.training.rewards import reward_of
@@ -20,17 +22,18 @@ def sample(stage: Stage, options: SampleOptions) -> StageResult:
     stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.directory / EPISODES_FILE
     episodes = read_episodes(path)
-    missing = _missing(list(stage.ground.tasks()), [one.task_key for one in episodes], options.episodes_per_task)
-    if missing:
-        sampler = Sampler(stage.policy, stage.options.model, device=stage.device, seed=0)
-        with stage.ground.environment(single_turn=not stage.options.agent_loop) as environment:
-            for start in range(0, len(missing), options.batch):
-                seed = stage.seed(len(episodes))
-                sampler.reseed(seed)
-                played = environment.play(missing[start : start + options.batch], sampler, seed=seed)
-                append_episodes(path, played)
-                episodes += played
-                stage.progress(stage.name, f"{len(episodes)} episodes")
+    checkpoint = Path(stage.policy)
+    with stage.ground.open(checkpoint, single_turn=not stage.options.agent_loop) as arena:
+        missing = _missing(arena.tasks, [one.task_key for one in episodes], options.episodes_per_task)
+        policy = PolicyCopy(checkpoint, stage.options.model, device=stage.device) if missing else None
+        for start in range(0, len(missing), options.batch):
+            assert policy is not None
+            seed = stage.seed(len(episodes))
+            generate = policy.generate(turn_tokens=arena.turn_tokens, context_tokens=arena.context_tokens, seed=seed)
+            played = arena.environment.play(missing[start : start + options.batch], generate, seed=seed)
+            append_episodes(path, played)
+            episodes += played
+            stage.progress(stage.name, f"{len(episodes)} episodes")
     rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
     numbers = of_episodes(episodes, rewards)
     with Metrics(stage.run, stage.name, from_step=1) as metrics:
@@ -38,7 +41,7 @@ def sample(stage: Stage, options: SampleOptions) -> StageResult:
     return StageResult(steps=1, numbers=numbers)
 
 
-def _missing(tasks: list[Task], played: list[str], count: int) -> list[Task]:
+def _missing(tasks: Sequence[Task], played: list[str], count: int) -> list[Task]:
     """Round by round, so that a stage that is cut short has played all tasks about equally often."""
     seen = Counter(played)
     return [task for number in range(count) for task in tasks if seen[task.key] <= number]

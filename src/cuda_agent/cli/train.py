@@ -1,0 +1,91 @@
+"""cuda-agent train"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.cli.output import emit, say
+from cuda_agent.core.errors import UsageError
+from cuda_agent.training.config import TrainingOptions, preset, read_options
+from cuda_agent.training.stages.records import STAGES, TrainingManifest
+
+
+class StageOption(StrEnum):
+    """What to run; `all` is every stage of the configuration in order, `check` only looks at the configuration."""
+
+    ALL = "all"
+    BASE = "base"
+    WARMUP = "warmup"
+    SAMPLE = "sample"
+    RFT = "rft"
+    VALUE = "value"
+    PPO = "ppo"
+    CHECK = "check"
+
+
+def command(
+    stage: Annotated[StageOption, typer.Argument(help="What to run; check only composes the configuration.")],
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="Configuration, or the name of a preset.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20.")
+    ] = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Train a policy: warm-up, sampling, rejection fine-tuning, value pretraining, agentic PPO. Goes on where it was
+    ended."""
+    options = read_options(config, settings or ())
+    if stage is StageOption.CHECK:
+        return _check(options, as_json)
+    directory = out or Path("runs") / f"train-{options.name}"
+    chosen = STAGES if stage is StageOption.ALL else (stage.value,)
+    if stage is not StageOption.ALL and stage is not StageOption.BASE and getattr(options, stage.value) is None:
+        raise UsageError(
+            f"{config} leaves the stage {stage.value} out", f"Give its options ({preset('pocket')} has all)"
+        )
+    from cuda_agent.training.grounds import ToolGround
+    from cuda_agent.training.stages.run import Training
+
+    def progress(phase: str, text: str) -> None:
+        say(f"{phase:<7} {text}")
+
+    manifest = Training(directory, options, ToolGround(options, directory, progress), progress).run(chosen)
+    _report(manifest, directory, as_json)
+    return 0
+
+
+def _check(options: TrainingOptions, as_json: bool) -> int:
+    """Raises UsageError where verl or one of our own parts refuses a setting."""
+    from cuda_agent.training.engine.compose import check
+    from cuda_agent.training.grounds import ToolGround
+
+    ToolGround(options, Path())
+    check(options)
+    if as_json:
+        emit(json.dumps(options.model_dump(mode="json"), indent=1))
+    else:
+        wanted = [name for name in STAGES if name == "base" or getattr(options, name) is not None]
+        say(f"{options.name}: {', '.join(wanted)} by the launcher {options.launcher}; verl accepts it")
+    return 0
+
+
+def _report(manifest: TrainingManifest, directory: Path, as_json: bool) -> None:
+    if as_json:
+        emit(json.dumps({"folder": str(directory), "stages": [one.model_dump() for one in manifest.stages]}, indent=1))
+        return
+    for one in manifest.stages:
+        made = one.policy or one.critic or ""
+        numbers = ", ".join(f"{name} {value:.3g}" for name, value in one.numbers.items() if name.startswith("held_out"))
+        say(f"{one.stage:<7} {one.steps:>4} steps {one.wall_s:>7.0f} s  {made}  {numbers}".rstrip())
+    policies = [one.policy for one in manifest.stages if one.policy is not None]
+    if policies:
+        say(f"The policy: cuda-agent optimize TASK --policy {directory / policies[-1]}")

@@ -1,0 +1,61 @@
+"""The ground of real trainings: the agent's tools, the judge, the pocket base model, the held-out tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
+from cuda_agent.training.held_out import evaluate_checkpoint, numbers
+from cuda_agent.training.pocket.base import BaseOptions, make_base
+from cuda_agent.training.stages.ground import Arena
+
+
+class ToolGround:
+    """`directory`: the training's own, where verdicts are kept unless the configuration names another place."""
+
+    def __init__(
+        self, options: TrainingOptions, directory: Path, progress: Callable[[str, str], None] = lambda phase, text: None
+    ) -> None:
+        """Raises UsageError for a setting of `environment` or `base` that doesn't exist."""
+        self._options, self._directory = options, directory
+        self._progress = progress
+        self._environment = EnvironmentOptions.parse(options.environment)
+        self._base = BaseOptions.parse(options.base)
+
+    @contextmanager
+    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[Arena]:
+        with open_environment(
+            self._environment,
+            checkpoint,
+            device=self._options.device,
+            folder=self._directory,
+            single_turn=single_turn,
+            progress=self._say,
+        ) as opened:
+            settings = opened.environment.settings
+            yield Arena(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
+
+    def base(self, directory: Path) -> Path:
+        with self._judges() as (judges, train, _):
+            return make_base(self._base, judges, train, directory, play=self._environment.play, progress=self._say)
+
+    def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
+        score = evaluate_checkpoint(
+            self._environment,
+            checkpoint,
+            directory,
+            device=self._options.device,
+            training=self._directory,
+            single_turn=not self._options.agent_loop,
+            progress=self._say,
+        )
+        return numbers(score)
+
+    def _judges(self):  # type: ignore[no-untyped-def]
+        return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
+
+    def _say(self, text: str) -> None:
+        self._progress("play", text)

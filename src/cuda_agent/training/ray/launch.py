@@ -1,0 +1,211 @@
+"""A PPO stage by verl's trainer: tasks and settings are laid out for it, its steps watched, its models taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.errors import StoreError, WorkerError
+from cuda_agent.core.files import write_durably
+from cuda_agent.training.config import PpoOptions
+from cuda_agent.training.engine import platform
+from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
+from cuda_agent.training.episodes import Episode, read_episodes
+from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.protect import reason_to_stop
+from cuda_agent.training.ray.overrides import (
+    CHECKPOINTS,
+    LOOP_FILE,
+    TASKS_FILE,
+    loop_entries,
+    process_overrides,
+    ray_overrides,
+)
+from cuda_agent.training.rewards import reward_of
+from cuda_agent.training.stages.halting import check_not_halted, halt
+from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+
+_OVERRIDES = "overrides.txt"
+_LOG = "verl.log"
+_TRACKER = "latest_checkpointed_iteration.txt"
+#: verl's names for what we tell of every launcher.
+_NAMES = {
+    "actor/entropy": "entropy",
+    "critic/vf_explained_var": "explained_variance",
+    "actor/pg_clipfrac": "clip_fraction",
+    "actor/ppo_kl": "actor_ppo_kl",
+    "actor/pg_loss": "actor_pg_loss",
+    "actor/grad_norm": "actor_grad_norm",
+    "critic/vf_loss": "critic_vf_loss",
+    "critic/grad_norm": "critic_grad_norm",
+    "critic/values/mean": "value",
+    "training/rollout_probs_diff_max": "sampler_probability_difference_max",
+    "training/rollout_probs_diff_mean": "sampler_probability_difference_mean",
+    "timing_s/step": "wall_s",
+    "timing_s/gen": "play_s",
+}
+
+
+def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+    """Run to the end or go on where it was left. Raises TrainingHalted, WorkerError where verl's trainer fails."""
+    check_not_halted(stage)
+    stage.directory.mkdir(parents=True, exist_ok=True)
+    done = saved_step(stage)
+    if done < options.steps:
+        _lay_out(stage, options, single_turn)
+        _watch(stage, options, done)
+    return _take_over(stage, options)
+
+
+def saved_step(stage: Stage) -> int:
+    """The last step that verl has saved; 0: none."""
+    tracker = stage.directory / CHECKPOINTS / _TRACKER
+    return int(tracker.read_text()) if tracker.exists() else 0
+
+
+def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
+    import yaml
+
+    ground = f"{type(stage.ground).__module__}:{type(stage.ground).__qualname__}"
+    judges = stage.options.ray.judges
+    entries = loop_entries(str(stage.run), stage.name, ground, stage.policy, single_turn, judges)
+    write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
+    _write_tasks(stage, options, single_turn)
+    critic = stage.critic or stage.policy
+    overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))
+    overrides += process_overrides(stage.device, _environment(stage), stage.options.ray.address, judges)
+    write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
+
+
+def _write_tasks(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
+    """Every step's batch, in order. The prompt is made by the loop: verl only counts the row's own."""
+    import pyarrow
+    import pyarrow.parquet
+
+    path = stage.directory / TASKS_FILE
+    rows: list[dict[str, Any]] = []
+    with stage.ground.open(Path(stage.policy), single_turn=single_turn) as arena:
+        for step in range(1, options.steps + 1):
+            for task in draw_tasks(arena.tasks, options.batch, stage.seed(step)):
+                index = len(rows)
+                rows.append(
+                    {
+                        "data_source": "cuda_agent",
+                        "agent_name": "cuda_agent",
+                        "prompt": [{"role": "user", "content": task.name}],
+                        "reward_model": {"style": "rule", "ground_truth": ""},
+                        "extra_info": {"index": index, "task_key": task.key, "split": "train"},
+                    }
+                )
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def _environment(stage: Stage) -> dict[str, str]:
+    """Of every process. Ray hides GPUs from who claims none; the judge's processes look for theirs themselves."""
+    found = {
+        **platform.environment(stage.device),
+        "VERL_USE_EXTERNAL_MODULES": "cuda_agent.training.engine.plugin,cuda_agent.training.ray.plugin",
+        "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    return found
+
+
+def _numbers(stage: Stage) -> Path:
+    """verl begins its file anew in every process, so each part of a run has its own."""
+    return stage.directory / f"verl-{saved_step(stage)}.jsonl"
+
+
+def _watch(stage: Stage, options: PpoOptions, done: int) -> None:
+    numbers = _numbers(stage)
+    numbers.unlink(missing_ok=True)
+    environment = {**os.environ, **_environment(stage)}
+    command = [sys.executable, "-m", "cuda_agent.training.ray.main", str(stage.directory / _OVERRIDES)]
+    with (
+        open(stage.directory / _LOG, "ab") as log,
+        Metrics(stage.run, stage.name, from_step=done + 1) as metrics,
+        subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        ) as process,
+    ):
+        try:
+            for step, values in _steps(numbers, process):
+                line = {**_of_step(stage, step), **values}
+                metrics.add(step, line)
+                said = ", ".join(f"{name} {line[name]:.3g}" for name in ("reward", "entropy", "wall_s") if name in line)
+                stage.progress(stage.name, f"step {step}/{options.steps}: {said}")
+                reason = reason_to_stop(metrics.lines, stage.options.protect)
+                if reason is not None:
+                    saved = saved_step(stage)
+                    good = f"{stage.name}/{CHECKPOINTS}/global_step_{saved}/actor/huggingface" if saved else None
+                    raise halt(stage, step, reason, good)
+        finally:
+            _end(process)
+    if process.returncode != 0:
+        raise WorkerError(
+            f"verl's trainer ended with code {process.returncode}",
+            f"See the end of {stage.directory / _LOG}; the same command goes on after step {saved_step(stage)}",
+        )
+
+
+def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Every step that verl has told of, until its process ends."""
+    told = 0
+    while True:
+        ended = process.poll() is not None
+        text = path.read_text() if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        for line in lines[told:]:
+            entry = json.loads(line)
+            yield int(entry["step"]), _ours(entry["data"])
+        told = len(lines)
+        if ended:
+            return
+        time.sleep(0.5)
+
+
+def _ours(values: dict[str, Any]) -> dict[str, float]:
+    """Numbers under the names of all launchers; verl's other ones under flat names of its own."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, int | float):
+            found[_NAMES.get(name, "verl_" + name.replace("/", "_"))] = float(value)
+    return found
+
+
+def _of_step(stage: Stage, step: int) -> dict[str, float]:
+    episodes: list[Episode] = []
+    for path in sorted((stage.directory / "episodes").glob("*.jsonl")):
+        episodes += [one for one in read_episodes(path) if one.policy_version == step]
+    rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
+    return of_episodes(episodes, rewards) if episodes else {}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The trainer and all that it began; Ray ends its own when the trainer does."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _take_over(stage: Stage, options: PpoOptions) -> StageResult:
+    """The last models, as every other stage leaves them."""
+    last = stage.directory / CHECKPOINTS / f"global_step_{saved_step(stage)}"
+    models = [last / part / "huggingface" for part in ("actor", "critic")]
+    for model in models:
+        if not any(model.glob("*.safetensors")):
+            raise StoreError(f"verl left no model in {model}", f"See the end of {stage.directory / _LOG}")
+    policy = copy_policy(str(models[0]), stage.directory / "policy", beside=stage.policy)
+    critic = save_critic((), str(models[1]), stage.directory / "critic")
+    return StageResult(policy, critic, options.steps)

@@ -1,0 +1,147 @@
+"""Our agent loop inside verl's workers. The sandbox lives as long as the episode, so it belongs here: verl's own tools
+are made anew for every call."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.training.config import parse_options
+from cuda_agent.training.episodes import Episode, Generated, append_episodes
+from cuda_agent.training.rewards import reward_of
+from cuda_agent.training.stages.ground import Arena, Ground
+
+_lock = threading.Lock()
+_arenas: dict[tuple[str, bool], tuple[Arena, Any]] = {}
+
+
+class Playing(Protocol):
+    """An episode that is being played (environment/rollout.py)."""
+
+    ended: bool
+    room: int
+    context: Sequence[int]
+
+    def open(self) -> None: ...
+    def take(self, generated: Generated) -> None: ...
+    def act(self) -> None: ...
+    def settle(self) -> None: ...
+    def fail(self) -> None: ...
+    def close(self) -> None: ...
+    def episode(self, *, policy_version: int, seed: int) -> Episode: ...
+
+
+class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
+    """One episode a call: its token ids, mask, log-probabilities and reward. Every episode is on disk before verl has
+    it."""
+
+    def __init__(
+        self,
+        *rest: Any,
+        run: str,
+        stage: str,
+        ground: str,
+        checkpoint: str,
+        single_turn: bool,
+        judges: int = 0,
+        **named: Any,
+    ) -> None:
+        """The named ones are those of `overrides.loop_entries`."""
+        super().__init__(*rest, **named)
+        self._run, self._stage, self._ground = Path(run), stage, ground
+        self._checkpoint, self._single_turn = Path(checkpoint), single_turn
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        """`row`: that of the task file; its `extra_info` names the task."""
+        arena, options = await asyncio.to_thread(self._open)
+        key = row["extra_info"]["task_key"]
+        task = next(task for task in arena.tasks if task.key == key)
+        playing: Playing = arena.environment.rollout(task)  # type: ignore[attr-defined]
+        version = 0
+        try:
+            await asyncio.to_thread(playing.open)
+            request = uuid4().hex
+            while not playing.ended:
+                room = min(arena.turn_tokens, playing.room)
+                out = await self.server_manager.generate(
+                    request, prompt_ids=list(playing.context), sampling_params={**sampling_params, "max_tokens": room}
+                )
+                version = int(out.extra_fields.get("global_steps") or 0)
+                numbers = out.log_probs or [0.0] * len(out.token_ids)
+                playing.take(Generated(tuple(out.token_ids[:room]), tuple(numbers[:room])))
+                await asyncio.to_thread(_act, playing)
+            episode = playing.episode(policy_version=version + 1, seed=int(row["extra_info"]["index"]))
+        finally:
+            await asyncio.to_thread(playing.close)
+        await asyncio.to_thread(append_episodes, self._file(), [episode])
+        return self._output(episode, reward_of(episode, options.reward))
+
+    def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:
+        room = int(self.rollout_config.response_length)
+        response = list(episode.response_ids[:room])
+        # verl has no way to leave an episode out; one whose every token is masked teaches nothing.
+        mask = list(episode.mask[:room]) if reward is not None else [0] * len(response)
+        return AgentLoopOutput(
+            prompt_ids=list(episode.prompt_ids),
+            response_ids=response,
+            response_mask=mask,
+            response_logprobs=list(episode.log_probabilities[:room]),
+            reward_score=reward if reward is not None else 0.0,
+            num_turns=2 * episode.turns,
+            metrics=AgentLoopMetrics(generate_sequences=episode.generate_s, tool_calls=episode.judge_s),
+            extra_fields={
+                "reward_extra_info": {"task": episode.task_name},
+                "turn_scores": [],
+                "tool_rewards": [],
+                "global_steps": episode.policy_version - 1,
+                "min_global_steps": episode.policy_version - 1,
+                "max_global_steps": episode.policy_version - 1,
+            },
+        )
+
+    def _file(self) -> Path:
+        """One a process: lines of several never mix."""
+        return self._run / self._stage / "episodes" / f"{os.uname().nodename}-{os.getpid()}.jsonl"
+
+    def _open(self) -> tuple[Arena, Any]:
+        """One arena a process, for all its episodes."""
+        key = (str(self._run), self._single_turn)
+        with _lock:
+            if key not in _arenas:
+                import json
+
+                options = parse_options(json.loads((self._run / "config.json").read_text()))
+                ground = make_ground(self._ground, options, self._run)
+                stack = ExitStack()
+                arena = stack.enter_context(ground.open(self._checkpoint, single_turn=self._single_turn))
+                atexit.register(stack.close)
+                _arenas[key] = (arena, options)
+            return _arenas[key]
+
+
+def make_ground(name: str, options: Any, directory: Path) -> Ground:
+    """`module:class`, called with the options and the training's folder."""
+    module, _, attribute = name.partition(":")
+    made: Ground = getattr(importlib.import_module(module), attribute)(options, directory)
+    return made
+
+
+def _act(playing: Playing) -> None:
+    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the training."""
+    try:
+        playing.act()
+        if playing.ended:
+            playing.settle()
+    except (TaskError, WorkerError, DeviceError):
+        playing.fail()

@@ -1,0 +1,39 @@
+"""The process that drives verl's trainer: `python -m cuda_agent.training.ray.main OVERRIDES`, a file of one a line.
+
+It ends when whoever began it does, so that a killed training leaves no cluster behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Compose, check with verl, run to the end."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    from verl.experimental.reward_loop import migrate_legacy_reward_impl
+    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    from verl.utils.config import validate_config
+
+    from cuda_agent.training.engine.compose import compose
+
+    config = migrate_legacy_reward_impl(compose(Path(sys.argv[1]).read_text().splitlines()))
+    validate_config(config=config, use_reference_policy=False, use_critic=True)
+    run_ppo(config, task_runner_class=TaskRunnerV1)
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    import ray
+
+    ray.shutdown()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""A rollout server of verl's that samples with transformers: for a CPU, and for GPUs without vLLM and SGLang.
+
+One request at a time, no key-value cache shared between turns: slow, and for small models alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from verl.workers.rollout import base, replica
+
+
+class Server:
+    """The policy's copy; a Ray actor."""
+
+    def __init__(self, path: str, precision: str) -> None:
+        from cuda_agent.training.config import ModelOptions
+        from cuda_agent.training.engine.sampler import PolicyCopy
+
+        torch.set_num_threads(1)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        options = ModelOptions.model_validate({"sample_precision": precision})
+        self._policy = PolicyCopy(Path(path), options, device=device)
+        self._lock = threading.Lock()
+        self._step = 0
+        self._drawn = 0
+
+    def load(self, weights: dict[str, torch.Tensor], step: int | None) -> None:
+        """Weights by name, on the CPU."""
+        with self._lock:
+            self._policy.load(weights.items())
+            self._step = step or 0
+
+    def _draw(self, context: list[int], room: int) -> tuple[list[int], list[float], int]:
+        with self._lock:
+            self._drawn += 1
+            seed = hash((self._step, self._drawn, tuple(context))) & 0x7FFFFFFF
+            generate = self._policy.generate(turn_tokens=room, context_tokens=len(context) + room, seed=seed)
+            own = generate([context])[0]
+            return list(own.token_ids), list(own.log_probabilities), self._step
+
+    async def generate(
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **rest: Any
+    ) -> Any:
+        """At temperature 1, as in all of the training."""
+        room = int(sampling_params["max_tokens"])
+        tokens, numbers, step = await asyncio.to_thread(self._draw, list(prompt_ids), room)
+        return replica.TokenOutput(
+            token_ids=tokens, log_probs=numbers, stop_reason="completed", extra_fields={"global_steps": step}
+        )
+
+    async def wake_up(self) -> None: ...
+
+    async def sleep(self) -> None: ...
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None: ...
+
+    async def resume_generation(self) -> None: ...
+
+    async def clear_kv_cache(self) -> None: ...
+
+
+def server_name(rank: int | str) -> str:
+    """Of the Ray actor beside the trainer's worker of this rank."""
+    return f"cuda_agent_server_{rank}"
+
+
+class Replica(replica.RolloutReplica):  # type: ignore[misc]
+    """One server a worker."""
+
+    async def launch_servers(self) -> None:
+        """Called by verl's trainer."""
+        options = {"name": server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 64}
+        actor: Any = ray.remote(Server).options(**options).remote(self.model_config.path, self.config.dtype)
+        self.servers = [actor]
+        self._server_handle = actor
+        self._server_address = f"transformers://{self.replica_rank}"
+
+
+class Adapter(base.BaseRollout):  # type: ignore[misc]
+    """The trainer's end: hands its weights over after every step."""
+
+    async def resume(self, tags: list[str]) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def update_weights(
+        self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **rest: Any
+    ) -> None:
+        """Copies every tensor to the CPU and sends them together."""
+        found = {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in weights}
+        await ray.get_actor(server_name(os.environ["RANK"])).load.remote(found, global_steps)
+
+
+def register() -> None:
+    """Make `actor_rollout_ref.rollout.name=transformers` known to verl."""
+    replica.RolloutReplicaRegistry.register("transformers", lambda: Replica)
+    base._ROLLOUT_REGISTRY[("transformers", "async")] = "cuda_agent.training.ray.replica.Adapter"
+
+
+# At import: verl reads its registry in whichever process it is, and may be what imports this module half-way.
+register()
