@@ -31,6 +31,7 @@ from cuda_agent.cli.compare import command as compare
 from cuda_agent.cli.errors import report as report_error
 from cuda_agent.cli.locked import add_locked, with_file
 from cuda_agent.cli.output import emit
+from cuda_agent.cli.pocket import app as pocket
 from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
@@ -67,6 +68,7 @@ app.command("judge")(judge.command)
 app.command("mcp")(mcp.command)
 app.command("doctor")(doctor.command)
 app.add_typer(tasks)
+app.add_typer(pocket)
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -25,6 +25,8 @@ from cuda_agent.training.pocket.table import Choice, best_us, playbook_order
 SCORES = "scores.jsonl"
 #: of the exhaustive best's speed.
 NEAR = 0.95
+#: episodes of one seed are numbered below this.
+SEED_STEP = 1_000_000
 _RESAMPLES = 10_000
 _SHUFFLES = 200
 
@@ -133,12 +135,12 @@ def evaluate_stage(
     path = folder / f"{stage}.jsonl"
     played = store.read_lines(path, Episode) if path.exists() else []
     for seed in seeds:
-        done = [episode for episode in played if episode.seed // _SEED == seed]
+        done = [episode for episode in played if episode.seed // SEED_STEP == seed]
         if len(done) >= episodes * len(tasks):
             continue
         reseed(seed)
         many = [task for task in tasks for _ in range(episodes)]
-        fresh = environment.play(many, generate, seed=seed * _SEED, policy_version=policy_version)
+        fresh = environment.play(many, generate, seed=seed * SEED_STEP, policy_version=policy_version)
         store.append(path, fresh)
         played += fresh
     score = score_of(stage, played, tasks, seeds=seeds, episodes=episodes, best=best or {})
@@ -146,10 +148,6 @@ def evaluate_stage(
     if all((one.stage, one.policy_version) != (stage, policy_version) for one in known):
         store.append(folder / SCORES, [score])
     return score
-
-
-#: episodes of one seed are numbered below this.
-_SEED = 1_000_000
 
 
 def score_of(
@@ -185,7 +183,7 @@ def score_of(
 def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best: float | None) -> TaskScore:
     near = []
     for seed in seeds if best is not None else ():
-        times = [us for e in mine if e.seed // _SEED == seed for us, _ in e.judged]
+        times = [us for e in mine if e.seed // SEED_STEP == seed for us, _ in e.judged]
         near.append(evaluations_to(times, best or 0.0))
     return TaskScore(
         task_key=task.key,
@@ -223,8 +221,8 @@ def evaluations_to(times_us: Sequence[float | None], best: float, near: float = 
 
 
 def compare(
-    tables: dict[str, Sequence[Choice]],
-    players: dict[str, dict[str, Sequence[Sequence[float | None]]]],
+    tables: Mapping[str, Sequence[Choice]],
+    players: Mapping[str, Mapping[str, Sequence[Sequence[float | None]]]],
     *,
     budget: int,
     seed: int = 0,

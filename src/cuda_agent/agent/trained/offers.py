@@ -23,7 +23,7 @@ from cuda_agent.playbook.proposal import Proposal, propose
 
 PLANS = "plans"
 #: settings of one plan that can be chosen; plans of more kernels than this aren't offered beside the default one.
-MOST_SETTINGS, MOST_STEPS = 8, 6
+MOST_SETTINGS, MOST_STEPS = 6, 6
 #: kinds of kernels by how much their settings usually matter, most first.
 _ORDER = ("convolution", "gemm", "windows", "columns", "rows", "pointwise")
 _LETTERS = "abcdefgh"

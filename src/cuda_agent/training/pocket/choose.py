@@ -17,6 +17,7 @@ from cuda_agent.training.environment.opening import HELD_OUT
 #: choices that a task needs, and that it may have: all of them are measured.
 LEAST_CHOICES, MOST_CHOICES = 4, 20
 _MOST_KERNELS = 6
+_LIBRARY = ("convolution", "gemm")
 
 
 def choose(
@@ -29,9 +30,12 @@ def choose(
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[DatasetTask]:
-    """So many of each split, in the candidates' order; one task a graph. Graphs are captured in the judge's sandbox;
-    plans are those for `device`, which need not be here."""
+    """So many of each split, in the candidates' order; one task a graph; half of each split with a matrix product or a
+    convolution, where settings matter most. Graphs are captured in the judge's sandbox; plans are those for `device`,
+    which need not be here."""
     found: dict[str, DatasetTask] = {}
+    library: set[str] = set()
+    half = (train + held_out) // 2
     judges.capture(candidate.task for candidate in candidates)
     for candidate in candidates:
         if len(found) >= train + held_out:
@@ -45,11 +49,15 @@ def choose(
         hashed = graph_hash(graph)
         if hashed in found or not _matters(plans):
             continue
+        calls_library = any(step.kind in _LIBRARY for plan in plans for step in plan.steps)
+        if len(library) >= half if calls_library else len(found) - len(library) >= train + held_out - half:
+            continue
         found[hashed] = candidate
+        library |= {hashed} if calls_library else set()
         progress(f"{len(found)}: {', '.join(candidate.ops)}: {choices(plans)} choices")
-    hashes = list(found)
-    random.Random(seed).shuffle(hashes)
-    held = set(hashes[:held_out])
+    held: set[str] = set()
+    for group, count in ((library, held_out // 2), (set(found) - library, held_out - held_out // 2)):
+        held |= set(random.Random(seed).sample(sorted(group), min(count, len(group))))
     return [_split(task, hashed in held) for hashed, task in found.items()]
 
 

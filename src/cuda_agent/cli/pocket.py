@@ -1,0 +1,147 @@
+"""cuda-agent pocket: the small preset's tasks, the table of all its choices, searches compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cuda_agent.cli.options import DebugArg, JsonArg
+from cuda_agent.cli.output import emit, say
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import UsageError
+from cuda_agent.tasks import store
+from cuda_agent.tasks.compose.run import CANDIDATES_FILE
+from cuda_agent.tasks.records import DatasetTask
+
+app = typer.Typer(
+    name="pocket",
+    help="The small training preset: its tasks, all their choices measured, searches compared.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigArg = Annotated[Path, typer.Option("--config", metavar="FILE", help="Training's configuration, or a preset.")]
+TrainingArg = Annotated[Path, typer.Option("--out", help="Folder of the training.")]
+SetArg = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+
+
+@app.command("tasks")
+def tasks(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of composed candidates.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("data/pocket.jsonl"),
+    train: Annotated[int, typer.Option("--train", min=1, help="Tasks to train on.")] = 22,
+    held_out: Annotated[int, typer.Option("--held-out", min=1, help="Tasks that are only evaluated.")] = 10,
+    first: Annotated[int, typer.Option("--first", min=1, help="Only so many candidates are looked at.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split.")] = 0,
+    debug: DebugArg = False,
+) -> int:
+    """Choose tasks with several plans, split by operator graph."""
+    from cuda_agent.training.environment.judges import Judges
+    from cuda_agent.training.pocket.choose import choose
+
+    path = folder / CANDIDATES_FILE
+    if not path.is_file():
+        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+    if out.exists():
+        raise UsageError(f"{out} exists", "Choose another --out")
+    candidates = store.read_lines(path, DatasetTask)[:first]
+    with Judges(folder / "pocket", JudgeOptions(device=Device.CPU)) as judges:
+        found = choose(candidates, judges, device=Device.CUDA, train=train, held_out=held_out, seed=seed, progress=say)
+    store.append(out, found)
+    say(f"{len(found)} tasks: {out}")
+    return 0
+
+
+@app.command("fill")
+def fill(
+    config: ConfigArg,
+    out: TrainingArg,
+    limit_s: Annotated[
+        float, typer.Option("--limit-s", min=1, help="Begin no further group of tasks after this.")
+    ] = 500,
+    group: Annotated[int, typer.Option("--group", min=1, help="Tasks at a time.")] = 6,
+    settings: SetArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Measure every choice of every task that isn't known yet. Call it again until it says that the table is whole."""
+    from cuda_agent.training.config import read_options
+    from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
+    from cuda_agent.training.pocket import table
+
+    options = read_options(config, settings or ())
+    environment = EnvironmentOptions.parse(options.environment)
+    with open_judges(environment, device=options.device, folder=out, progress=say) as (judges, train, held):
+        every = [*held, *train]
+        done = table.fill(judges, every, limit_s=limit_s, group=group, progress=say)
+        rows = [_row(task.name, task.split or "", table.table(judges, task)) for task in every]
+    if as_json:
+        emit(json.dumps({"known": done.known, "wanted": done.wanted, "failed": done.failed, "tasks": rows}))
+    else:
+        for row in rows:
+            emit("  ".join(f"{key} {value}" for key, value in row.items()))
+        for name, reason in done.failed.items():
+            say(f"{name}: {reason}")
+        state = "the table is whole" if done.whole else "call again for the rest"
+        emit(f"{done.known} of {done.wanted} choices known after {done.seconds:.0f} s: {state}")
+    return 0
+
+
+def _row(name: str, split: str, choices: object) -> dict[str, object]:
+    from cuda_agent.training.pocket.table import Choice, best_us, spread
+
+    rows: list[Choice] = list(choices)  # type: ignore[call-overload]
+    best, wide = best_us(rows), spread(rows)
+    known = [one for one in rows if one.evaluation is not None]
+    fastest = next((one for one in rows if best is not None and one.us == best), None)
+    ratio = fastest.ratio if fastest is not None else None
+    return {
+        "task": name,
+        "split": split,
+        "choices": len(rows),
+        "known": len(known),
+        "passed": sum(one.us is not None for one in known),
+        "best_us": None if best is None else round(best, 2),
+        "spread": None if wide is None else round(wide, 2),
+        "best": "" if fastest is None else f"{fastest.name} {fastest.setting}",
+        "over_matched": None if ratio is None else round(ratio, 2),
+    }
+
+
+@app.command("compare")
+def compare(
+    config: ConfigArg,
+    out: TrainingArg,
+    budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
+    trained: Annotated[str, typer.Option("--trained", help="Stage whose policy is compared.")] = "ppo",
+    settings: SetArg = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Evaluations that a search needs to reach 95 % of the best choice's speed: the trained policy, the base model,
+    random search, the playbook's own order. Reads what the training left; plays nothing."""
+    from cuda_agent.training.config import read_options
+    from cuda_agent.training.environment.opening import EnvironmentOptions
+    from cuda_agent.training.held_out import compare_training
+
+    options = read_options(config, settings or ())
+    stages = {"trained": trained, "base": "base"}
+    players = {name: out / "held-out" / stage / f"{stage}.jsonl" for name, stage in stages.items()}
+    found = compare_training(
+        EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
+    )
+    if as_json:
+        emit(found.to_json())
+        return 0
+    for search in found.searches:
+        one = search.to_near
+        reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
+        emit(f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]; {reached}")
+    if found.left_out:
+        say(f"Left out, since no choice has a time: {len(found.left_out)} tasks")
+    return 0

@@ -1,0 +1,142 @@
+"""Plays a checkpoint on the held-out tasks, and compares what trainings left there with other searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
+from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.core.config import Configuration
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import Task
+from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
+from cuda_agent.training.episodes import Generated, read_episodes
+from cuda_agent.training.evaluate import SEED_STEP, Comparison, StageScore, compare, evaluate_stage
+from cuda_agent.training.pocket.table import best_us, table
+
+
+class HeldOutOptions(Configuration):
+    """How often each held-out task is played."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    episodes: int = 8
+
+
+class CheckpointGenerate:
+    """`episodes.Generate` by a checkpoint, with draws that follow from a seed."""
+
+    def __init__(self, checkpoint: Path, dialogue: Dialogue, settings: DialogueSettings, device: Device) -> None:
+        """Raises UsageError, StoreError."""
+        self._model = load_model(checkpoint, torch_device(device))
+        self._dialogue, self._settings = dialogue, settings
+        self.reseed(0)
+
+    def reseed(self, seed: int) -> None:
+        self._sampler = Sampler(
+            self._model,
+            stop_id=self._dialogue.stop_id,
+            pad_id=self._dialogue.pad_id,
+            turn_tokens=self._settings.turn_tokens,
+            context_tokens=self._settings.context_tokens,
+            seed=seed,
+        )
+
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Generated]:
+        return [Generated(one.token_ids, one.log_probabilities, one.cut) for one in self._sampler(contexts)]
+
+
+def evaluate_checkpoint(
+    options: EnvironmentOptions,
+    checkpoint: Path,
+    directory: Path,
+    *,
+    device: str,
+    training: Path,
+    held_out: HeldOutOptions | None = None,
+    single_turn: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> StageScore:
+    """Plays the held-out tasks; episodes and score go to `directory`, named as it is. `training`: the folder with the
+    memo. Raises UsageError where no task is held out, and what the environment raises."""
+    how = held_out or HeldOutOptions()
+    with open_environment(
+        options, checkpoint, device=device, folder=training, single_turn=single_turn, progress=progress
+    ) as opened:
+        if not opened.held_out:
+            raise UsageError(f"{options.tasks} holds no held-out task", "Set evaluate: false")
+        environment, judges = opened.environment, opened.judges
+        generate = CheckpointGenerate(checkpoint, environment.dialogue, environment.settings, judges.options.device)
+        score = evaluate_stage(
+            environment,
+            opened.held_out,
+            generate,
+            stage=directory.name,
+            folder=directory,
+            seeds=how.seeds,
+            episodes=how.episodes,
+            best=known_best(judges, opened.held_out),
+            reseed=generate.reseed,
+        )
+        progress(f"{directory.name}: {said(score)}; {judges.memo.hit_rate:.0%} of the verdicts were known")
+    return score
+
+
+def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
+    """The fastest choice's time of each task whose choices are all known."""
+    found = {}
+    for task in tasks:
+        choices = table(judges, task)
+        best = best_us(choices)
+        if best is not None and all(one.evaluation is not None for one in choices):
+            found[task.key] = best
+    return found
+
+
+def said(score: StageScore) -> str:
+    """One line."""
+    parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
+    return ", ".join(f"{name} {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for name, one in parts.items())
+
+
+def numbers(score: StageScore) -> dict[str, float]:
+    """Flat, for a manifest."""
+    names = ("reward", "pass_rate", "faster_rate", "geomean")
+    found = {name: getattr(score, name).value for name in names}
+    near = [count for task in score.tasks for count in task.to_near]
+    reached = [count for count in near if count is not None]
+    if near:
+        found["near_share"] = len(reached) / len(near)
+    if reached:
+        found["evaluations_to_near"] = sum(reached) / len(reached)
+    return {**found, "hit_rate": score.hit_rate}
+
+
+def compare_training(
+    options: EnvironmentOptions,
+    training: Path,
+    players: dict[str, Path],
+    *,
+    device: str,
+    budget: int,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
+    from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
+    with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
+        tables = {task.key: table(judges, task) for task in held}
+        runs: dict[str, dict[str, list[list[float | None]]]] = {}
+        for name, path in players.items():
+            episodes = read_episodes(path)
+            if not episodes:
+                raise UsageError(f"{path} holds no episodes", "Train with evaluate: true first")
+            by_task: dict[str, dict[int, list[float | None]]] = {}
+            for episode in episodes:
+                seeds = by_task.setdefault(episode.task_key, {})
+                seeds.setdefault(episode.seed // SEED_STEP, []).extend(us for us, _ in episode.judged)
+            runs[name] = {key: list(seeds.values()) for key, seeds in by_task.items()}
+    found = compare(tables, runs, budget=budget)
+    found.write(training)
+    return found
