@@ -13,6 +13,7 @@ import typer
 from cuda_agent.cli import (
     audit,
     doctor,
+    export,
     extract,
     init,
     judge,
@@ -58,6 +59,7 @@ app.command("report")(report.command)
 app.command("audit")(audit.command)
 app.command("extract")(extract.extract)
 app.command("apply")(extract.apply)
+app.command("export")(export.command)
 app.command("lock")(lock.command)
 app.command("promote")(promote.command)
 app.command("promoted")(promoted.command)

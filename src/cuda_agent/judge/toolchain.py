@@ -80,7 +80,7 @@ class Toolchain:
             *_NVCC,
             *extended,
             f"-ccbin={self.cxx}",
-            *_gencode(self.arch),
+            *gencode(self.arch),
             *self._include_options("-isystem"),
         ]
 
@@ -123,7 +123,7 @@ class Toolchain:
         return [part for path in self.includes for part in (option, str(path))]
 
 
-def _gencode(arch: str | None) -> list[str]:
+def gencode(arch: str | None) -> list[str]:
     """`9.0` -> sm_90a: Hopper's own instructions need the architecture-specific target."""
     if arch is None:
         raise DeviceError("The GPU's architecture is unknown", "Pass it, such as 9.0, or run where the GPU is")

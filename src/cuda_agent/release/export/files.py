@@ -1,0 +1,156 @@
+"""The texts of a project: templates filled in, and the run's own files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jinja2
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import UsageError
+from cuda_agent.judge.toolchain import gencode
+from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
+from cuda_agent.release.export.source import Finished
+from cuda_agent.release.export.summary import evidence
+from cuda_agent.release.export.verified import Verified
+from cuda_agent.workspace.layout import fixed_files
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_COMMON = ("verified.py", "kernels.py", "module.py", "patching.py", "__init__.py")
+_VERSION = "0.1.0"
+
+
+def project_files(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, str]:
+    """Path -> text. Raises UsageError where the sources can't be taken over."""
+    values = _values(finished, described, kind, package)
+    hub = kind == "hf-kernels"
+    inside = f"torch-ext/{package}" if hub else f"src/{package}"
+    files = {f"{inside}/{name}": _rendered(f"package/{name}", values) for name in _COMMON}
+    if values["operator"]:
+        files[f"{inside}/operator.py"] = _rendered("operator/operator.py", values)
+    files |= {
+        f"{inside}/reference.py": finished.task.source,
+        f"{inside}/model_new.py": with_local_extension(finished.candidate.files["model_new.py"]),
+        f"{inside}/verified.json": described.model_dump_json(indent=1) + "\n",
+        "evaluation.json": finished.evaluation.to_json() + "\n",
+        "LICENSE": _rendered("package/LICENSE", values),
+        "README.md": _rendered("package/README.md", values),
+        f"tests/test_{package}.py": _rendered("package/test_package.py", values),
+    }
+    native = {name: text for name, text in finished.candidate.files.items() if name.startswith("kernels/")}
+    _check_names(native)
+    if hub:
+        return files | _hub_files(native, package, inside, values)
+    fixed = {name: fixed_files()[name] for name in ("binding.cpp", "binding_registry.h")}
+    files |= {f"{inside}/native/{name}": text for name, text in (fixed | native).items()}
+    for name in ("cuda_extension.py", "build.py"):
+        files[f"{inside}/{name}"] = _rendered(f"package/{name}", values)
+    return files | {"pyproject.toml": _rendered("package/pyproject.toml", values)}
+
+
+def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[str, Any]) -> dict[str, str]:
+    """A project for kernel-builder: bindings as operators of torch, so that the library needs no Python."""
+    bindings = sorted(name for name, text in native.items() if name.endswith(".cpp") and "REGISTER_BINDING" in text)
+    sources = sorted(name for name in native if name not in bindings)
+    values = values | {"bindings": bindings, "sources": sources}
+    folder = values["native"]
+    files = {f"{folder}/{name}": text for name, text in native.items()}
+    files |= {
+        f"{folder}/binding_registry.h": _rendered("hub/binding_registry.h", values),
+        f"{folder}/shim/pybind11/pybind11.h": _rendered("hub/pybind11.h", values),
+        "torch-ext/torch_binding.cpp": _rendered("hub/torch_binding.cpp", values),
+        f"{inside}/cuda_extension.py": _rendered("hub/cuda_extension.py", values),
+        "build.toml": _rendered("hub/build.toml", values),
+        "flake.nix": _rendered("hub/flake.nix", values),
+        "build_local.py": _rendered("hub/build_local.py", values),
+    }
+    for header in ("pybind11/stl.h", "torch/extension.h", "torch/csrc/utils/pybind.h"):
+        depth = "../" * header.count("/")
+        files[f"{folder}/shim/{header}"] = f'#pragma once\n#include "{depth}pybind11/pybind11.h"\n'
+    return files
+
+
+def _values(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, Any]:
+    on_gpu = described.device is Device.CUDA
+    capability = described.compute_capability
+    operator = kind != "package"
+    return {
+        "kind": kind,
+        "hub": kind == "hf-kernels",
+        "operator": operator,
+        "package": package,
+        "distribution": package.replace("_", "-").strip("-"),
+        "version": _VERSION,
+        "native": f"{package}_{described.device.value}",
+        "summary": f"Verified kernels for {finished.task.name}, from cuda-agent",
+        "device": described.device.value,
+        "capability": capability,
+        "gencode": gencode(capability)[0] if on_gpu else "",
+        "architecture": _architecture(capability) if on_gpu and capability else "",
+        "libraries": repr(libraries(finished.candidate.files) if on_gpu else []),
+        "link": libraries(finished.candidate.files) if on_gpu else [],
+        "frozen": described.frozen,
+        "torch_minimum": "2.11",
+        "needs": distributions(finished.task.source),
+        "cuda_agent": metadata.version("cuda-agent"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "task": finished.task,
+        "verified": described,
+        "evidence": evidence(finished.evaluation),
+        "init": _call_text(described.init),
+    }
+
+
+def _call_text(init: dict[str, Any]) -> str:
+    """The arguments of the constructor, as one writes them."""
+    given = init["dict"]
+    positional = [_literal(item) for item in given["args"]["list"]]
+    return ", ".join([*positional, *(f"{name}={_literal(item)}" for name, item in given["kwargs"]["dict"].items())])
+
+
+def _literal(spec: dict[str, Any]) -> str:
+    if "v" in spec:
+        return repr(spec["v"])
+    if "dtype" in spec:
+        return f"torch.{spec['dtype']}"
+    if "f" in spec:
+        return f"float({spec['f']!r})"
+    if "dict" in spec:
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in spec["dict"].items()) + "}"
+    opened, closed = ("[", "]") if "list" in spec else ("(", ")")
+    items = ", ".join(_literal(item) for item in spec.get("list", spec.get("tuple", ())))
+    return opened + items + ("," if closed == ")" and items and "," not in items else "") + closed
+
+
+def _architecture(capability: str) -> str:
+    """`9.0` -> `9.0a`, as the judge compiles for it."""
+    flag = gencode(capability)[0]
+    return capability + ("a" if flag.endswith("a") else "")
+
+
+def _check_names(native: dict[str, str]) -> None:
+    """Torch's builder names objects by their source's last part."""
+    seen: dict[str, str] = {"binding": "binding.cpp"}
+    for name in sorted(native):
+        path = PurePosixPath(name)
+        if path.suffix not in (".cpp", ".cu"):
+            continue
+        key = path.stem if path.suffix == ".cpp" else f"{path.stem}.cuda"
+        if key in seen:
+            raise UsageError(f"{name} and {seen[key]} would have the same object file", "Rename one of them")
+        seen[key] = name
+
+
+def _rendered(template: str, values: dict[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+    )
+    return environment.get_template(f"{template}.j2").render(**values)

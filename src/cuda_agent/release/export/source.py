@@ -1,0 +1,57 @@
+"""What is exported: the best candidate of a run, with the judge's word on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cuda_agent.agent.best import BestRecord
+from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
+
+
+class NotPassed(CudaAgentError):
+    """The run holds no candidate that passed."""
+
+    exit_code = 9
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A candidate that passed. `evaluation` is of exactly these files and this task."""
+
+    task: Task
+    options: JudgeOptions
+    candidate: Candidate
+    evaluation: Evaluation
+
+
+def read_run(directory: Path) -> Finished:
+    """The best candidate that passed. Raises UsageError (no run), StoreError (can't be read), NotPassed."""
+    task, options, _ = RunDirectory(directory).read_start()
+    candidate, evaluation = _best(directory)
+    if candidate is None or evaluation is None:
+        raise NotPassed(f"{directory} holds no judged candidate", f"See cuda-agent show {directory}")
+    if evaluation.verdict is not Verdict.PASSED:
+        said = f"{evaluation.verdict.value}: {evaluation.reason}" if evaluation.reason else evaluation.verdict.value
+        raise NotPassed(f"The best candidate of {directory} didn't pass ({said})", "Only what passed is exported")
+    if evaluation.candidate_digest != candidate.digest or evaluation.task_key != task.key:
+        cause = (
+            f"The evaluation in {directory} is of another {'task' if evaluation.task_key != task.key else 'candidate'}"
+        )
+        raise NotPassed(cause, "Run it again, or judge it with cuda-agent replay")
+    return Finished(task, options.judge, candidate, evaluation)
+
+
+def _best(directory: Path) -> tuple[Candidate | None, Evaluation | None]:
+    """Of a run that has ended from its trajectory; of one that hasn't, the best so far."""
+    if (directory / Trajectory.file_name).is_file():
+        trajectory = Trajectory.read(directory)
+        return trajectory.best, trajectory.evaluation
+    if (directory / BestRecord.file_name).is_file():
+        best = BestRecord.read(directory)
+        return best.candidate, best.evaluation
+    raise UsageError(f"The run in {directory} hasn't judged a candidate yet", f"cuda-agent resume {directory}")

@@ -1,0 +1,38 @@
+"""An evaluation as the table of a README."""
+
+from __future__ import annotations
+
+from cuda_agent.core.records import Evaluation, Timing
+from cuda_agent.core.stack import Stack
+
+
+def evidence(evaluation: Evaluation) -> str:
+    """Times with their intervals, errors and stack, as Markdown. The evaluation has passed."""
+    profile, verify = evaluation.profile, evaluation.verify
+    assert profile is not None and verify is not None
+    rows = ["| | µs | 95 % interval |", "|---|---|---|"]
+    rows += [_row(name + (" (matched)" if name == profile.matched else ""), t) for name, t in profile.baselines.items()]
+    rows.append(_row("**these kernels**", profile.candidate))
+    errors = [trial for trial in verify.trials if trial.candidate_error is not None]
+    lines = [*rows, ""]
+    if errors:
+        worst = max(errors, key=lambda trial: trial.candidate_error or 0.0)
+        budget = f", allowed {worst.budget:.2e}" if worst.budget is not None else ""
+        lines.append(
+            f"Relative L2 error against the {verify.oracle} oracle, the worst of {len(verify.trials)} trials: "
+            f"{worst.candidate_error:.2e}{budget}."
+        )
+    lines += [f"Measured on {stack_line(evaluation.stack)}.", f"Precision policy {evaluation.precision.value}."]
+    lines += [f"Note: {note}." for note in (*profile.notes, *evaluation.notes)]
+    return "\n".join(lines)
+
+
+def stack_line(stack: Stack) -> str:
+    """Hardware and software in one line."""
+    gpu = f"{stack.gpus[0].name}, driver {stack.driver}, CUDA {stack.cuda_compiler}" if stack.gpus else None
+    parts = [gpu or f"{stack.cpu}, {stack.cpu_cores} cores", f"torch {stack.torch}", f"Python {stack.python}"]
+    return ", ".join(parts)
+
+
+def _row(name: str, timing: Timing) -> str:
+    return f"| {name} | {timing.latency_us:,.1f} | {timing.low_us:,.1f} – {timing.high_us:,.1f} |"
