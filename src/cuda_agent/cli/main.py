@@ -34,13 +34,15 @@ from cuda_agent.cli.locked import add_locked, with_file
 from cuda_agent.cli.output import emit
 from cuda_agent.cli.pocket import app as pocket
 from cuda_agent.cli.tasks import app as tasks
+from cuda_agent.cli.train import command as train
 from cuda_agent.core import bytecode
 from cuda_agent.core.errors import EXIT_OK
 
 _EXIT_CODES = (
     "Exit codes: 0 passed; 2 wrong option or missing file; 3 the task can't be judged; 4 device or compiler missing; "
     "5 no such sandbox; 6 a file can't be read or written; 7 the policy failed; 8 a worker of the judge died; "
-    "9 the candidate didn't pass; 10 not covered by the playbook; 11 not the locked stack; 130 interrupted."
+    "9 the candidate didn't pass; 10 not covered by the playbook; 11 not the locked stack; "
+    "12 a training halted itself; 13 nothing is left to learn from; 130 interrupted."
 )
 
 app = typer.Typer(
@@ -64,6 +66,7 @@ app.command("lock")(lock.command)
 app.command("promote")(promote.command)
 app.command("promoted")(promoted.command)
 app.command("bench")(bench)
+app.command("train")(train)
 app.command("compare")(compare)
 app.command("init")(init.command)
 app.command("judge")(judge.command)

@@ -188,6 +188,8 @@ class TrainingOptions(Configuration):
     agent_loop: bool = True
     #: held-out tasks are played after every stage.
     evaluate: bool = True
+    #: how often (training/held_out.py).
+    held_out: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
+from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
-from cuda_agent.training.held_out import evaluate_checkpoint, numbers
+from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
 from cuda_agent.training.stages.ground import Arena
 
@@ -24,6 +26,7 @@ class ToolGround:
         self._progress = progress
         self._environment = EnvironmentOptions.parse(options.environment)
         self._base = BaseOptions.parse(options.base)
+        self._held_out = HeldOutOptions.parse(options.held_out)
 
     @contextmanager
     def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[Arena]:
@@ -49,12 +52,13 @@ class ToolGround:
             directory,
             device=self._options.device,
             training=self._directory,
+            held_out=self._held_out,
             single_turn=not self._options.agent_loop,
             progress=self._say,
         )
         return numbers(score)
 
-    def _judges(self):  # type: ignore[no-untyped-def]
+    def _judges(self) -> AbstractContextManager[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
         return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
 
     def _say(self, text: str) -> None:

@@ -15,7 +15,7 @@ Line = dict[str, Any]
 class TrainingHalted(CudaAgentError):
     """A protective stop. The last good checkpoint stays."""
 
-    exit_code = 11
+    exit_code = 12
 
 
 def reason_to_stop(lines: Sequence[Line], options: ProtectOptions) -> str | None:

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 class NothingToLearn(CudaAgentError):
     """No episode is left by the filters."""
 
-    exit_code = 12
+    exit_code = 13
 
 
 def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
