@@ -194,6 +194,11 @@ class Baselines:
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
+        # Seconds of imports, for which nobody needs the device.
+        self._plain.imported()
+        if self._compiled is not None:
+            environment = compile_environment(self._folder, self._options.device)
+            self._compiled.imported("import_compiler", {"environment": environment})
         with self.device_use():
             return self._prepare()
 
@@ -238,7 +243,6 @@ class Baselines:
             "precision": self._options.precision.value,
             "seed": 0,
             "autotune": self._autotune,
-            "environment": compile_environment(self._folder, self._options.device) if compiled else {},
             "compiled": compiled,
         }
         try:

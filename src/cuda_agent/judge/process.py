@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ class Worker:
         for path in (self.files, self.scratch):
             path.mkdir(parents=True, exist_ok=True)
         self._writable = writable
-        self._ready = False
+        self._imported = self._ready = False
         self._killed = False
         #: nothing of it is left but its folder.
         self.ended = False
@@ -135,16 +135,32 @@ class Worker:
         finally:
             theirs.close()
 
+    def imported(self, op: str = "", params: dict[str, Any] | None = None) -> None:
+        """Waits until it has imported torch and done `op`, without its device. None of this runs anybody's code but
+        ours. Raises WorkerError."""
+        with self._starting():
+            if not self._imported:
+                self._imported = True
+                self._channel.hello(timeout_s=START_TIMEOUT_S)
+            if op:
+                self._channel.request(op, params, timeout_s=START_TIMEOUT_S)
+
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
 
         Raises WorkerError."""
         if self._ready:
             return
+        self.imported()
         self._ready = True
-        try:
-            self._channel.hello(timeout_s=START_TIMEOUT_S)
+        with self._starting():
             self._channel.request("start", {"device": self.settings.device.value}, timeout_s=START_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """What goes wrong meanwhile is nobody's fault but ours."""
+        try:
+            yield
         except ChannelError as error:
             fault = self._fault(error, "start")
             self.kill()

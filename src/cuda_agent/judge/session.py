@@ -130,6 +130,11 @@ class JudgeSession:
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
         self.baselines.device_use = self.device_use
 
+    def start(self) -> None:
+        """Waits until the reference worker has imported what it needs; no task is loaded and no device used."""
+        self._open()
+        self._reference_worker.imported()
+
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
         if process is not None:

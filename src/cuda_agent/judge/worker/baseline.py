@@ -6,7 +6,9 @@ a candidate's code, so that the null program of the one with the eager forms cal
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -30,12 +32,22 @@ def create(context: Context) -> Mapping[str, Operation]:
 
     return {
         **timed.operations(),
+        "import_compiler": import_compiler,
         "load": load,
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,
         "settle": baseline.settle,
         "set_weights": baseline.set_weights,
     }
+
+
+def import_compiler(params: dict[str, Any]) -> dict[str, Any]:
+    """{environment}: the compiler's settings, which it reads when it is imported."""
+    os.environ.update(params["environment"])
+    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codegen.triton"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return {}
 
 
 class Baseline:
@@ -47,10 +59,8 @@ class Baseline:
         self._forms: dict[str, Form] = {}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{name, source, precision, seed, autotune, environment, compiled}: which forms there are. `compiled`: whether
-        this worker is for the compiled ones. The compiler's settings are read from the environment when it is first
-        used, so they can still be set here."""
-        os.environ.update(params["environment"])
+        """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker is
+        for the compiled ones."""
         precision = Precision(params["precision"])
         self._set = BaselineSet(
             params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
