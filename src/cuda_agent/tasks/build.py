@@ -64,8 +64,8 @@ class ComposeOptions(Configuration):
 
 
 class BuildOptions(Configuration):
-    """A whole build. `against`: evaluation sets, as `tasks decontaminate --against` takes them. `most_candidates`: how
-    many are composed at most, where too few pass."""
+    """A whole build. `against`: evaluation sets, as `tasks decontaminate --against` takes them. `candidates`: of the
+    first round, where it isn't a little more than the tasks that are wanted; `most_candidates`: of all rounds."""
 
     folder: Path
     against: tuple[str, ...] = Field(min_length=1)
@@ -79,6 +79,7 @@ class BuildOptions(Configuration):
     filter: dict[str, Any] = Field(default_factory=dict)
     threshold: float = Field(default=THRESHOLD, gt=0, le=1)
     copies: int = Field(default=1, ge=1)
+    candidates: int | None = Field(default=None, ge=1)
     most_candidates: int | None = Field(default=None, ge=1)
 
     @classmethod
@@ -154,7 +155,7 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
         lambda text: say("references", text),
     )
     most = options.most_candidates or 3 * options.tasks
-    count = min(most, math.ceil(_FIRST * options.tasks))
+    count = min(most, options.candidates or math.ceil(_FIRST * options.tasks))
     while True:
         made = _round(options, count, measure, references, say)
         if made.chosen is not None:

@@ -59,6 +59,12 @@ def test_a_configuration(tmp_path: Path) -> None:
     assert options.filter == {"workers": 2} and options.compose.stack == "H200"
 
 
+def test_the_configuration_of_our_data_set() -> None:
+    options = BuildOptions.read(Path(__file__).parents[3] / "data" / "dataset.yaml")
+    assert options.tasks == 6000 and options.candidates == 7400
+    assert options.seeds is not None and options.seeds.exists() and all(Path(name).exists() for name in options.against)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
