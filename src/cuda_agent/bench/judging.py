@@ -47,6 +47,7 @@ class LaneSession:
 
     def admit(self) -> None:
         """Raises TaskError."""
+        self._session.start()
         with self._lane.shared():
             self._session.admit()
             self._count()

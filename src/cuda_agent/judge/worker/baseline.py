@@ -59,8 +59,8 @@ class Baseline:
         self._forms: dict[str, Form] = {}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker is
-        for the compiled ones."""
+        """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker
+        is for the compiled ones."""
         precision = Precision(params["precision"])
         self._set = BaselineSet(
             params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])

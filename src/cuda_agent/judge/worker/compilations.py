@@ -1,4 +1,5 @@
-"""What `torch.compile` made of a program, by TorchDynamo's own counters: read after the compilation, at no cost to it."""
+"""What `torch.compile` made of a program, by TorchDynamo's own counters: read after the compilation, at no cost to
+it."""
 
 from __future__ import annotations
 
