@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError
@@ -29,6 +30,22 @@ def write_durably(path: Path, data: str | bytes) -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "Free some space or choose another folder" if full else "Choose a folder that can be written"
         raise StoreError(f"Can't write {path}: {error.strerror}", remedy) from None
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Add lines durably. After one that a kill cut short a new one begins. Raises StoreError."""
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as stream:
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
+                text = text if stream.read(1) == b"\n" else "\n" + text
+            stream.write(text.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise StoreError(f"Can't write {path}: {error.strerror}", "Choose a folder that can be written") from None
 
 
 def cache_dir() -> Path:

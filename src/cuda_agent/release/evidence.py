@@ -20,12 +20,11 @@ from typing import Literal
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import Record
 from cuda_agent.release.lock import StackLock
 from cuda_agent.release.records import Promotion
-from cuda_agent.release.regressions import append_lines
 
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"

@@ -57,7 +57,12 @@ def promote(
     """
     started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     resolve_device(subject.options.device.value)
-    remember(registry, subject.task.key, subject.evaluations)
+    try:
+        registry.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"Can't make the registry {registry}: {error.strerror}", "Choose another --registry") from None
+    own = [one for one in subject.evaluations if one.task_key == subject.task.key]
+    remember(registry, subject.task.key, own)
     with judge_folder() as folder:
         examination = Examination(subject, gate, rivals, registry, folder, progress)
         examination.run()
@@ -100,17 +105,17 @@ class Examination:
         on_the_stack = self._say(self._lock())
         self._say(self._sandbox())
         if not self._say(self._rebuild()):
-            return self._skip_rest("rebuild")
+            return self._skip_rest()
         mine, others, inputs = self._first(timed=on_the_stack)
         self._say(checks.guard([mine]))
         for result in checks.verification(mine):
             self._say(self._tolerances() or result if result.name == "verification" else result)
         if not self._is_verified(mine):
-            return self._skip_rest("guard" if mine.violations else "verification")
+            return self._skip_rest()
         self._say(self._shapes(inputs))
         self._say(self._sanitize(mine))
         if not on_the_stack:
-            return self._skip_rest("lock")
+            return self._skip_rest()
         processes = self._processes(Process(mine, others))
         evaluations = [process.mine for process in processes]
         later = checks.guard(evaluations)
@@ -132,8 +137,10 @@ class Examination:
         self._progress("Gate", f"{result.name}: {result.status.replace('_', ' ')}: {result.reason}")
         return result.status != "failed"
 
-    def _skip_rest(self, because: str) -> None:
+    def _skip_rest(self) -> None:
+        """The gates that are left have nothing to look at: what failed last but the stack, or the stack, is why."""
         said = {result.name for result in self.results}
+        because = [result.name for result in self.results if result.status == "failed"][-1]
         for name in NAMES:
             if name not in said:
                 self._say(skipped(name, f"{because} failed"))
@@ -168,6 +175,8 @@ class Examination:
             return failed("rebuild", first.log.strip()[:500] or "it doesn't compile", log=first.log)
         known = {e.build.library_digest for e in self._subject.evaluations if e.build is not None}
         again = first.library_digest
+        if self._gate.rebuild.reproducible == "off":
+            return passed("rebuild", "compiled anew", library=first.library_digest)
         if first.library_digest not in known:
             again = build(self._candidate, device=self._device, options=options, cache=self._cache("again"),
                           progress=self._progress).report.library_digest  # fmt: skip
@@ -215,7 +224,7 @@ class Examination:
         with JudgeSession(
             task, options, progress=self._progress, hidden=hidden, build_cache=self._cache("build")
         ) as session:
-            session.baselines.eager_only = not timed
+            session.baselines.eager_only = not timed or set(self._gate.speed.baselines) <= {"eager"}
             session.admit()
             yield session
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +10,7 @@ from pydantic import ValidationError
 
 from cuda_agent.core.config import Regression
 from cuda_agent.core.errors import StoreError
+from cuda_agent.core.files import append_lines
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Evaluation
 
@@ -67,24 +66,3 @@ def remember(
     if new:
         append_lines(regressions_file(registry, task_key), [failure.model_dump_json() for failure in new.values()])
     return tuple(new.values())
-
-
-def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Durably, each a JSON document. After a line that was cut short a new one begins. Raises StoreError."""
-    text = "".join(f"{json.dumps(json.loads(line))}\n" for line in lines)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as stream:
-            if stream.tell() and _last_byte(path) != b"\n":
-                text = "\n" + text
-            stream.write(text.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise StoreError(f"Can't write {path}: {error.strerror}", "Choose a registry that can be written") from None
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1)

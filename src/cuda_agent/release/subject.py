@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.tools.judged import FAILURES
 from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
 from cuda_agent.workspace import layout
 
@@ -41,7 +43,19 @@ def load_subject(path: Path) -> Subject:
         raise UsageError(f"The run in {path} has no candidate", "Choose a run that ended with one")
     candidate, evaluation = found
     layout.check_candidate(candidate)
-    return Subject(path, task, candidate, options.judge, () if evaluation is None else (evaluation,))
+    said = () if evaluation is None else (evaluation,)
+    return Subject(path, task, candidate, options.judge, (*said, *_failures(path)))
+
+
+def _failures(path: Path) -> tuple[Evaluation, ...]:
+    """Of earlier candidates of the run, and of its agents where it had several. A line that can't be read is none."""
+    found = []
+    for pattern in (f"logs/{FAILURES}", f"seed/logs/{FAILURES}", f"agent-*/logs/{FAILURES}"):
+        for file in sorted(path.glob(pattern)):
+            for line in file.read_text(errors="replace").splitlines():
+                with contextlib.suppress(StoreError):
+                    found.append(Evaluation.from_json(line))
+    return tuple(found)
 
 
 def _best(path: Path) -> tuple[Candidate, Evaluation | None] | None:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from cuda_agent.agent.context import Context
 from cuda_agent.agent.tools.base import Answer, Arguments, Tool
-from cuda_agent.agent.tools.judged import judging, snapshot
+from cuda_agent.agent.tools.judged import judging, keep_failure, snapshot
 from cuda_agent.agent.tools.say import evaluation_data, say_evaluation, say_screen
 from cuda_agent.core.enums import Verdict
 
@@ -31,6 +31,7 @@ def _run(arguments: ProfileArguments, context: Context) -> Answer:
         return Answer(say_screen(screened), ok=ok, data={"latency_us": list(screened.latency_us)})
     with judging(context):
         evaluation = context.session.evaluate(candidate, stop=None if arguments.precise else "decided")
+    keep_failure(context, evaluation)
     kept = context.best.offer(candidate, evaluation)
     passed = evaluation.verdict is Verdict.PASSED
     text = say_evaluation(evaluation)

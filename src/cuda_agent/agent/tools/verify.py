@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.agent.context import Context
 from cuda_agent.agent.tools.base import Answer, Arguments, Tool
-from cuda_agent.agent.tools.judged import judging, snapshot
+from cuda_agent.agent.tools.judged import judging, keep_failure, snapshot
 from cuda_agent.agent.tools.say import evaluation_data, say_evaluation
 
 
@@ -16,6 +16,7 @@ def _run(arguments: VerifyArguments, context: Context) -> Answer:
     candidate = snapshot(context)
     with judging(context):
         evaluation = context.session.verify(candidate)
+    keep_failure(context, evaluation)
     passed = evaluation.verify is not None and evaluation.verify.passed and not evaluation.violations
     return Answer(say_evaluation(evaluation), ok=passed, data={**evaluation_data(evaluation), "verified": passed})
 
