@@ -42,10 +42,14 @@ def command(
         facts |= {"to_check": page.to_check, "unspoken": page.unspoken, "notes": list(run.notes)}
         emit(json.dumps({"schema_version": 1, **facts}))
         return EXIT_OK
-    show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {len(run.rows)} tasks)"))
+    show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {_count(len(run.rows))})"))
     if page.unspoken:
-        show(Text(f"{page.unspoken} tasks wait for a person's word: cuda-agent audit {directory}"))
+        show(Text(f"Without a person's word: {_count(page.unspoken)}; cuda-agent audit {directory}"))
     return EXIT_OK
+
+
+def _count(tasks: int) -> str:
+    return f"{tasks} task" if tasks == 1 else f"{tasks} tasks"
 
 
 def _metrics(run: Recorded) -> Metrics:

@@ -87,7 +87,7 @@ def _plan(turns: Sequence[Turn]) -> re.Match[str] | None:
     """The plan that the run ended with: the one that its last message names, else the last one."""
     plans = [found for turn in turns if (found := _PLAN.match(turn.message))]
     ending = _last_words(turns)
-    kept = [plan for plan in plans if ending.startswith(plan["steps"].strip())]
+    kept = [plan for plan in plans if ending.startswith(f"{plan[0].partition(': ')[2]};")]
     chosen = kept or plans
     return chosen[-1] if chosen else None
 
