@@ -70,7 +70,7 @@ class FilesPolicy:
         for name in filter(None, (self._brief.id, self._brief.task.name)):
             folder = root / name
             # A task's name is its author's.
-            if folder.parent != root or not folder.is_dir():
+            if name in (".", "..") or folder.parent != root or not folder.is_dir():
                 continue
             inside = folder / "workspace"
             place = inside if inside.is_dir() and not (folder / "model_new.py").exists() else folder

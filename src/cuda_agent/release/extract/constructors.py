@@ -26,11 +26,11 @@ _MOST_DEPTH = 12
 
 @dataclasses.dataclass(frozen=True)
 class Construction:
-    """Arguments of a constructor as it was called: by name, and those of `*args` and `**kwargs`."""
+    """Arguments of a constructor as it was called: by name, those of `*args`, and those that only have a name."""
 
     named: dict[str, Any]
-    positional: tuple[Any, ...]
-    keywords: dict[str, Any]
+    positional: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Constructions:
@@ -63,10 +63,11 @@ class Constructions:
         if not isinstance(module, nn.Module) or id(module) in self._known:
             return
         count = code.co_argcount + code.co_kwonlyargcount
-        named = {name: values[name] for name in code.co_varnames[1:count]}
+        named = {name: values[name] for name in code.co_varnames[1 : code.co_argcount]}
+        keywords = {name: values[name] for name in code.co_varnames[code.co_argcount : count]}
         rest = list(code.co_varnames[count:])
         positional = tuple(values[rest.pop(0)]) if code.co_flags & inspect.CO_VARARGS else ()
-        keywords = dict(values[rest.pop(0)]) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+        keywords |= dict(values[rest.pop(0)]) if code.co_flags & inspect.CO_VARKEYWORDS else {}
         self._known[id(module)] = module, Construction(named, positional, keywords)
 
 
@@ -89,14 +90,14 @@ class Writer:
             parameters = inspect.signature(kind.__init__).parameters
         except (TypeError, ValueError):
             parameters = types.MappingProxyType({})
-        parts = []
-        for key, value in found.named.items():
-            if found.positional:
-                parts.append(self.value(value, key))
-            elif key != "device" and not _is_default(parameters.get(key), value):
-                parts.append(f"{key}={self.value(value, key)}")
+        named = found.keywords if found.positional else found.named | found.keywords
+        parts = [self.value(value, key) for key, value in found.named.items()] if found.positional else []
         parts += [self.value(value, "an argument") for value in found.positional]
-        parts += [f"{key}={self.value(value, key)}" for key, value in found.keywords.items() if key != "device"]
+        parts += [
+            f"{key}={self.value(value, key)}"
+            for key, value in named.items()
+            if key != "device" and not _is_default(parameters.get(key), value)
+        ]
         return f"{name}({', '.join(parts)})"
 
     def value(self, value: Any, where: str) -> str:
@@ -202,4 +203,4 @@ def _by_attributes(module: nn.Module) -> Construction | None:
         if value is inspect.Parameter.empty:
             return None
         named[parameter.name] = value
-    return Construction(named, (), {})
+    return Construction(named)
