@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -92,5 +93,5 @@ def _view(run: Recorded, checks: tuple[ToCheck, ...], directory: Path) -> list[R
         table.add_row(
             Text(plain(item.row.task.id)), Text(plain("; ".join(item.reasons)), style=style), Text(plain(word))
         )
-    hint = f"cuda-agent audit {directory} --task TASK --verdict sound|doubtful|cheating --note …"
+    hint = f"cuda-agent audit {shlex.quote(str(directory))} --task TASK --verdict sound|doubtful|cheating --note …"
     return [*(Text(note) for note in run.notes), table, Text(f"Look at the code in the report, then: {hint}")]

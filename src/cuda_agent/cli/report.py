@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +45,7 @@ def command(
         return EXIT_OK
     show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {_count(len(run.rows))})"))
     if page.unspoken:
-        show(Text(f"Without a person's word: {_count(page.unspoken)}; cuda-agent audit {directory}"))
+        show(Text(f"Without a person's word: {_count(page.unspoken)}; cuda-agent audit {shlex.quote(str(directory))}"))
     return EXIT_OK
 
 
