@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from cuda_agent.core.errors import StoreError
 
@@ -33,19 +35,31 @@ def write_durably(path: Path, data: str | bytes) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Add lines durably. After one that a kill cut short a new one begins. Raises StoreError."""
+    """Add lines durably, one process at a time; a last one that a kill cut short goes. Raises StoreError."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as stream:
-            if stream.seek(0, os.SEEK_END):
-                stream.seek(-1, os.SEEK_END)
-                text = text if stream.read(1) == b"\n" else "\n" + text
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            stream.truncate(_whole_lines(stream))
             stream.write(text.encode())
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
         raise StoreError(f"Can't write {path}: {error.strerror}", "Choose a folder that can be written") from None
+
+
+def _whole_lines(stream: BinaryIO) -> int:
+    """How many bytes of a file are whole lines."""
+    end = stream.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - (1 << 16))
+        stream.seek(begin)
+        found = stream.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 def cache_dir() -> Path:

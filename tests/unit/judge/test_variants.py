@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cuda_agent.judge.worker.variants import KINDS, facts, properties, variant
+from cuda_agent.judge.worker.variants import KINDS, WIDE, facts, properties, variant
 
 
 def names(tensor):
@@ -84,3 +84,13 @@ def test_unit_range_is_scaled_downwards():
 def test_scalar_tensor_stays():
     sets = draws(lambda: [torch.randn(())])
     assert all(variant(kind, sets[0], properties(sets), seed=1).tensors is None for kind in KINDS)
+
+
+def test_wide_variants_stay_in_their_range():
+    kept = properties(draws(lambda: [torch.randn(8, 8), torch.rand(8, 8), torch.arange(64).view(8, 8)]))
+    torch.manual_seed(5)
+    given = [torch.randn(8, 8), torch.rand(8, 8), torch.arange(64).view(8, 8)]
+    large, small = (variant(kind, given, kept, 1).tensors for kind in WIDE)
+    assert torch.equal(large[0], given[0] * 1e4) and torch.equal(large[1], given[1])
+    assert torch.equal(small[0], given[0] * 1e-4) and torch.equal(small[1], given[1] * 1e-4)
+    assert torch.equal(large[2], given[2])
