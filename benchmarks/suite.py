@@ -1,0 +1,86 @@
+"""A suite in slices, for machines that are lent for minutes: call it until it says "done".
+
+    .venv/bin/python benchmarks/suite.py SUITE --out runs/suite [--seconds 560] [--kill-after 200] [-- options of bench]
+
+Each call runs `cuda-agent bench SUITE --out DIR --resume` for as many seconds, then stops it. `--kill-after` kills the
+run once on its way with everything that it started, and goes on. DIR/slices.json holds the seconds of every slice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.bench import BenchManifest
+from cuda_agent.core.errors import EXIT_INTERRUPTED
+from cuda_agent.core.files import write_durably
+
+_SLICES = "slices.json"
+#: a stopped run needs so long to write the ends of its tasks.
+_END_S = 45.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=560.0, help="of this slice, the stop included")
+    parser.add_argument("--kill-after", type=float, help="seconds, counted from the beginning of this slice")
+    own, rest = _split(sys.argv[1:])
+    options = parser.parse_args(own)
+    begin = time.monotonic()
+    left, code = options.seconds - _END_S, EXIT_INTERRUPTED
+    if options.kill_after is not None:
+        _run(options, rest, left, kill_after=options.kill_after)
+        left -= time.monotonic() - begin
+        print(f"killed after {time.monotonic() - begin:.0f} s", flush=True)
+    if left > 0:
+        code = _run(options, rest, left)
+    _account(options.out, time.monotonic() - begin, killed=options.kill_after is not None)
+    return 0 if code == EXIT_INTERRUPTED else code
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _run(options: argparse.Namespace, rest: list[str], seconds: float, kill_after: float | None = None) -> int:
+    command = [sys.executable, "-c", "from cuda_agent.cli.main import main; main()"]
+    command += ["bench", *options.suite, "--out", str(options.out), "--resume"]
+    command += ["--stop-after", f"{max(1.0, seconds):.0f}", *rest]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        return process.wait(timeout=kill_after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
+
+
+def _account(out: Path, seconds: float, *, killed: bool) -> None:
+    path = out / _SLICES
+    slices: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    tasks = len(BenchManifest.read(out).tasks)
+    results = out / "results.jsonl"
+    lines = results.read_bytes().splitlines() if results.exists() else []
+    done = len({json.loads(line)["task"]["id"] for line in lines})
+    slices.append({"seconds": round(seconds, 1), "done": done, "killed": killed})
+    write_durably(path, json.dumps(slices, indent=1))
+    spent = sum(one["seconds"] for one in slices)
+    each = spent / max(1, done)
+    print(f"{done} of {tasks} tasks in {len(slices)} slices, {spent:.0f} s: {each:.1f} s a task", flush=True)
+    print("done" if done == tasks else f"about {each * (tasks - done):.0f} s to go", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
