@@ -3,11 +3,14 @@
 # make lint    format, lint, types, import contracts
 # make unit    the fast tests
 # make gpu     the tests that need a GPU; `make test` runs them too where there is one
+# make train-env  the environment of the training (verl), over that of the tests: .venv-train
+# make train   the tests of the training: all stages in one process, then one PPO run on Ray
 # make adversarial  every known way to cheat against the judge, on every device of this machine
 # make clean   remove the environment, runs and caches of this folder
 
 PYTHON ?= python3
 VENV ?= .venv
+TRAIN ?= .venv-train
 EXAMPLES ?= examples
 OUT ?= runs/demo
 BIN := $(VENV)/bin
@@ -15,7 +18,7 @@ PYTEST := $(BIN)/pytest --durations=10
 # A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 
-.PHONY: demo test lint unit integration gpu adversarial clean
+.PHONY: demo test lint unit integration train train-env gpu adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -45,6 +48,15 @@ unit: $(VENV)/.installed-dev
 integration: $(VENV)/.installed-dev
 	$(PYTEST) $(SIDE_BY_SIDE) 4 -m "integration and not (alone or gpu or adversarial)"
 	$(PYTEST) -m "alone and not (gpu or adversarial)"
+
+$(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/.installed-dev
+	$(BIN)/python scripts/train_environment.py venv $(TRAIN) --over $(VENV)
+	@touch $@
+
+train-env: $(TRAIN)/.installed
+
+train: $(TRAIN)/.installed
+	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training
 
 gpu: $(VENV)/.installed-dev
 	@if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU: tests/gpu is left out"; exit 0; fi; set -ex; \

@@ -44,7 +44,8 @@ def of_episodes(episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[s
         "generate_s": sum(one.generate_s for one in episodes),
     }
     for milestone in Milestone:
-        found[f"share_{milestone.value}"] = _share(judged, lambda one, which=milestone: one.milestone is which)
+        count = sum(one.milestone is milestone for one in judged)
+        found[f"share_{milestone.value}"] = count / len(judged) if judged else math.nan
     ratios = [one.ratio for one in episodes if one.ratio is not None and one.ratio > 0]
     found["geomean_ratio"] = math.exp(_mean([math.log(ratio) for ratio in ratios])) if ratios else math.nan
     return found
@@ -117,4 +118,4 @@ def _board(directory: Path, from_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(directory), purge_step=from_step)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(directory), purge_step=from_step)

@@ -33,8 +33,8 @@ def quiet() -> None:
     """transformers shows a bar for every model that is read or written, and a table for every new head."""
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def environment(device: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
-def _device_module() -> types.ModuleType:
+def _device_module() -> Any:
     """What `torch.cuda` is to verl, for a CPU: no memory of its own, nothing to wait for."""
     module: Any = types.ModuleType("cuda_agent_cpu")
     for name in ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"):
@@ -36,13 +36,13 @@ def _device_module() -> types.ModuleType:
     module.get_rng_state = lambda *_, **__: torch.get_rng_state()
     module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     module.device = torch.device
-    return module  # type: ignore[no-any-return]
+    return module
 
 
 _CPU = _device_module()
 
 
-@PlatformRegistry.register(platform="cpu")  # type: ignore[misc]
+@PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
     """A CPU as verl sees a device."""
 

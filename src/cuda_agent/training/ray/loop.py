@@ -58,7 +58,8 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         **named: Any,
     ) -> None:
         """The named ones are those of `overrides.loop_entries`."""
-        super().__init__(*rest, **named)
+        # verl's builders of chat tokens know families of models; the episode brings its own ids, so none is needed.
+        super().__init__(*rest, **{**named, "hf_model_type": None})
         self._run, self._stage, self._ground = Path(run), stage, ground
         self._checkpoint, self._single_turn = Path(checkpoint), single_turn
 

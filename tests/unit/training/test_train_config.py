@@ -1,0 +1,59 @@
+"""Configuration files of trainings: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cuda_agent.core.errors import UsageError
+from cuda_agent.training.config import parse_options, preset_names, read_options
+
+STAGE = {"steps": 1, "batch": 4, "actor_lr": 1e-4, "critic_lr": 1e-4}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_read(name: str) -> None:
+    options = read_options(Path(name))
+    assert options.name == name
+    assert options.ppo is not None and (options.ppo.clip_low, options.ppo.clip_high) == (0.2, 0.28)
+    assert (options.ppo.gamma, options.ppo.lam) == (1.0, 0.95)
+
+
+def test_the_paper_preset_has_the_published_figures() -> None:
+    ppo = read_options(Path("paper")).ppo
+    assert ppo is not None
+    assert (ppo.batch, ppo.mini_batch, ppo.steps, ppo.actor_lr, ppo.critic_lr) == (1024, None, 150, 3e-6, 6e-6)
+    assert ppo.dual_clip is None and ppo.value_clip is None
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": "x", "pppo": STAGE}, "Unknown setting 'pppo'. Did you mean 'ppo'"),
+        ({"name": "x", "ppo": {**STAGE, "stepz": 1}}, "Unknown setting 'ppo.stepz'. Did you mean 'ppo.steps'"),
+        ({"name": "x", "ppo": {**STAGE, "mini_batch": 3}}, "mini_batch must divide batch"),
+        ({"name": "x", "rft": {"batch": 1, "lr": 1e-4}}, "learn from what `sample` plays"),
+        ({"name": "x", "launcher": "ray", "ppo": STAGE}, "always whitens"),
+    ],
+)
+def test_what_is_refused(values: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_options(values)
+
+
+def test_settings_on_the_command_line() -> None:
+    options = read_options(Path("pocket"), ["ppo.steps=3", "rft=null", "model.train_precision=bfloat16"])
+    assert options.ppo is not None and options.ppo.steps == 3
+    assert options.rft is None and options.model.train_precision == "bfloat16"
+    for bad in ("ppo.steps", "=3", "ppo.steps=[1"):
+        with pytest.raises(UsageError, match="Can't read the setting"):
+            read_options(Path("pocket"), [bad])
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="one of the presets: lora, paper, pocket"):
+        read_options(Path("pockett"))
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(UsageError, match="holds no settings"):
+        read_options(tmp_path / "list.yaml")
