@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from cuda_agent.core.enums import Milestone
+from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
+
+GOOD: dict[str, Any] = {
+    "task_key": "k", "task_name": "t", "prompt_ids": (1, 2), "response_ids": (3, 4, 5), "mask": (1, 0, 1),
+    "log_probabilities": (-0.1, 0.0, -0.2), "reward": 1.0, "milestone": Milestone.CORRECT, "truncated": False,
+    "turns": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mask": (1, 1, 0), "log_probabilities": (-0.1, -0.1, 0.0)}, "ends with an own token"),
+        ({"mask": (1, 2, 1)}, "0 or 1"),
+        ({"mask": (1, 1)}, "one entry a token"),
+        ({"log_probabilities": (-0.1, -0.1, -0.2)}, "no log-probability"),
+        ({"milestone": None}, "comes with its milestone"),
+        ({"response_ids": (), "mask": (), "log_probabilities": ()}, "at least 1"),
+    ],
+)
+def test_impossible_episodes_cannot_be_built(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Episode(**{**GOOD, **changes})
+
+
+def test_episodes_outlive_a_kill(tmp_path: Path) -> None:
+    path, one = tmp_path / "e.jsonl", Episode(**GOOD)
+    append_episodes(path, [one])
+    path.write_bytes(path.read_bytes() + b'{"half')
+    assert read_episodes(path) == [one]
+    append_episodes(path, [one])
+    assert read_episodes(path) == [one, one] and one.input_ids == (1, 2, 3, 4, 5) and one.own_tokens == 2
+    assert read_episodes(tmp_path / "none") == []

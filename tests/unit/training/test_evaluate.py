@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import pocket_ground as ground
+from cuda_agent.core.enums import Milestone
+from cuda_agent.training.episodes import Episode
+from cuda_agent.training.evaluate import (
+    SEED_STEP,
+    compare,
+    differences,
+    evaluations_to,
+    interval,
+    score_of,
+)
+from cuda_agent.training.pocket.table import best_us, playbook_order, spread, table
+
+
+def episode(reward: float | None, ratio: float | None, times: tuple[float | None, ...] = (), seed: int = 0) -> Episode:
+    return Episode(
+        task_key=ground.TASK.key, task_name="scale", prompt_ids=(1,), response_ids=(2,), mask=(1,),
+        log_probabilities=(-1.0,), reward=reward, milestone=None if reward is None else Milestone.CORRECT,
+        truncated=False, turns=1, ratio=ratio, judged=tuple((us, None) for us in times), seed=seed,
+        evaluations=len(times), memoised=len(times),
+    )  # fmt: skip
+
+
+def test_evaluations_to_95_percent() -> None:
+    assert evaluations_to([None, 200.0, 105.2, 100.0], 100.0) == 3
+    assert evaluations_to([105.4], 100.0) is None
+    assert evaluations_to([], 100.0) is None
+
+
+def test_a_score_counts_failures_and_leaves_out_what_the_judge_lost() -> None:
+    played = [episode(3.0, 2.0, (100.0,)), episode(-1.0, None, (None,)), episode(None, None)]
+    played += [episode(1.0, 1.04, (300.0, 102.0), seed=SEED_STEP)]
+    score = score_of("ppo", played, [ground.TASK], seeds=(0, 1), episodes=2, best={ground.TASK.key: 100.0})
+    (one,) = score.tasks
+    assert (one.episodes, one.reward) == (3, 1.0)
+    assert one.pass_rate == pytest.approx(2 / 3) and one.faster_rate == pytest.approx(1 / 3)
+    assert one.geomean == pytest.approx((2.0 * 1.0 * 1.04) ** (1 / 3))
+    assert one.to_near == (1, 2)
+    assert score.hit_rate == 1.0
+    gap = {d.metric: d.value for d in differences(score, score)}
+    assert gap == {"reward": 0, "pass_rate": 0, "faster_rate": 0, "log geomean": 0}
+
+
+def test_intervals_are_over_tasks_and_repeatable() -> None:
+    one = interval([1.0, 2.0, 3.0, 4.0])
+    assert one.value == 2.5 and 1.0 < one.low < 2.5 < one.high < 4.0
+    assert interval([1.0, 2.0, 3.0, 4.0]) == one
+    # Normal theory for the mean of many: 1.96 times the deviation over the root of the count.
+    many = interval([float(n % 2) for n in range(400)])
+    assert many.high - many.low == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(400), rel=0.1)
+
+
+def test_searches_at_an_equal_number_of_evaluations(tmp_path: Path) -> None:
+    choices = table(ground.judges(tmp_path / "memo"), ground.TASK)
+    assert best_us(choices) == 60.0 and spread(choices) == pytest.approx(400 / 60)
+    assert [one.us for one in playbook_order(choices)] == [100.0, 60.0, 130.0, 400.0]
+    players = {"trained": {ground.TASK.key: [[60.0], [None, 61.0], [400.0, 100.0, 60.0]]}}
+    found = {one.name: one for one in compare({ground.TASK.key: choices}, players, budget=2).searches}
+    # The third seed would need three, and may make two: it counts as three.
+    assert found["trained"].to_near.value == 2.0 and found["trained"].reached == {1: 1 / 3, 2: 2 / 3}
+    assert found["playbook"].to_near.value == 2.0
+    # Four choices, one of them good: 1/4 at once, 1/4 at the second, else counted as three.
+    assert found["random"].to_near.value == pytest.approx(0.25 + 0.5 + 1.5, abs=0.25)

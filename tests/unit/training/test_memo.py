@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import builders
+import pocket_ground as ground
+from cuda_agent.core.enums import Phase, Verdict
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.records import Candidate, Evaluation
+from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
+
+CANDIDATE = Candidate(files={"model_new.py": "a", "kernels/a.cpp": "b"})
+
+
+def test_a_verdict_is_asked_for_once_and_outlives_the_process(tmp_path: Path) -> None:
+    memo, calls = Memo(tmp_path, "here"), []
+
+    def judge() -> Evaluation:
+        calls.append(1)
+        return ground.evaluation(CANDIDATE, 50.0)
+
+    first, known = memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, judge)
+    second, known_then = memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, judge)
+    assert (known, known_then, len(calls), memo.hit_rate) == (False, True, 1, 0.5)
+    assert first.profile is not None and second.profile == first.profile
+    # Half a line is what a kill leaves; another stack's verdicts are none of ours.
+    with (tmp_path / "evaluations.jsonl").open("a") as stream:
+        stream.write('{"kind": "eval')
+    assert len(Memo(tmp_path, "here")) == 1
+    assert len(Memo(tmp_path, "elsewhere")) == 0
+
+
+def test_who_asks_meanwhile_waits_for_the_same_answer(tmp_path: Path) -> None:
+    memo, calls, go = Memo(tmp_path, "here"), [], threading.Event()
+
+    def judge() -> Evaluation:
+        calls.append(1)
+        go.wait(5)
+        return ground.evaluation(CANDIDATE, 50.0)
+
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(memo.evaluation, "evaluate", ground.TASK.key, CANDIDATE, judge) for _ in range(4)]
+        go.set()
+        assert sorted(one.result()[1] for one in asked) == [False, True, True, True]
+    assert len(calls) == 1
+
+
+def test_failures_of_the_judge_and_void_timings_are_not_kept(tmp_path: Path) -> None:
+    memo = Memo(tmp_path, "here")
+
+    def fails() -> Evaluation:
+        raise WorkerError("gone")
+
+    with pytest.raises(WorkerError):
+        memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, fails)
+    passed = ground.evaluation(CANDIDATE, 50.0)
+    void = passed.model_copy(update={"verdict": Verdict.TIMING_VOID, "phase": Phase.PROFILE, "profile": None})
+    memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, lambda: void)
+    assert len(memo) == 0
+    memo.evaluation("verify", ground.TASK.key, CANDIDATE, lambda: void)
+    assert len(memo) == 1
+
+
+def test_builds_are_known_by_what_is_compiled(tmp_path: Path) -> None:
+    memo, calls = Memo(tmp_path, "here"), []
+    other = Candidate(files={**CANDIDATE.files, "model_new.py": "changed"})
+
+    def compiled() -> object:
+        calls.append(1)
+        return builders.build(candidate_digest=CANDIDATE.digest)
+
+    assert sources_digest(other) == sources_digest(CANDIDATE)
+    memo.build(CANDIDATE, compiled)  # type: ignore[arg-type]
+    assert memo.build(other, compiled).candidate_digest == other.digest  # type: ignore[arg-type]
+    assert len(calls) == 1
+
+
+def test_equal_machines_share_verdicts() -> None:
+    gpu = {"name": "G", "uuid": "1", "compute_capability": "9.0"}
+    one, other = (builders.stack(gpus=({**gpu, "uuid": uuid},)) for uuid in "12")
+    assert stack_digest(one, ground.OPTIONS) == stack_digest(other, ground.OPTIONS)
+    changed = ground.OPTIONS.model_copy(update={"trials": 9})
+    assert stack_digest(one, changed) != stack_digest(one, ground.OPTIONS)
