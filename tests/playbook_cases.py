@@ -120,6 +120,23 @@ RESAMPLED: dict[str, tuple[Any, list[Any]]] = {
     "two_indices": (lambda x, i, j: x[:, i, j - 6] + 1, [_r(4, 5, 6, 3), _i(5, 7), _i(6, 7)]),
 }
 
+
+def scans_of_middle(x: Any, m: Any) -> Any:
+    return torch.cumsum(x * m, 1).tanh() + x, x.cumprod(1), x.cummax(1).values
+
+
+SCANS: dict[str, tuple[Any, list[Any]]] = {
+    "running_sum": (lambda x: torch.cumsum(F.relu(x), -1) * 0.1, [_r(9, 1300)]),
+    "running_sum_backwards": (lambda x: x.flip(-1).cumsum(-1).flip(-1) - x, [_r(3, 5, 260)]),
+    "running_sums_odd_bf16": (lambda x: (x.cumsum(-1), x.cummin(-1).values), [_r(7, 333, dtype=BF16)]),
+    "running_log_sum": (lambda x: torch.logcumsumexp(x, -1), [_r(6, 200) * 4]),
+    "running_masked_middle": (scans_of_middle, [_r(3, 90, 70), (_r(3, 90, 70) > 0).float()]),
+    "running_first_backwards": (lambda x: x.flip(0).cumsum(0).flip(0), [_r(150, 40)]),
+    "sum_of_running": (lambda x: torch.softmax(x, -1).cumsum(-1).square().mean(-1), [_r(30, 50)]),
+    "running_whole_numbers": (lambda x: x.cumsum(0), [_i(1000, 33, 8)]),
+    "running_of_one_row": (lambda x: x.view(-1).cumsum(0), [_r(40, 50)]),
+}
+
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
     "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),

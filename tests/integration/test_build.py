@@ -276,7 +276,9 @@ def test_the_two_passes_of_nvcc_make_what_nvcc_makes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="nvcc is missing")
-@pytest.mark.parametrize(("code", "said"), [("undeclared", "kernels/a.cu(1): error"), ('asm("bogus;")', "known instruction")])
+@pytest.mark.parametrize(
+    ("code", "said"), [("undeclared", "kernels/a.cu(1): error"), ('asm("bogus;")', "known instruction")]
+)
 def test_errors_of_either_pass_are_told_once(code: str, said: str) -> None:
     files = {"kernels/a.cu": f"__global__ void k() {{ {code}; }}\n"}
     found = compile_only(Candidate(files=files), device=Device.CUDA, options=OPTIONS, arch="9.0")["kernels/a.cu"]

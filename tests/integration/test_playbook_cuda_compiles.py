@@ -10,16 +10,16 @@ import pytest
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.playbook.planner import plan
-from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS
+from playbook_cases import POINTWISE, REDUCTIONS, SCANS, WINDOWS
 from playbook_harness import CUDA_FLAGS, graph_of
 
 NVCC = find_nvcc()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(NVCC is None, reason="no nvcc")]
 
 
-@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS])
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *SCANS])
 def test_kernels_compile(name: str, tmp_path: Path) -> None:
-    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS}[name]
+    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **SCANS}[name]
     model = function.eval() if hasattr(function, "eval") else function
     steps, _ = plan(graph_of(model, inputs), Device.CUDA, Precision.FP32, ())
     (tmp_path / "kernels").mkdir()

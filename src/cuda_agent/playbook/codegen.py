@@ -172,8 +172,8 @@ class Printer:
             return f"({self.test(expr.guards)})"
         if expr.op == "load":
             return self.load(at, expr)
-        if expr.op == "reduce":
-            raise AssertionError(f"reduction {at} is used before its pass")
+        if expr.op in ("reduce", "scan"):
+            raise AssertionError(f"{expr.op} {at} is used before its pass")
         return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])
 
 

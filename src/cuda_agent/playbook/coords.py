@@ -92,6 +92,8 @@ class Frame:
 
     roots: list[list[int]]
     rows: frozenset[Dim] | None = None
+    #: whether a scan runs along the columns, backwards (True) or forwards (False)
+    scans: bool | None = None
     #: factors that aren't iterated: their index at the moment
     fixed: dict[Dim, int] = field(default_factory=dict)
 

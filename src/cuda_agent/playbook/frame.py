@@ -32,8 +32,8 @@ class Expr:
     """A node of a kernel's expression graph.
 
     op `load` (buffer, address, guards), `const` (value), `index` (address), `inside` (guards, a bool), `reduce`
-    (kind in `name`; over a sliding window, `guards` hold its position along each of its dimensions), or the name of a
-    pointwise operator with operands `args`. `type` is the compute type.
+    (kind in `name`; over a sliding window, `guards` hold its position along each of its dimensions), `scan` (kind in
+    `name`; `value`: backwards), or the name of a pointwise operator with operands `args`. `type` is the compute type.
     """
 
     op: str
@@ -59,6 +59,7 @@ class Puller:
     #: whether a concatenation of few equal pieces may be written out piece by piece
     unroll: bool = False
     _inside: str | None = None
+    _scanning: bool = False
 
     def add(self, expr: Expr) -> int:
         """Index of the expression, the same for equal ones."""
@@ -114,6 +115,8 @@ class Puller:
                 return self.cast(index, ir.compute_type(value.dtype))
             case ir.Reduce():
                 return self._reduce(value, at)
+            case ir.Scan():
+                return self._scan(value, at)
         raise TypeError(f"no rule for {value}")
 
     def cast(self, node: int, type_: str) -> int:
@@ -260,7 +263,8 @@ class Puller:
         for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
             position = position.plus(coord.times(stride))
         used = frozenset(dim for dim, _ in position.terms)
-        if not is_bijection(frame, position, ir.numel(value.shape)) or (frame.rows is not None and frame.rows != used):
+        fits = is_bijection(frame, position, ir.numel(value.shape)) and frame.rows in (None, used)
+        if not fits or frame.scans is not None:
             raise Conflict(value.name, self._inside)
         source = self.values[value.arg]
         sizes = tuple(source.shape[d] for d in value.dims)
@@ -282,6 +286,34 @@ class Puller:
             Bound(index[s.dim].times(s.stride).plus(index[s.tap].times(s.dilation)), None, None) for s in value.slides
         )
         return self.add(Expr("reduce", ir.compute_type(value.dtype), (body,), name=value.kind, guards=positions))
+
+    def _scan(self, value: ir.Scan, at: tuple[Coord, ...]) -> int:
+        """A scan owns its frame: its dimension is the only column, everything else rows."""
+        frame, size = self.frame, value.shape[value.dim]
+        position, kept = Coord(), [d for d in range(len(at)) if d != value.dim]
+        strides = ir.contiguous(tuple(value.shape[d] for d in kept))
+        for d, stride in zip(kept, strides, strict=True):
+            position = position.plus(at[d].times(stride))
+        used = frozenset(dim for dim, _ in position.terms)
+        columns = [dim for dim in frame.dims() if dim not in used]
+        forwards = Coord(((columns[0], 1),)) if len(columns) == 1 else ORIGIN
+        backwards = forwards.times(-1).plus(Coord(const=size - 1))
+        fits = (
+            len(columns) == 1
+            and frame.size(columns[0]) == size
+            and at[value.dim] in (forwards, backwards)
+            and is_bijection(frame, position, ir.numel(value.shape) // size)
+            and frame.scans in (None, at[value.dim] == backwards)
+            and (frame.rows is None or (frame.rows == used and frame.scans is not None))
+        )
+        if not fits or self._scanning:
+            raise Conflict(value.name, self._inside)
+        frame.rows, frame.scans = used, at[value.dim] == backwards
+        before, self._inside, self._scanning = self._inside, value.name, True
+        type_ = ir.compute_type(value.dtype)
+        body = self.cast(self.pull(value.arg, at), type_)
+        self._inside, self._scanning = before, False
+        return self.add(Expr("scan", type_, (body,), name=value.kind, value=frame.scans))
 
 
 def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:

@@ -187,11 +187,21 @@ class Reduce(Value):
     slides: tuple[Slide, ...] = ()
 
 
+@dataclass(frozen=True)
+class Scan(Value):
+    """Running result along `dim`, the element itself included. Kinds: sum prod max min, and `logsum`, the logarithm of
+    the running sum of exponentials."""
+
+    kind: str = "sum"
+    arg: str = ""
+    dim: int = 0
+
+
 def operands(value: Value) -> tuple[str, ...]:
     """Names of the values that a value reads."""
     if isinstance(value, Pointwise):
         return tuple(arg for arg in value.args if isinstance(arg, str))
-    if isinstance(value, Strided | Reshape | Pad | Reduce):
+    if isinstance(value, Strided | Reshape | Pad | Reduce | Scan):
         return (value.arg,)
     if isinstance(value, Cat):
         return value.args

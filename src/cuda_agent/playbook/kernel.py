@@ -66,6 +66,10 @@ class Kernel:
         return any(e.op == "reduce" for e in self.nodes)
 
     @property
+    def scans(self) -> bool:
+        return any(e.op == "scan" for e in self.nodes)
+
+    @property
     def slides(self) -> bool:
         """Whether it reduces windows that slide."""
         return any(e.op == "reduce" and e.guards for e in self.nodes)
@@ -89,7 +93,7 @@ class Kernel:
             coords = (expr.coord, *(bound.coord for bound in expr.guards))
             moving = any(dim[0] >= first for coord in coords for dim, _ in coord.terms)
             inner = [*expr.args, *(node for coord in coords for node, _ in coord.dynamic)]
-            if moving or any(i in result for i in inner):
+            if moving or expr.op == "scan" or any(i in result for i in inner):
                 result.add(at)
         return frozenset(result)
 
@@ -121,7 +125,7 @@ def pull(
     concatenation become stores of their own, which share what they read. Raises Conflict."""
     frame = Frame([[size] for size in values[first].shape])
     for _ in range(64):
-        frame.rows = None
+        frame.rows = frame.scans = None
         puller = Puller(frame, values, resident, unroll=unroll)
         try:
             return Group(frame, puller, _stores(first, extra, puller))

@@ -21,6 +21,7 @@ from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView, cp
 from cuda_agent.playbook.skills.colreduce.skill import column_step
 from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
 from cuda_agent.playbook.skills.rowreduce.skill import row_step
+from cuda_agent.playbook.skills.scan.skill import scan_step
 from cuda_agent.playbook.skills.stencil.skill import stencil_step
 
 
@@ -166,7 +167,10 @@ class State:
             unroll = not self._has_reduction(last)
             group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
         except Conflict as conflict:
-            cut = self._cut(conflict, last)
+            cut, value = self._cut(conflict, last), self.builder.values[last]
+            if cut == last and isinstance(value, ir.Scan):
+                # What it scans lies otherwise than along one dimension: then from memory.
+                cut = value.arg
             if cut == last or self.in_memory(cut):
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
             self.require([cut, *self._siblings(cut)])
@@ -188,7 +192,7 @@ class State:
                 continue
             seen.add(at)
             value = self.builder.values[at]
-            if isinstance(value, ir.Reduce):
+            if isinstance(value, ir.Reduce | ir.Scan):
                 return True
             stack += ir.operands(value)
         return False
@@ -226,9 +230,9 @@ class State:
         if inside is not None and inside != value:
             outer = self.builder.values[inside]
             inner = self.builder.values[value]
-            assert isinstance(outer, ir.Reduce)
+            assert isinstance(outer, ir.Reduce | ir.Scan)
             body = self.builder.values[outer.arg]
-            while outer.slides and isinstance(body, ir.Strided | ir.Pad):
+            while isinstance(outer, ir.Reduce) and outer.slides and isinstance(body, ir.Strided | ir.Pad):
                 body = self.builder.values[body.arg]
             if ir.numel(body.shape) <= ir.numel(inner.shape):
                 return body.name
@@ -257,21 +261,26 @@ class State:
 
     def _step(self, work: kernel.Kernel, buffers: tuple[Buffer, ...]) -> Step:
         """The kernel printed by the skill that it belongs to."""
+        if work.scans:
+            along = _reads_along_columns(work)
+            return scan_step(work, buffers, self.device, self._step_name(work, "scan"), along_rows=not along)
         if not work.reduces:
             return pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
         if work.slides:
             step = stencil_step(work, buffers, self.device, self._step_name(work, "windows"))
             if step is not None:
                 return step
-        if _reduces_contiguous(work):
+        if _reads_along_columns(work):
             return row_step(work, buffers, self.device, self._step_name(work, "rows"))
         return column_step(work, buffers, self.device, self._step_name(work, "columns"))
 
     def _step_name(self, work: kernel.Kernel, stem: str) -> str:
         words = [
-            e.op for e in work.nodes if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "wrap_index")
+            e.op
+            for e in work.nodes
+            if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "scan", "wrap_index")
         ]
-        kinds = [e.name for e in work.nodes if e.op == "reduce"]
+        kinds = [e.name for e in work.nodes if e.op in ("reduce", "scan")]
         return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
 
     def accept(self, claim: Claim) -> None:
@@ -291,8 +300,8 @@ def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
     return same and view.offset == 0
 
 
-def _reduces_contiguous(work: kernel.Kernel) -> bool:
-    """Whether most bytes are read with the innermost reduced axis contiguous."""
+def _reads_along_columns(work: kernel.Kernel) -> bool:
+    """Whether most bytes are read with the innermost column axis contiguous, forwards or backwards."""
     if not work.cols:
         return True
     last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
@@ -301,8 +310,8 @@ def _reduces_contiguous(work: kernel.Kernel) -> bool:
         if expr.op == "load":
             coefs = work.coefs(expr.coord)
             weight = ir.ITEM_BYTES[expr.dtype] * ir.numel([s for s, c in zip(work.axes(), coefs, strict=True) if c])
-            along_cols += weight * (coefs[last] == 1)
-            along_rows += weight * (rows > 0 and coefs[rows - 1] == 1)
+            along_cols += weight * (abs(coefs[last]) == 1)
+            along_rows += weight * (rows > 0 and abs(coefs[rows - 1]) == 1)
     return along_cols >= along_rows
 
 

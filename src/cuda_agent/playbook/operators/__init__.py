@@ -10,6 +10,7 @@ from cuda_agent.playbook.operators import (
     losses,
     norms,
     reductions,
+    scans,
     views,
     windows,
 )
@@ -24,4 +25,5 @@ TABLE: dict[str, Lowering] = {
     **losses.TABLE,
     **windows.TABLE,
     **interpolation.TABLE,
+    **scans.TABLE,
 }

@@ -1,0 +1,223 @@
+"""Skill (s), scans: running results along a dimension, with element-wise operators before and after, in one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import (
+    C_TYPES,
+    Printer,
+    assignment,
+    decode,
+    environment,
+    header,
+    indent,
+    launcher,
+    literal,
+    render,
+    vector_width,
+)
+from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.plan import Buffer, Step, cpp_name
+from cuda_agent.playbook.skills.pointwise.skill import common, index_type
+from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.rowreduce.held import FUNCTORS
+from cuda_agent.playbook.skills.shared.lanes import Lanes
+
+NAME = "scan"
+#: (threads of a block, most threads of a row).
+_LANES = ((256, 256), (256, 32), (128, 128), (512, 512))
+#: (warps of a block, elements a thread).
+_WARPS = ((8, 8), (32, 4), (16, 8), (4, 8))
+#: neighbouring rows that a CPU thread scans together.
+_TILE = 64
+
+
+def scan_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str, *, along_rows: bool) -> Step:
+    """A step for a kernel with scans over its only column axis. `along_rows`: memory lies along the last row axis."""
+    header_files = header(device, reduces=True)
+    if device is Device.CPU:
+        text, count, suffix = _cpu(work, name), 1, "cpp"
+    else:
+        text, count = _warps(work, name) if along_rows else _lanes(work, name)
+        suffix = "cu"
+        header_files["kernels/scan.cuh"] = environment().get_template("skills/scan/scan.cuh").render()
+    declaration, call = launcher(work, device, name)
+    return Step(
+        skill=NAME,
+        name=name,
+        inputs=work.reads,
+        outputs=outputs,
+        files={f"kernels/{name}.{suffix}": text, **header_files},
+        declaration=declaration,
+        call=call,
+        tunables={name: count},
+    )
+
+
+def _scans(work: Kernel) -> list[int]:
+    return [at for at, expr in enumerate(work.nodes) if expr.op == "scan"]
+
+
+def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
+    """What all templates say."""
+    scans = [work.nodes[at] for at in _scans(work)]
+    backwards = bool(scans[0].value)
+    texts = [
+        {
+            "id": at,
+            "type": C_TYPES[expr.type],
+            "identity": begin(expr),
+            "op": "LogSum" if expr.name == "logsum" else FUNCTORS[expr.name],
+        }
+        for at, expr in zip(_scans(work), scans, strict=True)
+    ]
+    return {
+        **common(work, device, name),
+        "rows": ir.numel(work.rows),
+        "cols": work.cols[0],
+        "row_axes": " x ".join(map(str, work.rows)) or "none",
+        "backwards": backwards,
+        "direction": "backwards" if backwards else "forwards",
+        "scans": texts,
+        "logsum": any(expr.name == "logsum" for expr in scans),
+    }
+
+
+def begin(expr: Expr) -> str:
+    """What a scan begins with, as text."""
+    return identity("max" if expr.name == "logsum" else expr.name, expr.type)
+
+
+def _lanes(work: Kernel, name: str) -> tuple[str, int]:
+    """(file, number of settings): along contiguous rows."""
+    width = vector_width(work)
+    printer, names = Lanes(work, width, len(work.rows)), [f"i{k}" for k in range(len(work.rows) + 1)]
+    vectors = work.cols[0] // width
+    configs = list(dict.fromkeys((threads, _most(vectors, lanes)) for threads, lanes in _LANES))
+    scans, printed = _scans(work), printer.printer
+    bodies = [work.nodes[at].args[0] for at in scans]
+    roots = [store.node for store in work.stores]
+    printed.known.update({at: f"s{at}[j]" for at in scans})
+    before = printer.row_level([*bodies, *roots])
+    outside = dict(printed.known)
+    declarations, loads = _loads(printer, bodies)
+    body = printed.statements(bodies)
+    body += [f"s{at}[j] = {printed.known[work.nodes[at].args[0]]};" for at in scans]
+    printed.known = dict(outside)
+    printer.texts.clear()
+    last_declarations, last_loads = _loads(printer, roots)
+    last = printed.statements(roots)
+    values, stores = printer.write(list(work.stores), last)
+    text = render(
+        "skills/scan/lanes.cu.j2",
+        {
+            **_facts(work, Device.CUDA, name),
+            "width": width,
+            "row_vectors": vectors,
+            "index_type": index_type(work),
+            "decode_rows": indent(decode(work.rows, names[:-1], "row", "auto") if work.rows else [], 2),
+            "before": indent(before, 2),
+            "decode": indent(decode(work.cols, names[-1:], "vector", "int", scale=width), 6),
+            "declarations": declarations,
+            "loads": indent(loads, 6),
+            "body": indent(body, 8),
+            "last": {
+                "declarations": last_declarations,
+                "loads": indent(last_loads, 6),
+                "results": values,
+                "body": indent(last, 8),
+                "stores": indent(stores, 6),
+            },
+            "configs": configs,
+        },
+    )
+    return text, len(configs)
+
+
+def _most(vectors: int, lanes: int) -> int:
+    """Threads of a row: no more than twice as many as it has vectors, so that they aren't idle."""
+    while lanes > 1 and lanes // 2 >= vectors:
+        lanes //= 2
+    return lanes
+
+
+def _loads(printer: Lanes, roots: list[int]) -> tuple[list[str], list[str]]:
+    declarations, lines = [], []
+    for at in printer.printer.needed(roots):
+        expr = printer.work.nodes[at]
+        if expr.op == "load" and at in printer.full and not printer.is_late(expr):
+            declarations.append(f"{printer.variable_type(expr)} x{at};")
+            lines += printer.read(at, f"x{at}")
+            printer.name_load(at, f"x{at}")
+    return declarations, lines
+
+
+def _warps(work: Kernel, name: str) -> tuple[str, int]:
+    """(file, number of settings): rows side by side in memory."""
+    printer = Lanes(work, 1, len(work.rows))
+    scans, printed = _scans(work), printer.printer
+    bodies = [work.nodes[at].args[0] for at in scans]
+    roots = [store.node for store in work.stores]
+    printed.known.update({at: f"s{at}[k]" for at in scans})
+    before = printer.row_level([*bodies, *roots])
+    outside = dict(printed.known)
+    body = printed.statements(bodies) + [f"s{at}[k] = {printed.known[work.nodes[at].args[0]]};" for at in scans]
+    printed.known = dict(outside)
+    last = printed.statements(roots) + [printer.assign(store) for store in work.stores]
+    rows = [f"i{k}" for k in range(len(work.rows))]
+    # The registers of 1024 threads hold one running result, not several.
+    configs = [config for config in _WARPS if config[0] <= 16 or len(scans) == 1]
+    text = render(
+        "skills/scan/warps.cu.j2",
+        {
+            **_facts(work, Device.CUDA, name),
+            "index_type": index_type(work),
+            "decode_rows": indent(decode(work.rows, rows, "row", "auto") if rows else [], 2),
+            "before": indent(before, 2),
+            "column": f"i{len(work.rows)}",
+            "body": indent(body, 8),
+            "last": {"body": indent(last, 8)},
+            "configs": configs,
+        },
+    )
+    return text, len(configs)
+
+
+def _cpu(work: Kernel, name: str) -> str:
+    """A thread scans neighbouring rows together, so that what lies side by side is read so."""
+    last = len(work.rows) - 1
+
+    def axis(k: int) -> str:
+        return "j" if k == len(work.rows) else "(begin + r)" if k == last else f"i{k}"
+
+    def load(at: int, expr: Expr) -> str:
+        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
+        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
+
+    printer = Printer(work, axis, load)
+    inner = work.rows[-1] if work.rows else 1
+    scans = _scans(work)
+    printer.known.update({at: f"s{at}[r]" for at in scans})
+    body = printer.statements([work.nodes[at].args[0] for at in scans])
+    for at in scans:
+        expr = work.nodes[at]
+        combine = "f_logsum" if expr.name == "logsum" else COMBINE[expr.name]
+        body.append(f"s{at}[r] = {combine}(s{at}[r], {printer.known[expr.args[0]]});")
+    body += printer.statements([store.node for store in work.stores])
+    body += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in work.stores]
+    names = [f"i{k}" for k in range(last)]
+    return render(
+        "skills/scan/scan.cpp.j2",
+        {
+            **_facts(work, Device.CPU, name),
+            "outer": ir.numel(work.rows[:-1]),
+            "inner": inner,
+            "tile": min(_TILE, inner),
+            "decode_outer": indent(decode(work.rows[:-1], names, "outer", "long") if names else [], 4),
+            "body": indent(body, 8),
+        },
+    )
