@@ -8,8 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
+from cuda_agent.bench.lane import Address
 from cuda_agent.bench.options import capacity_bytes, needed_bytes
 from cuda_agent.bench.player import Job, Player
 from cuda_agent.bench.suite import Problem
@@ -28,7 +28,7 @@ class Crew:
     """So many players. `job` says how a task is to be played. `close` interrupts what is at work; its runs are whole on
     disk then."""
 
-    def __init__(self, device: Device, jobs: int, lane: Path, job: Callable[[Problem, bool], Job]) -> None:
+    def __init__(self, device: Device, jobs: int, lane: Address, job: Callable[[Problem, bool], Job]) -> None:
         self._device, self._job = device, job
         make = partial(Player, lane, device)
         self._players = [HelperProcess(make, name=f"player {number + 1}") for number in range(jobs)]

@@ -9,6 +9,7 @@ process.
 
 from __future__ import annotations
 
+import secrets
 import selectors
 import socket
 import threading
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.sockets import bound_socket, connected_socket
@@ -101,18 +103,26 @@ class Turns:
         return granted
 
 
+class Address(NamedTuple):
+    """Where turns are asked for, and the word without which nobody is heard: a candidate could find the socket."""
+
+    path: Path
+    word: bytes
+
+
 class LaneServer:
     """Answers at `path` from a thread of its own, until the `with` block ends; whoever waits then hears of it."""
 
     def __init__(self, path: Path, turns: Turns | None = None) -> None:
-        self.path, self.turns = path, turns or Turns()
+        self.address, self.turns = Address(path, secrets.token_bytes(16)), turns or Turns()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, socket.socket] = {}
+        self._heard: set[int] = set()
         self._thread = threading.Thread(target=self._serve, name="lane", daemon=True)
         self._stop, self._stopped = socket.socketpair()
 
     def __enter__(self) -> LaneServer:
-        self._listener = bound_socket(self.path)
+        self._listener = bound_socket(self.address.path)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._stopped, selectors.EVENT_READ)
@@ -146,18 +156,20 @@ class LaneServer:
             self._selector.register(client, selectors.EVENT_READ)
 
     def _hear(self, ticket: int) -> None:
-        """A client's word, or its end."""
-        client = self._clients[ticket]
+        """A client's word, or its end; who says anything else is cut off."""
+        client, how = self._clients[ticket], {self.address.word + kind: kind for kind in (_SHARED, _ALONE)}
         try:
-            said = client.recv(1)
+            said = client.recv(64)
         except BlockingIOError:
             return
         except OSError:
             said = b""
         now = time.monotonic()
-        if said in (_SHARED, _ALONE):
-            self._tell(self.turns.ask(ticket, alone=said == _ALONE, now=now))
+        if said in how and ticket not in self._heard:
+            self._heard.add(ticket)
+            self._tell(self.turns.ask(ticket, alone=how[said] == _ALONE, now=now))
             return
+        self._heard.discard(ticket)
         self._selector.unregister(client)
         # Closed after it has left: its number may be the next one's.
         granted = self.turns.leave(ticket, now)
@@ -176,8 +188,8 @@ class Lane:
     """A process's way to the device. Its threads share one turn, so that one that waits for another doesn't wait for
     the device with it; where one of them is alone, what the others do is its own work."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, address: Address) -> None:
+        self._address = address
         self._known = threading.Condition()
         self._ticket: socket.socket | None = None
         self._asking = self._is_alone = False
@@ -244,10 +256,10 @@ class Lane:
         return depth
 
     def _wait(self, how: bytes) -> socket.socket:
-        ticket = connected_socket(self._path)
+        ticket = connected_socket(self._address.path)
         if ticket is not None:
             try:
-                ticket.sendall(how)
+                ticket.sendall(self._address.word + how)
                 if ticket.recv(1) == _GRANTED:
                     return ticket
             except OSError:

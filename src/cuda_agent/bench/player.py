@@ -17,7 +17,7 @@ from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judging import LaneJudges, use_device
-from cuda_agent.bench.lane import Lane
+from cuda_agent.bench.lane import Address, Lane
 from cuda_agent.bench.roofline import bound
 from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
@@ -60,7 +60,7 @@ class Job:
 class Player:
     """What runs in the process (see `judge.helper`)."""
 
-    def __init__(self, lane: Path, device: Device) -> None:
+    def __init__(self, lane: Address, device: Device) -> None:
         self._lane, self._device = Lane(lane), device
         cuda = device is Device.CUDA
         self._builder = HelperProcess(partial(Builder, None), name="builder") if cuda else None

@@ -87,7 +87,7 @@ class Bench:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
             server = stack.enter_context(LaneServer(folder / "lane.sock"))
-            crew = Crew(device, jobs, server.path, self._job)
+            crew = Crew(device, jobs, server.address, self._job)
             stack.callback(crew.close)
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())

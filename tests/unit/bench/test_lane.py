@@ -10,6 +10,7 @@ import pytest
 
 from cuda_agent.bench.lane import Lane, LaneServer, Turns
 from cuda_agent.core.errors import WorkerError
+from cuda_agent.workspace.sockets import connected_socket
 
 
 def test_those_who_share_are_together_and_never_beside_one_alone() -> None:
@@ -52,7 +53,7 @@ def test_who_dies_waiting_is_forgotten() -> None:
 
 def test_one_alone_gives_up_what_it_shared(tmp_path: Path) -> None:
     with LaneServer(tmp_path / "lane") as server:
-        one, two = Lane(server.path), Lane(server.path)
+        one, two = Lane(server.address), Lane(server.address)
         events: list[str] = []
 
         def other() -> None:
@@ -77,7 +78,7 @@ def test_one_alone_gives_up_what_it_shared(tmp_path: Path) -> None:
 def test_a_thread_joins_what_its_process_shares(tmp_path: Path) -> None:
     """Else one that waits for another thread of its own would wait for the device, and the device for it."""
     with LaneServer(tmp_path / "lane", Turns(join_s=0)) as server:
-        one, two = Lane(server.path), Lane(server.path)
+        one, two = Lane(server.address), Lane(server.address)
         waiting = threading.Thread(target=lambda: two.alone().__enter__(), daemon=True)
         with one.shared():
             waiting.start()
@@ -94,7 +95,7 @@ def test_a_thread_joins_what_its_process_shares(tmp_path: Path) -> None:
 
 def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:
     server = LaneServer(tmp_path / "lane")
-    lane, other = Lane(server.path), Lane(server.path)
+    lane, other = Lane(server.address), Lane(server.address)
     heard: list[BaseException] = []
 
     def wait() -> None:
@@ -114,3 +115,13 @@ def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:
     assert len(heard) == 1
     with pytest.raises(WorkerError), other.shared():
         pass
+
+
+def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
+    with LaneServer(tmp_path / "lane") as server:
+        stranger = connected_socket(server.address.path)
+        assert stranger is not None
+        stranger.sendall(b"a" * 17)
+        assert stranger.recv(1) == b""
+        with Lane(server.address).alone():
+            pass
