@@ -44,6 +44,7 @@ from cuda_agent.cli.options import (
     SandboxOption,
     SeedOption,
     TokensArg,
+    TritonArg,
     limits,
 )
 from cuda_agent.cli.output import emit, say, show
@@ -102,6 +103,7 @@ def command(
         str, typer.Option("--timing-stop", help="settled: to ±1 % or the budget; decided: when it is plain.")
     ] = "settled",
     sandbox: SandboxArg = SandboxOption.AUTO,
+    allow_triton: TritonArg = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -118,6 +120,7 @@ def command(
                 "timing_budget_s": timing_budget,
                 "timing_stop": stop,
                 "sandbox": sandbox.value,
+                "comparison": "triton" if allow_triton else None,
             }
         ),
         policy=policy_name(policy),

@@ -40,6 +40,7 @@ from cuda_agent.cli.options import (
     SeedOption,
     TimingArg,
     TokensArg,
+    TritonArg,
     limits,
 )
 from cuda_agent.cli.output import ProgressView, emit, say, show
@@ -82,6 +83,7 @@ def command(
     protocol: ProtocolArg = ProtocolOption.OPENAI,
     timing_budget: TimingArg = None,
     sandbox: SandboxArg = SandboxOption.AUTO,
+    allow_triton: TritonArg = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -97,6 +99,7 @@ def command(
     )  # fmt: skip
     if timing_budget is not None:
         settings["timing_budget_s"] = timing_budget
+    settings["comparison"] = "triton" if allow_triton else None
     files = _files(tasks)
     if len(files) == 1 and not tasks[0].is_dir():
         return _one(files[0], out, settings, as_json=as_json)

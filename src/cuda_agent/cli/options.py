@@ -43,6 +43,9 @@ SandboxArg = Annotated[
 TimingArg = Annotated[
     float | None, typer.Option("--timing-budget", metavar="SECONDS", help="Most time that one profile's rounds take.")
 ]
+TritonArg = Annotated[
+    bool, typer.Option("--allow-triton", help="Judge Triton kernels too, as comparisons that are never promoted.")
+]
 TokensArg = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="Most tokens that the model reads and writes.")
 ]

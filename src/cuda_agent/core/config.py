@@ -69,6 +69,8 @@ class JudgeOptions(Configuration):
     variants: Literal["usual", "wide"] = "usual"
     #: earlier trials that somebody's candidate for this task failed, tried again.
     regressions: tuple[Regression, ...] = ()
+    #: `triton`: a candidate without kernels/ whose model_new.py launches Triton kernels is judged too, as a comparison.
+    comparison: Literal["triton"] | None = None
     #: fixes the judge's secret draws; only tests set it.
     seed: int | None = None
 

@@ -234,6 +234,8 @@ class Evaluation(StoredRecord):
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
     failing: Regression | None = None
+    #: what it is, where it is no CUDA extension and only judged beside ours (`triton`): never promoted nor exported.
+    comparison: str | None = None
     sandbox: SandboxLevel
     stack: Stack
     durations_s: dict[str, float] = Field(default_factory=dict)
@@ -244,7 +246,7 @@ class Evaluation(StoredRecord):
             raise ValueError("a profile exists only when verification passed")
         if self.verdict is Verdict.PASSED and (self.profile is None or self.violations):
             raise ValueError("PASSED needs a profile and no violation")
-        if self.verify is not None and (self.build is None or not self.build.succeeded):
+        if self.verify is not None and not self.comparison and (self.build is None or not self.build.succeeded):
             raise ValueError("verification needs a successful build")
         return self
 

@@ -64,6 +64,7 @@ class Case:
         self._kernels: KernelReport | None = None
         self._notes: list[str] = []
         self._failing: Regression | None = None
+        self._comparison: str | None = None
         self._own_kernels: frozenset[str] = frozenset()
         self._durations: dict[str, float] = {}
         #: it has its verdict; nothing further is done.
@@ -75,9 +76,19 @@ class Case:
         """Guard and compiler. Raises DeviceError, StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
             with self._enter(Phase.GUARD, progress):
+                if self._options.comparison is not None and guard.is_comparison(self._candidate):
+                    self._compare_only(self._options.comparison)
+                    return
                 self._convict(guard.check_texts(self._candidate))
             with self._enter(Phase.BUILD, progress):
                 self._compile(progress)
+
+    def _compare_only(self, kind: str) -> None:
+        """There is nothing to compile, and the evaluation says that it is no CUDA extension."""
+        self._comparison = kind
+        self._notes.append(f"a comparison: {kind}, judged under the guard's rule {kind}; no CUDA extension")
+        violations, self._own_kernels = guard.check_comparison(self._candidate)
+        self._convict(violations)
 
     def _compile(self, progress: Progress | None) -> None:
         device, options, cache = self._options.device, self._options, self._build_cache
@@ -251,6 +262,7 @@ class Case:
             kernels=self._kernels,
             notes=tuple(self._notes),
             failing=self._failing,
+            comparison=self._comparison,
             sandbox=resolve_level(self._options.sandbox),
             stack=read_stack(),
             durations_s=self._durations,

@@ -42,6 +42,9 @@ def load_subject(path: Path) -> Subject:
     if found is None:
         raise UsageError(f"The run in {path} has no candidate", "Choose a run that ended with one")
     candidate, evaluation = found
+    if evaluation is not None and evaluation.comparison is not None:
+        cause = f"The run in {path} holds a comparison ({evaluation.comparison}), no CUDA extension"
+        raise UsageError(cause, "Only CUDA extensions are promoted")
     layout.check_candidate(candidate)
     said = () if evaluation is None else (evaluation,)
     return Subject(path, task, candidate, options.judge, (*said, *_failures(path)))

@@ -41,7 +41,14 @@ class FilesPolicy:
             raise PolicyError("There is nothing left to do", "Start a new run")
         if failed is not None and not (tools == ["Profile"] and self._is_void(history)):
             return self._finish(history, f"{failed[0].tool}: {_first_line(failed[1])}", "gave_up")
-        following = {"Write": "Compile", "Compile": "Verify", "Verify": "Profile", "Profile": "Profile"}[tools[0]]
+        # Nothing to compile: a comparison, or what the judge refuses with its own reason.
+        built = any(str(call.arguments.get("path", "")).startswith("kernels/") for call in last.calls)
+        following = {
+            "Write": "Compile" if built else "Verify",
+            "Compile": "Verify",
+            "Verify": "Profile",
+            "Profile": "Profile",
+        }[tools[0]]
         if tools == ["Profile"] and failed is None:
             return self._finish(history, f"{last.results[0].data.get('latency_us', 0.0):,.1f} us", "finished")
         arguments = {"precise": True} if following == "Profile" else {}

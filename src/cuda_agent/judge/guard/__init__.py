@@ -16,6 +16,7 @@ from cuda_agent.judge.guard.preprocessed import Compiled
 from cuda_agent.judge.guard.python_tree import check_module
 from cuda_agent.judge.guard.source import check_preprocessed
 from cuda_agent.judge.guard.symbols import check_library, check_symbols, forbidden_symbol
+from cuda_agent.judge.guard.triton import check_comparison, is_comparison
 
 #: what a compile leaves for the guard beside the object file: a `Compiled`.
 COMPILED = "compiled.json"
@@ -52,10 +53,12 @@ __all__ = [
     "COMPILED",
     "Compiled",
     "check_built",
+    "check_comparison",
     "check_library",
     "check_preprocessed",
     "check_symbols",
     "check_texts",
     "forbidden_symbol",
+    "is_comparison",
     "own_kernels",
 ]

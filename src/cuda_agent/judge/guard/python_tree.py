@@ -17,13 +17,13 @@ def check_module(text: str, path: str) -> list[Violation]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    checker = _Checker(path)
+    checker = ModuleChecker(path)
     checker.collect(tree)
     checker.visit(tree)
     return checker.found
 
 
-class _Checker(ast.NodeVisitor):
+class ModuleChecker(ast.NodeVisitor):
     """One pass that collects what the file defines, one that checks. `_phase` is when the code at hand runs."""
 
     def __init__(self, path: str) -> None:

@@ -35,6 +35,9 @@ def read_run(directory: Path) -> Finished:
     candidate, evaluation = _best(directory)
     if candidate is None or evaluation is None:
         raise NotPassed(f"{directory} holds no judged candidate", f"See cuda-agent show {directory}")
+    if evaluation.comparison is not None:
+        cause = f"{directory} holds a comparison ({evaluation.comparison}), no CUDA extension"
+        raise UsageError(cause, "Only CUDA extensions are exported")
     if evaluation.verdict is not Verdict.PASSED:
         said = f"{evaluation.verdict.value}: {evaluation.reason}" if evaluation.reason else evaluation.verdict.value
         raise NotPassed(f"The best candidate of {directory} didn't pass ({said})", "Only what passed is exported")

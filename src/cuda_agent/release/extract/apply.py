@@ -46,6 +46,9 @@ def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimi
             said = "no candidate" if evaluation is None else evaluation.verdict.value.replace("_", " ")
             notes.append(f"{run.name}: {task.name} has no kernel that passed ({said})")
             continue
+        if evaluation.comparison is not None:
+            notes.append(f"{run.name}: {task.name} is a comparison ({evaluation.comparison}), no CUDA extension")
+            continue
         ratio = evaluation.profile.ratios.get("eager")
         found = Optimized(task, run, trajectory, ratio.value if ratio is not None else 1.0)
         if task.key not in best or found.speedup > best[task.key].speedup:
