@@ -43,7 +43,10 @@ class Judges:
     ) -> None:
         """`folder` keeps verdicts, builds and graphs; several runs may share it, one after the other."""
         self.options = options
-        self._folder, self._gpus, self._sessions, self._builders = folder, gpus, sessions, builders
+        #: verdicts on every candidate lie there: nothing that a policy runs may read it.
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._gpus, self._sessions, self._builders = gpus, sessions, builders
         self.memo = Memo(folder, stack_digest(read_stack(), options))
         self._pool: Pool | None = None
         self._lock = threading.RLock()
@@ -107,7 +110,7 @@ class Judges:
         return task.key in self._graphs or task.key in self._refused or self._path(task).exists()
 
     def _path(self, task: Task) -> Path:
-        return self._folder / "graphs" / f"{task.key}.json"
+        return self.folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
         """The plans for a task. Raises TaskError, NotCovered."""

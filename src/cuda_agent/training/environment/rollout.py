@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from contextlib import ExitStack, suppress
@@ -24,6 +25,8 @@ from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode, Generated
 from cuda_agent.workspace import layout
 
+#: a workspace of an episode outlives nothing; its files are written as durably as any, which memory makes cheap.
+_MEMORY = "/dev/shm"
 _NAMES = frozenset(tool.name for tool in ALL)
 
 
@@ -57,7 +60,8 @@ class Rollout:
 
     def open(self) -> None:
         """Lays out the workspace and the prompt. Raises TaskError, NotCovered, StoreError."""
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-episode-")))
+        where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-episode-", dir=where)))
         plans = self.judges.offers(self.task) if self.dialogue.offers_plans else ()
         workspace = layout.create(self.task, folder / "workspace", options=self.judges.options)
         for path, text in laid_out(plans).items():
@@ -67,7 +71,7 @@ class Rollout:
         (run / "logs").mkdir(parents=True)
         self.session: RememberingSession = self.judges.session(self.task)
         files = WorkspaceFiles(workspace.directory, run / "logs")
-        shell: Shell = self._stack.enter_context(open_shell(workspace, hidden=(run,)))
+        shell: Shell = self._stack.enter_context(open_shell(workspace, hidden=(run, self.judges.folder)))
         self._context = Context(workspace, self.session, files, shell, Best(run), run / "logs")
         self._tools = Toolbox(self._context)
         options = self.judges.options
