@@ -39,6 +39,9 @@ class ModelNew(nn.Module):
 """
 
 
+GRID = 'grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)'
+
+
 def candidate(text: str = TRITON) -> Candidate:
     return Candidate(files={"model_new.py": text})
 
