@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -85,7 +86,7 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "distribution": package.replace("_", "-").strip("-"),
         "version": _VERSION,
         "native": f"{package}_{described.device.value}",
-        "summary": f"Verified kernels for {finished.task.name}, from cuda-agent",
+        "summary": f"Verified kernels for {_plain(finished.task.name)}, from cuda-agent",
         "device": described.device.value,
         "capability": capability,
         "gencode": gencode(capability)[0] if on_gpu else "",
@@ -102,6 +103,11 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
         "evidence": evidence(finished.evaluation),
         "init": _call_text(described.init),
     }
+
+
+def _plain(name: str) -> str:
+    """A task's name as text in Python, TOML, Nix and Markdown: a task may be called anything."""
+    return re.sub(r"[^A-Za-z0-9 ._-]", "_", name)
 
 
 def _call_text(init: dict[str, Any]) -> str:
