@@ -221,6 +221,9 @@ def test_both_colours_can_be_read(browsing: Browsing, page: Path, tmp_path: Path
 
 def test_it_prints_and_fits_a_narrow_window(browsing: Browsing, page: Path, tmp_path: Path) -> None:
     tab = browsing.open(page)
+    for width in (1320, 1000, 420):
+        tab.set_viewport_size({"width": width, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.emulate_media(media="print")
     assert not tab.locator(".bar").is_visible() and not tab.locator(".filters").is_visible()
     assert tab.pdf(path=str(tmp_path / "report.pdf"))[:4] == b"%PDF"

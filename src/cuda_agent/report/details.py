@@ -204,7 +204,7 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
             Step(
                 turn.index + 1,
                 turn,
-                plain(turn.message),
+                plain(_cut(turn.message, kept)),
                 _text(turn.reasoning, blobs, kept, "reasoning") if turn.reasoning else None,
                 tuple(_call(call, result, blobs, kept) for call, result in zip(turn.calls, answered, strict=False)),
                 plain(_cut(turn.observation, kept)),

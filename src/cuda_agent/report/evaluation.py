@@ -99,6 +99,8 @@ def _verdict(evaluation: Evaluation) -> Text:
     text = Text(evaluation.verdict.value.replace("_", " "), style="bold green" if passed else "bold red")
     if not passed:
         text.append(f" in {evaluation.phase.value}: {evaluation.reason}", style="not bold default")
+    if evaluation.comparison is not None:
+        text.append(f"  (a comparison: {evaluation.comparison}, no CUDA extension)", style="not bold yellow")
     if evaluation.sandbox is SandboxLevel.REDUCED:
         text.append("  (sandbox: reduced)", style="not bold yellow")
     return text
@@ -108,10 +110,14 @@ def stack_line(stack: Stack, evaluation: Evaluation | None = None) -> str:
     """Device, torch, compiler and precision policy on one line."""
     on_gpu = stack.gpus and (evaluation is None or evaluation.device.value == "cuda")
     if on_gpu:
-        where = [f"{stack.gpus[0].name}", f"driver {stack.driver}", f"CUDA {stack.cuda_compiler}"]
+        where = [stack.gpus[0].name, _known("driver ", stack.driver), _known("CUDA ", stack.cuda_compiler)]
     else:
-        where = [f"{stack.cpu}, {stack.cpu_cores} cores", str(stack.cxx_compiler)]
-    parts = [*where, f"torch {stack.torch}"]
+        where = [f"{stack.cpu}, {stack.cpu_cores} cores", _known("", stack.cxx_compiler)]
+    parts = [part for part in (*where, _known("torch ", stack.torch)) if part]
     if evaluation is not None:
         parts.append(f"precision policy {evaluation.precision.value}")
     return ", ".join(parts)
+
+
+def _known(name: str, value: str | None) -> str:
+    return f"{name}{value}" if value else ""

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,7 +28,8 @@ from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, Row
 from cuda_agent.report.samples import STRIP, Program, programs
-from cuda_agent.report.units import interval, microseconds, percent, seconds, times
+from cuda_agent.report.training import Series
+from cuda_agent.report.units import interval, microseconds, moment, percent, seconds, times
 
 _ASSETS = "assets"
 #: what a page may weigh, and to how many characters a text of a transcript is cut until it does.
@@ -130,7 +132,7 @@ def _overview(
         "funnel": charts.funnel(rows),
         "roofline": charts.roofline(rows, limits),
         "limits": limits,
-        "trends": [(series.name, drawn, series.points[-1]) for series in run.series if (drawn := charts.trend(series))],
+        "trends": _trends(run),
         "checks": list(checks),
         "words": WORDS,
         "stack": stack_line(run.stack, next((row.evaluation for row in rows if row.evaluation), None))
@@ -154,6 +156,12 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
 
 def _tiles(whole: Group | None) -> list[tuple[str, Against]]:
     return [(item.baseline, item) for item in whole.against] if whole is not None else []
+
+
+def _trends(run: Recorded) -> list[tuple[str, list[tuple[Series, charts.Curves]]]]:
+    """The drawings of each stage."""
+    drawn = [(series, curves) for series in run.series if (curves := charts.trend(series))]
+    return [(stage, list(group)) for stage, group in groupby(drawn, key=lambda pair: pair[0].stage)]
 
 
 def _task(
@@ -197,6 +205,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "us": microseconds,
         "times": times,
+        "moment": moment,
         "seconds": seconds,
         "plain": plain,
         "percent": percent,

@@ -1,4 +1,4 @@
-"""`metrics.jsonl` of a training run -> a series a metric."""
+"""`metrics.jsonl` of a training run -> a series for each metric of each stage."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ _FIRST = ("reward", "entropy", "explained", "kl", "loss", "clip", "length", "gra
 class Series:
     """`points`: (step, value) in the order of the steps, finite."""
 
+    stage: str
     name: str
     points: tuple[tuple[float, float], ...]
 
 
 def read_series(directory: Path) -> tuple[Series, ...]:
-    """Of every number in the file's lines; nested ones by `outer/inner`. Lines that are cut short are left out."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Of every number in the file's lines; nested ones by `outer/inner`, stages in their order. Lines that are cut
+    short are left out."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    stages: dict[str, int] = {}
     for number, entry in enumerate(_entries(directory / METRICS_FILE)):
+        stage = str(entry.get("stage", ""))
+        stages.setdefault(stage, len(stages))
         numbers = dict(_numbers("", entry))
         step = next((numbers.pop(name) for name in _STEPS if name in numbers), float(number))
         for name, value in numbers.items():
-            found.setdefault(name, []).append((step, value))
-    names = sorted(found, key=lambda name: (_rank(name), name))
-    return tuple(Series(name, tuple(sorted(found[name]))) for name in names)
+            found.setdefault((stage, name), []).append((step, value))
+    keys = sorted(found, key=lambda key: (stages[key[0]], _rank(key[1]), key[1]))
+    return tuple(Series(stage, name, tuple(sorted(found[stage, name]))) for stage, name in keys)
 
 
 def _entries(path: Path) -> Iterator[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import datetime
 
 
 def microseconds(value: float) -> str:
@@ -39,3 +40,12 @@ def seconds(value: float) -> str:
 def percent(value: float, digits: int = 0) -> str:
     """`12 %` of a share."""
     return f"{100 * value:.{digits}f} %"
+
+
+def moment(iso: str) -> str:
+    """`21 November 2026, 18:21 UTC` of an ISO time; anything else as it is."""
+    try:
+        when = datetime.fromisoformat(iso)
+    except ValueError:
+        return iso
+    return f"{when.day} {when:%B %Y, %H:%M} {when:%Z}".rstrip()

@@ -106,13 +106,15 @@ def test_a_training_run(tmp_path: Path) -> None:
         {"step": 2, "actor/entropy": 0.4},
         {"step": 1, "actor/entropy": 0.5, "critic": {"explained_variance": 0.1}},
     ]
+    lines = [{"stage": "rft"} | line for line in lines] + [{"stage": "ppo", "step": 1, "reward": 2}]
     text = "\n".join(map(json.dumps, lines)) + '\n{"step": 3, "actor/ent\n[1]\n{"step": 4, "bad": NaN, "name": "x"}'
     (tmp_path / "metrics.jsonl").write_text(text)
     run = load(tmp_path)
     assert run.kind == "training"
-    assert [(series.name, series.points) for series in run.series] == [
-        ("actor/entropy", ((1.0, 0.5), (2.0, 0.4))),
-        ("critic/explained_variance", ((1.0, 0.1),)),
+    assert [(series.stage, series.name, series.points) for series in run.series] == [
+        ("rft", "actor/entropy", ((1.0, 0.5), (2.0, 0.4))),
+        ("rft", "critic/explained_variance", ((1.0, 0.1),)),
+        ("ppo", "reward", ((1.0, 2.0),)),
     ]
 
 
