@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,19 +13,21 @@ from typing import TYPE_CHECKING
 from cuda_agent.agent.trained.offers import Offer, offers
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Phase, Verdict
-from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
+from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.environment.graphs import capture
-from cuda_agent.training.environment.memo import Memo, stack_digest
+from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
 
 if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
 _UNTIMED = "verified, not timed"
+#: as many builders as a pool can have, and more.
+_THREADS = 16
 #: a timing that foreign load made void is asked for again so many times.
 _ATTEMPTS = 3
 
@@ -45,7 +48,10 @@ class Judges:
         self.options = options
         #: verdicts on every candidate lie there: nothing that a policy runs may read it.
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Can't create {folder}: {error.strerror}", "Choose another folder") from None
         self._gpus, self._sessions, self._builders = gpus, sessions, builders
         self.memo = Memo(folder, stack_digest(read_stack(), options))
         self._pool: Pool | None = None
@@ -122,13 +128,31 @@ class Judges:
                 self._offers[task.key] = found
         return found
 
+    def prepare(self, choices: Sequence[tuple[Task, Candidate]]) -> None:
+        """Compiles what verdicts on these will need, all beside each other: candidates, and their tasks' baselines (of no
+        more than `sessions` tasks). What fails says so to whoever asks for the verdict."""
+        sources = {sources_digest(candidate): (task, candidate) for task, candidate in choices}
+        tasks = {task.key: task for task, _ in choices}
+
+        def build(task: Task, candidate: Candidate) -> None:
+            with suppress(CudaAgentError):
+                self.session(task).build(candidate)
+
+        def admit(task: Task) -> None:
+            with suppress(CudaAgentError):
+                self.pool.ask(task, "admit")
+
+        with ThreadPoolExecutor(_THREADS + len(tasks), thread_name_prefix="prepare") as threads:
+            for task in tasks.values():
+                threads.submit(admit, task)
+            for task, candidate in sources.values():
+                threads.submit(build, task, candidate)
+
     def evaluate_all(self, choices: Iterable[tuple[Task, Candidate]]) -> list[Evaluation | CudaAgentError]:
         """Verdicts of many, those that aren't known through the pool at the same time; an error where the judge failed.
 
         Every verdict is on disk as soon as it is there.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
         wanted = list(choices)
 
         def one(choice: tuple[Task, Candidate]) -> Evaluation | CudaAgentError:

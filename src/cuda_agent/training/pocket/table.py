@@ -94,6 +94,7 @@ def fill(
         if spent + longest > limit_s:
             break
         before = time.monotonic()
+        judges.prepare(part)
         verdicts = judges.evaluate_all(part)
         longest = max(longest, time.monotonic() - before)
         for (task, _), verdict in zip(part, verdicts, strict=True):
