@@ -214,6 +214,7 @@ _EXACT = frozenset((
     "mul", "max_pool1d", "max_pool2d", "max_pool3d", "add_scalar", "bias_add", "channel_bias", "feature_scale",
     "channel_scale", "embedding", "gather", "index_select", "fmax", "fmin", "square", "adaptive_max_pool2d",
 ))  # fmt: skip
+_SUMMING = frozenset(("embedding_bag", "scatter_add", "index_add", "scatter_reduce", "index_reduce", "fold"))
 #: roles beside which a special function may stand; nobody writes a Bessel function of a convolution.
 _SPECIAL_BESIDE = frozenset(("math", "scaling", "binary", "special function", "rounding", "reduction", "total"))
 #: constant or redundant: what comes before, then what may not come after.
@@ -318,7 +319,7 @@ def affinity(before: Seed, after: Seed) -> float:
         return 0.0
     if after.operator == "glu" and first not in _GATED:
         return 0.0
-    if after.operator in _STEPPED and first not in _EXACT_ROLES and before.operator not in _EXACT:
+    if after.operator in _STEPPED and not _is_exact(before):
         return 0.0
     special = "special function"
     if (second == special and first not in _SPECIAL_BESIDE) or (first == special and second not in _SPECIAL_BESIDE):
@@ -326,6 +327,11 @@ def affinity(before: Seed, after: Seed) -> float:
     if after.operator in _METRIC and before.operator not in _EMBEDDING:
         return 0.0
     return _FOLLOWS.get(first, {}).get(second, _SELDOM * min(1.0, importance(first), importance(second)))
+
+
+def _is_exact(seed: Seed) -> bool:
+    """Whether any program gives the same to the last bit."""
+    return seed.operator in _EXACT or (role(seed) in _EXACT_ROLES and seed.operator not in _SUMMING)
 
 
 def made_by(seed: Seed) -> str:

@@ -19,7 +19,6 @@ from cuda_agent.tasks.records import Port, Seed
 _WIDTH = 110
 #: so few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64
-_SCALE = "scale = 0.5 + 0.5 * torch.rand(())"
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
 _HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
 
@@ -199,7 +198,7 @@ def _get_inputs(names: Names) -> str:
     scaled = _scaled(names, texts)
     if scaled is not None:
         texts[scaled[0]] = scaled[1]
-        head += f"\n    {_SCALE}"
+        head += f"\n    {_scale_name(names)} = 0.5 + 0.5 * torch.rand(())"
     if len(texts) > 1 and len(set(texts)) == 1:
         return f"{head}\n    return [{texts[0]} for _ in range({len(texts)})]"
     line = f"    return [{', '.join(texts)}]"
@@ -216,9 +215,14 @@ def _scaled(names: Names, texts: Sequence[str]) -> tuple[int, str] | None:
     if sum(tensor.numel() for tensor in names.steps[-1].step.outputs) > _FEW_OUTPUTS:
         return None
     for place, text in enumerate(texts):
-        if re.match(r"torch\.randn?\(", text) and " < " not in text and "scale" not in _variables(names):
-            return place, f"scale * ({text})" if " + " in text else f"scale * {text}"
+        if re.match(r"torch\.randn?\(", text) and " < " not in text:
+            scale = _scale_name(names)
+            return place, f"{scale} * ({text})" if ") + " in text else f"{scale} * {text}"
     return None
+
+
+def _scale_name(names: Names) -> str:
+    return "spread" if "scale" in _variables(names) else "scale"
 
 
 def _variables(names: Names) -> list[str]:

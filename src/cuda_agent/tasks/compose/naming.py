@@ -48,6 +48,8 @@ _AGAIN = {
     "weight": ("kernel", "matrix"), "bias": ("shift", "offset"), "scale": ("factor", "gain"), "mask": ("other_mask",),
     "index": ("other_index",), "source": ("update",), "vector": ("direction",), "target": ("labels",),
 }  # fmt: skip
+#: by so many elements padding or a window without it changes a size.
+_MARGIN = 16
 _FEATURE_WORDS = frozenset(("channels", "features", "hidden", "inner", "columns", "embedding", "width"))
 
 
@@ -212,7 +214,13 @@ def _shape(port: Port, texts: dict[str, str], step: Step, before: Sequence[str])
 
 def _written(expression: str, texts: dict[str, str]) -> str:
     """The expression with its names replaced, with spaces around operators: `2*D` is `2 * features`."""
-    replaced = re.sub(r"[A-Za-z_]\w*", lambda found: texts.get(found[0], found[0]), expression)
+    alone = expression.strip().isidentifier()
+
+    def text(found: re.Match[str]) -> str:
+        own = texts.get(found[0], found[0])
+        return own if alone or re.fullmatch(r"\w+", own) else f"({own})"
+
+    replaced = re.sub(r"[A-Za-z_]\w*", text, expression)
     return re.sub(r"\s*(//|\*\*|[-+*/%])\s*", r" \1 ", replaced).strip()
 
 
@@ -230,7 +238,7 @@ def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: lis
     found = []
     for place, size in enumerate(after):
         kept = moved[place] if moved[place] in names_with(size, step, current) else None
-        own = made.get(size) or _doubled(made, size) if place == feature else None
+        own = made.get(size) or _doubled(made, size) or new.get(size) if place == feature else None
         found.append(own or kept or new.get(size) or moved[place])
     return found
 
@@ -262,19 +270,21 @@ def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | 
 
 
 def _part(old: int, new: int, symbol: str | None) -> str | None:
-    """`height // 2` where that many are left, `2 * height` where there are twice as many."""
+    """`height // 2` where that many are left, `2 * height` where there are twice as many, `height + 2` after a pad."""
     if symbol is None or old == new:
         return symbol
     if not symbol.isidentifier() or new == 1:
         return None
     if old // new > 1 and old // (old // new) == new:
         return f"{symbol} // {old // new}"
-    return f"{new // old} * {symbol}" if new % old == 0 else None
+    if new % old == 0:
+        return f"{new // old} * {symbol}"
+    return f"{symbol} {'+' if new > old else '-'} {abs(new - old)}" if abs(new - old) <= _MARGIN else None
 
 
 def _layer_names(seeds: Sequence[Seed]) -> list[str]:
     """Attributes: `conv`, `norm`, `linear`; numbered where a name would stand twice."""
-    plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(role(seed)) or _slug(seed.operator) for seed in seeds]
+    plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(role(seed)) or _own_word(seed) for seed in seeds]
     held = [item for item, seed in zip(plain, seeds, strict=True) if seed.constructor is not None]
     counts: dict[str, int] = {}
     found = []
@@ -284,6 +294,15 @@ def _layer_names(seeds: Sequence[Seed]) -> list[str]:
             item = f"{item}{counts[item]}"
         found.append(item)
     return found
+
+
+def _own_word(seed: Seed) -> str:
+    """By the operator; of a class of transformers its last word, as in `LlamaTopKRouter`."""
+    if seed.library != "transformers":
+        return _slug(seed.operator)
+    if "Rotary" in seed.operator:
+        return "rotary"
+    return _slug(re.findall(r"[A-Z][a-z0-9]+|[A-Z]+(?![a-z])|[a-z0-9]+", seed.operator)[-1])
 
 
 def _slug(text: str) -> str:
