@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.records import CompileReport
 from cuda_agent.judge.worker.baselines import BaselineSet, Products, forms_for, stop_compiler_processes
+from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
 
 SOURCE = """
 import torch
@@ -54,6 +56,10 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     for form in baselines.forms():
         baselines.prepare(form)
     baselines.drop_sample()
+    assert set(baselines.compilations) == {"compile"}
+    report = CompileReport.model_validate(baselines.compilations["compile"])
+    assert (report.graphs, report.breaks, report.fallbacks, report.reasons) == (1, 0, 0, ())
+    assert report.compile_s > 0
     x = torch.randn(5, 4)
     weight, bias = torch.randn(3, 4), torch.randn(3)
     baselines.load_weights({"linear.weight": weight, "linear.bias": bias})
@@ -67,6 +73,23 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     with torch.no_grad():
         torch.testing.assert_close(baselines.program("frozen_tf32")(x)[0], expected)
     stop_compiler_processes()
+
+
+@pytest.mark.integration
+def test_what_a_compiler_leaves_to_eager_is_counted() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.relu()
+        torch._dynamo.graph_break()
+        return y + 1 if y.sum() > -1 else y
+
+    begin = forget_compilations()
+    torch.compile(program, backend="eager")(torch.ones(3))
+    broken = CompileReport.model_validate(count_compilations(begin))
+    assert broken.graphs == 3 and broken.breaks == 2
+    assert any("Data-dependent branching" in reason for reason in broken.reasons)
+    begin = forget_compilations()
+    torch.compile(torch.relu, backend="eager")(torch.ones(3))
+    assert count_compilations(begin)["breaks"] == 0, "of one program alone"
 
 
 def test_eager_is_prepared_without_a_compiler() -> None:
