@@ -127,11 +127,11 @@ def compare(
     random search, the playbook's own order. Reads what the training left; plays nothing."""
     from cuda_agent.training.config import read_options
     from cuda_agent.training.environment.opening import EnvironmentOptions
-    from cuda_agent.training.held_out import compare_training
+    from cuda_agent.training.held_out import HELD_OUT, compare_training
 
     options = read_options(config, settings or ())
     stages = {"trained": trained, "base": "base"}
-    players = {name: out / "held-out" / stage / f"{stage}.jsonl" for name, stage in stages.items()}
+    players = {name: out / HELD_OUT / stage / f"{stage}.jsonl" for name, stage in stages.items()}
     found = compare_training(
         EnvironmentOptions.parse(options.environment), out, players, device=options.device, budget=budget, progress=say
     )
@@ -142,6 +142,9 @@ def compare(
         one = search.to_near
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
         emit(f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]; {reached}")
+    for stage, gaps in found.over_base.items():
+        parts = [f"{gap.metric} {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
+        emit(f"{stage:<9} over base: {', '.join(parts)}")
     if found.left_out:
         say(f"Left out, since no choice has a time: {len(found.left_out)} tasks")
     return 0

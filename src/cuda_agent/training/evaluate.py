@@ -106,6 +106,8 @@ class Comparison(StoredRecord):
     #: choices a task has, and its slowest choice's time over the fastest one's.
     choices: dict[str, int]
     spread: dict[str, float]
+    #: stage -> its metrics less those of the base model, paired by task.
+    over_base: dict[str, tuple[Difference, ...]] = Field(default_factory=dict)
     #: tasks that were left out since the table has no time for them.
     left_out: tuple[str, ...] = ()
 

@@ -11,11 +11,25 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
+from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
 from cuda_agent.training.episodes import Generated, read_episodes
-from cuda_agent.training.evaluate import SEED_STEP, Comparison, StageScore, compare, evaluate_stage
+from cuda_agent.training.evaluate import (
+    SCORES,
+    SEED_STEP,
+    Comparison,
+    Difference,
+    StageScore,
+    compare,
+    differences,
+    evaluate_stage,
+)
 from cuda_agent.training.pocket.table import best_us, table
+
+#: of a training's folder: a folder a stage.
+HELD_OUT = "held-out"
+STAGES = ("base", "warmup", "rft", "ppo")
 
 
 class HeldOutOptions(Configuration):
@@ -114,6 +128,17 @@ def numbers(score: StageScore) -> dict[str, float]:
     return {**found, "hit_rate": score.hit_rate}
 
 
+def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
+    """The score of every stage that was played, less that of the first one that was. Raises StoreError."""
+    found: dict[str, StageScore] = {}
+    for stage in stages:
+        path = training / HELD_OUT / stage / SCORES
+        if path.exists() and (scores := store.read_lines(path, StageScore)):
+            found[stage] = scores[-1]
+    first, *rest = found or [""]
+    return {stage: differences(found[stage], found[first]) for stage in rest}
+
+
 def compare_training(
     options: EnvironmentOptions,
     training: Path,
@@ -137,6 +162,7 @@ def compare_training(
                 seeds = by_task.setdefault(episode.task_key, {})
                 seeds.setdefault(episode.seed // SEED_STEP, []).extend(us for us, _ in episode.judged)
             runs[name] = {key: list(seeds.values()) for key, seeds in by_task.items()}
-    found = compare(tables, runs, budget=budget)
+    over_base = over_first(training, STAGES)
+    found = compare(tables, runs, budget=budget).model_copy(update={"over_base": over_base})
     found.write(training)
     return found

@@ -131,7 +131,7 @@ def load_model(checkpoint: Path, device: str) -> Any:
             "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
         ) from None
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:

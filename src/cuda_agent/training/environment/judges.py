@@ -129,8 +129,8 @@ class Judges:
         return found
 
     def prepare(self, choices: Sequence[tuple[Task, Candidate]]) -> None:
-        """Compiles what verdicts on these will need, all beside each other: candidates, and their tasks' baselines (of no
-        more than `sessions` tasks). What fails says so to whoever asks for the verdict."""
+        """Compiles what verdicts on these will need, all beside each other: candidates, and their tasks' baselines (of
+        no more than `sessions` tasks). What fails says so to whoever asks for the verdict."""
         sources = {sources_digest(candidate): (task, candidate) for task, candidate in choices}
         tasks = {task.key: task for task, _ in choices}
 

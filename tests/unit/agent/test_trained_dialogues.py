@@ -1,0 +1,144 @@
+"""Both dialogues: calls survive the way to tokens and back, contexts only grow, nonsense is a malformed call."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pocket_ground as ground
+from cuda_agent.agent.trained import pocket
+from cuda_agent.agent.trained.chat import ChatDialogue
+from cuda_agent.agent.trained.dialogue import Opening, Spoken
+from cuda_agent.agent.trained.offers import assignment, laid_out, laying_out, offers
+from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.records import ToolResult
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PLANS = offers(ground.graph(), Device.CUDA, Precision.TF32, "key")
+OPENING = Opening(ground.TASK, Device.CUDA, Precision.TF32, 10, ground.graph, PLANS)
+CALLS = [
+    pocket.take(2), pocket.read(), pocket.read(pocket.BINDING), pocket.change("b", 3, 0), pocket.breaking(),
+    pocket.breaking(repair=True), *(pocket.call(name) for name in ("Compile", "Verify", "Profile")), pocket.finish(),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small() -> PocketDialogue:
+    return PocketDialogue(pocket.train_tokenizer([pocket.prompt_text(OPENING)] * 4, 400))
+
+
+def chat(template: str = TEMPLATE) -> ChatDialogue:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = Tokenizer(models.BPE())
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    plain.train_from_iterator(["a tool call"], trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast.chat_template = template
+    return ChatDialogue(fast)
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_a_call_is_a_few_tokens_and_comes_back_as_it_was(small: PocketDialogue, text: str) -> None:
+    ids = small.say(text)
+    assert len(ids) <= 10 and ids[-1] == small.stop_id
+    (call,) = small.hear(ids, 1).calls
+    assert not call.malformed and pocket.call(call.tool, **call.arguments) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 380), max_size=30))
+def test_any_tokens_can_be_heard(small: PocketDialogue, ids: list[int]) -> None:
+    spoken = small.hear(ids, 1)
+    results = [ToolResult(call_id=call.id, text="", ok=not call.malformed) for call in spoken.calls]
+    assert small.observe(spoken, results, 3)
+
+
+def test_the_prompt_names_operators_shapes_and_plans(small: PocketDialogue) -> None:
+    text = small.tokenizer.decode(small.prompt(OPENING), skip_special_tokens=False)
+    for part in ("cuda tf32", "mul 64 96", "relu 64 96", "fused pointwise a:5", "split pointwise pointwise pointwise"):
+        assert part in text
+    assert text.endswith("10 left<|agent|>")
+
+
+def test_plans_differ_and_their_settings_are_edits() -> None:
+    names = {plan.name for plan in PLANS}
+    assert names == {"fused", "split"}
+    fused = next(plan for plan in PLANS if plan.name == "fused")
+    candidates = [fused.candidate(setting) for setting in fused.settings()]
+    assert len({one.digest for one in candidates}) == len(candidates) == 5
+    assert candidates[0].files == fused.files and assignment("a", 4) in candidates[4].files["model_new.py"]
+    assert {path.split("/")[1] for path in laid_out(PLANS)} == {"1", "2"}
+    # One argument of a command line holds 128 KiB.
+    assert all(len(command) < 120_000 for command in laying_out(PLANS))
+    assert [p.name for p in offers(ground.graph(), Device.CUDA, Precision.TF32, "key")] == [p.name for p in PLANS]
+
+
+def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
+    dialogue = chat()
+    prompt = dialogue.prompt(OPENING)
+    own = dialogue.say('<tool_call>\n{"name": "Profile", "arguments": {}}\n</tool_call>')
+    spoken = dialogue.hear(own, 1)
+    assert [call.tool for call in spoken.calls] == ["Profile"]
+    answer = dialogue.observe(spoken, [ToolResult(call_id="1", text="passed: 90.0 us")], 4)
+    text = dialogue.tokenizer.decode([*prompt, *own, *answer])
+    assert "class Model(nn.Module)" in text and '"name": "Edit"' not in text
+    tail = text.rpartition("</tool_call>")[2]
+    assert tail.startswith("<|im_end|>\n<|im_start|>user\n<tool_response") and tail.endswith("<|im_start|>assistant\n")
+    assert "passed: 90.0 us" in tail and "[Left: 4 turns.]" in tail
+    assert "no tool" in dialogue.tokenizer.decode(dialogue.observe(Spoken("hm", ()), [], 1))
+
+
+def test_a_template_that_rewrites_the_past_is_refused() -> None:
+    with pytest.raises(UsageError, match="changes earlier messages"):
+        chat("{% for m in messages %}{{ loop.length }}{{ m.content }}<|im_end|>{% endfor %}")
+    with pytest.raises(UsageError, match="no chat template"):
+        chat(None)  # type: ignore[arg-type]
+
+
+def test_the_sampler_stops_where_it_must(tmp_path: Path) -> None:
+    """Against generation without a cache and without padding, token by token."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from cuda_agent.agent.trained.sampler import Sampler
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).eval()
+    rng = random.Random(1)
+    contexts = [[rng.randrange(2, 40) for _ in range(length)] for length in (3, 9, 5, 30)]
+    sampler = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=32, temperature=0)
+    found = sampler(contexts)
+    assert [one.cut and len(one.token_ids) for one in found[3:]] == [2]
+    for context, sampled in zip(contexts, found, strict=True):
+        ids = list(context)
+        for token, log in zip(sampled.token_ids, sampled.log_probabilities, strict=True):
+            with torch.no_grad():
+                logs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            assert int(logs.argmax()) == token and float(logs[token]) == pytest.approx(log, abs=1e-4)
+            ids.append(token)
+        assert sampled.cut == (1 not in sampled.token_ids)
+    random_one = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=64, seed=4)(contexts)
+    assert random_one == Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=64, seed=4)(contexts)
+    full = Sampler(model, stop_id=1, pad_id=0, turn_tokens=12, context_tokens=30)([contexts[3]])
+    assert full[0].cut and full[0].token_ids == ()
