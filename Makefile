@@ -4,7 +4,8 @@
 # make unit    the fast tests
 # make gpu     the tests that need a GPU; `make test` runs them too where there is one
 # make train-env  the environment of the training (verl), over that of the tests: .venv-train
-# make train   the tests of the training: all stages in one process, then one PPO run on Ray
+# make train   the tests of the training in one process
+# make train-ray  one PPO run on Ray, killed and taken up again; every preset composed by verl
 # make adversarial  every known way to cheat against the judge, on every device of this machine
 # make clean   remove the environment, runs and caches of this folder
 
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/pytest --durations=10
 # A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 
-.PHONY: demo test lint unit integration train train-env gpu adversarial clean
+.PHONY: demo test lint unit integration train train-ray train-env gpu adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -56,7 +57,10 @@ $(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/
 train-env: $(TRAIN)/.installed
 
 train: $(TRAIN)/.installed
-	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training
+	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training --ignore tests/training/ray
+
+train-ray: $(TRAIN)/.installed
+	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training/ray
 
 gpu: $(VENV)/.installed-dev
 	@if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU: tests/gpu is left out"; exit 0; fi; set -ex; \

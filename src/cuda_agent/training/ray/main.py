@@ -15,14 +15,12 @@ from pathlib import Path
 def main() -> None:
     """Compose, check with verl, run to the end."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    from verl.experimental.reward_loop import migrate_legacy_reward_impl
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
-    from verl.utils.config import validate_config
 
     from cuda_agent.training.engine.compose import compose
+    from cuda_agent.training.ray.overrides import validated
 
-    config = migrate_legacy_reward_impl(compose(Path(sys.argv[1]).read_text().splitlines()))
-    validate_config(config=config, use_reference_policy=False, use_critic=True)
+    config = validated(compose(Path(sys.argv[1]).read_text().splitlines()))
     run_ppo(config, task_runner_class=TaskRunnerV1)
 
 

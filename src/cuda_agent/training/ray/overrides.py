@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import PpoOptions, TrainingOptions
 from cuda_agent.training.engine.compose import actor_overrides, critic_overrides, mini_batch
 
@@ -32,6 +33,19 @@ def ray_overrides(options: TrainingOptions, stage: PpoOptions, actor: str, criti
         *_data(options, stage, directory),
         *_trainer(options, stage, directory),
     ]
+
+
+def validated(config: Any) -> Any:
+    """verl's own checks of a composed configuration, such as batches that divide among GPUs. Raises UsageError."""
+    from verl.experimental.reward_loop import migrate_legacy_reward_impl
+    from verl.utils.config import validate_config
+
+    found = migrate_legacy_reward_impl(config)
+    try:
+        validate_config(config=found, use_reference_policy=False, use_critic=True)
+    except (AssertionError, ValueError) as error:
+        raise UsageError(f"verl refuses the configuration: {' '.join(str(error).split())}") from None
+    return found
 
 
 def _sharded(options: TrainingOptions) -> list[str]:
