@@ -1,10 +1,10 @@
-"""A benchmark suite of 250 composed tasks in three levels, drawn from the candidates; and its folder of task files.
+"""A benchmark suite of 250 composed tasks in three levels, drawn from the candidates; and its folder.
 
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --out data/suite250.jsonl.gz
     python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
 
-Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those of
-the data set, gigabytes of inputs among them. `--passed FOLDER` draws only from what passed the filter there.
+Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those
+of the data set, gigabytes of inputs among them. `--passed FOLDER` draws only from what passed the filter there.
 """
 
 from __future__ import annotations

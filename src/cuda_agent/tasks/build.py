@@ -59,7 +59,7 @@ class ComposeOptions(Configuration):
 
     stack: str = "H200"
     window_ms: tuple[float, float] = (1.5, 70.0)
-    memory_gb: float = Field(default=16.0, gt=0)
+    memory_gb: float = Field(default=8.0, gt=0)
     runs_with: dict[str, str] = Field(default_factory=dict)
 
 

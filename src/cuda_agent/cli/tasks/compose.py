@@ -50,7 +50,7 @@ def command(
     ] = (1.5, 70.0),
     memory_gb: Annotated[
         float, typer.Option("--memory-gb", help="Most that one pass may hold: inputs, weights, all outputs.")
-    ] = 16.0,
+    ] = 8.0,
     stack: Annotated[str, typer.Option("--stack", metavar="GPU", help="For which times are predicted.")] = "H200",
     versions: Annotated[
         list[str] | None,

@@ -28,7 +28,7 @@ class Target(Record):
 
     low_ms: float = 1.5
     high_ms: float = 70.0
-    memory_gb: float = 16.0
+    memory_gb: float = 8.0
     rates: Rates = H200
 
     def draw_us(self, rng: random.Random) -> float:
