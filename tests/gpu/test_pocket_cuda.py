@@ -35,7 +35,6 @@ def test_a_table_a_base_model_and_held_out_tasks(tmp_path: Path) -> None:
     with Judges(tmp_path / "memo", JudgeOptions(device=Device.CUDA, **judge)) as judges:
         filled = fill(judges, [TASK, HELD_OUT], limit_s=500)
         assert filled.whole and not filled.failed
-        print(f"{filled.known} verdicts in {filled.seconds:.0f} s")
         times = {one.name: one.us for one in table(judges, TASK) if not any(one.setting.values())}
         assert times["fused"] and times["split"] and times["fused"] < times["split"]
         options = BaseOptions(transcripts=32, layers=2, hidden=64, heads=2, steps=100, batch=16, vocabulary=400)
