@@ -97,7 +97,9 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     ]
     waiting = sum(row.result is None for row in rows)
     if waiting:
-        notes.append(f"The run hasn't ended: {waiting} of {len(rows)} tasks have no result yet.")
+        notes.append(
+            f"The run hasn't ended: {waiting} of {len(rows)} tasks have no result yet; numbers are over the rest."
+        )
     return Recorded(
         "bench",
         path,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 METRICS_FILE = "metrics.jsonl"
 _STEPS = ("step", "global_step", "training/global_step", "iteration", "epoch")
-#: what a reader looks for first; any other number follows by its name.
-_FIRST = ("reward", "entropy", "explained", "kl", "loss", "clip", "length", "grad", "lr")
+#: parts of names that a reader looks for first; any other number follows by its name.
+_FIRST = ("reward", "pass_rate", "faster_rate", "geomean", "entropy", "explained", "kl", "loss", "clip", "grad")
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,11 @@ class Series:
     stage: str
     name: str
     points: tuple[tuple[float, float], ...]
+
+    @property
+    def is_main(self) -> bool:
+        """Whether it is one that a reader looks for first."""
+        return _rank(self.name) < len(_FIRST)
 
 
 def read_series(directory: Path) -> tuple[Series, ...]:
