@@ -32,11 +32,11 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(256, 512)]
+    return [torch.randn(512, 1024)]
 
 
 def get_init_inputs():
-    return [512]
+    return [1024]
 """,
 )
 MODEL = """
@@ -89,7 +89,7 @@ extern "C" void drawdown_launcher(float* out, const float* x, const float* scale
 }
 """
 #: a batch dimension that the kernel was written for.
-FIXED_ROWS = KERNEL.replace("row < rows", "row < 256")
+FIXED_ROWS = KERNEL.replace("row < rows", "row < 512")
 #: values beyond what anybody drew when it was written.
 NARROW = KERNEL.replace(
     "const float value = x[row * width + i];",
@@ -112,7 +112,7 @@ extern "C\"""",
 )
 #: right, and busy with nothing before.
 SLOW = KERNEL.replace(
-    "  float* top", "  for (volatile int again = 0; again < 5000000; again = again + 1) {}\n  float* top"
+    "  float* top", "  for (volatile int again = 0; again < 30000000; again = again + 1) {}\n  float* top"
 )
 TORCH = MODEL.replace(
     "return cuda_extension.drawdown(x, self.scale)", "return (torch.cummax(x, dim=0).values - x) * self.scale"
@@ -133,6 +133,6 @@ def workspace(directory: Path, of: Candidate, task: Task = TASK) -> Path:
 
 def gate(**changes: Any) -> GateOptions:
     """Short, and of any stack."""
-    verification = VerificationGate(trials=2, shapes="off")
+    verification = VerificationGate(trials=2, shapes="none")
     speed = SpeedGate(baselines=("eager",), timing_budget_s=0.4)
     return GateOptions(**{"lock": None, "sandbox": "any", "verification": verification, "speed": speed, **changes})

@@ -21,7 +21,7 @@ class RebuildGate(Configuration):
     """`reproducible`: whether two clean builds must give the same bytes (nvcc doesn't promise it), only say so, or
     aren't compared."""
 
-    reproducible: Literal["said", "required", "off"] = "said"
+    reproducible: Literal["said", "required", "none"] = "said"
 
 
 class VerificationGate(Configuration):
@@ -34,9 +34,9 @@ class VerificationGate(Configuration):
 
     trials: int = Field(default=15, ge=1)
     scales: bool = True
-    shapes: Literal["off", "safe", "required"] = "safe"
+    shapes: Literal["none", "safe", "required"] = "safe"
     batch_sizes: tuple[int, ...] = ()
-    sanitize: Literal["auto", "required", "off"] = "auto"
+    sanitize: Literal["auto", "required", "none"] = "auto"
     most_atol: float = Field(default=1e-2, ge=0)
     most_rtol: float = Field(default=1e-2, ge=0)
 

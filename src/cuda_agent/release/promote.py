@@ -175,7 +175,7 @@ class Examination:
             return failed("rebuild", first.log.strip()[:500] or "it doesn't compile", log=first.log)
         known = {e.build.library_digest for e in self._subject.evaluations if e.build is not None}
         again = first.library_digest
-        if self._gate.rebuild.reproducible == "off":
+        if self._gate.rebuild.reproducible == "none":
             return passed("rebuild", "compiled anew", library=first.library_digest)
         if first.library_digest not in known:
             again = build(self._candidate, device=self._device, options=options, cache=self._cache("again"),
@@ -271,7 +271,7 @@ class Examination:
 
     def _shapes(self, inputs: tuple[TensorMeta, ...]) -> GateResult:
         asked, usual = self._gate.verification, batch_size(inputs)
-        if asked.shapes == "off":
+        if asked.shapes == "none":
             return not_applicable("shapes", "the gate asks for none")
         if usual is None:
             return not_applicable("shapes", "no input has a batch dimension")
@@ -295,7 +295,7 @@ class Examination:
 
     def _sanitize(self, mine: Evaluation) -> GateResult:
         asked = self._gate.verification.sanitize
-        if asked == "off":
+        if asked == "none":
             return not_applicable("sanitize", "the gate asks for none")
         if self._device is not Device.CUDA:
             said = "compute-sanitizer checks GPU code, and this is cpu"
