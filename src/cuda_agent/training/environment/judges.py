@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -128,6 +128,18 @@ class Judges:
                 self._offers[task.key] = found
         return found
 
+    @contextmanager
+    def workers(self, count: int) -> Iterator[ThreadPoolExecutor]:
+        """Threads that ask for verdicts. Where the block is left by an exception (an interrupt), what they wait for is
+        ended rather than waited for."""
+        with ThreadPoolExecutor(count, thread_name_prefix="asks") as threads:
+            try:
+                yield threads
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self.close()
+                raise
+
     def prepare(self, choices: Sequence[tuple[Task, Candidate]]) -> None:
         """Compiles what verdicts on these will need, all beside each other: candidates, and their tasks' baselines (of
         no more than `sessions` tasks). What fails says so to whoever asks for the verdict."""
@@ -142,7 +154,7 @@ class Judges:
             with suppress(CudaAgentError):
                 self.pool.ask(task, "admit")
 
-        with ThreadPoolExecutor(_THREADS + len(tasks), thread_name_prefix="prepare") as threads:
+        with self.workers(_THREADS + len(tasks)) as threads:
             for task in tasks.values():
                 threads.submit(admit, task)
             for task, candidate in sources.values():
@@ -161,7 +173,7 @@ class Judges:
             except CudaAgentError as error:
                 return error
 
-        with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="verdict") as threads:
+        with self.workers(max(1, len(wanted))) as threads:
             return list(threads.map(one, wanted))
 
 

@@ -74,8 +74,8 @@ class ToolEnvironment:
 
     def _part(self, tasks: Sequence[Task], answer: Answer, *, seed: int, policy_version: int) -> list[Episode]:
         rollouts = [self.rollout(task) for task in tasks]
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="episode") as threads:
-            try:
+        try:
+            with self.judges.workers(self._threads) as threads:
                 list(threads.map(Rollout.open, rollouts))
                 while playing := [rollout for rollout in rollouts if not rollout.ended]:
                     begun = time.monotonic()
@@ -85,11 +85,12 @@ class ToolEnvironment:
                         rollout.take(own)
                         rollout.generate_s += each
                     list(threads.map(_act, playing))
-                return [
-                    rollout.episode(policy_version=policy_version, seed=seed + number)
-                    for number, rollout in enumerate(rollouts)
-                ]
-            finally:
+            return [
+                rollout.episode(policy_version=policy_version, seed=seed + number)
+                for number, rollout in enumerate(rollouts)
+            ]
+        finally:
+            with ThreadPoolExecutor(self._threads) as threads:
                 list(threads.map(Rollout.close, rollouts))
 
 
