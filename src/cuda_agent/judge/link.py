@@ -125,9 +125,10 @@ def _defined(library: Path) -> dict[str, str]:
     found = {}
     for line in _listed("readelf", "--dyn-syms", "--wide", str(library)).splitlines():
         words = line.split()
-        # Num: Value Size Type Bind Vis Ndx Name
-        if len(words) == 8 and words[4] != "LOCAL" and words[6] != "UND" and _ASSEMBLES.fullmatch(words[7]):
-            found[words[7]] = words[3]
+        # Num: Value Size Type Bind Vis Ndx Name, or Name@Version
+        name = words[7].partition("@")[0] if len(words) == 8 else ""
+        if _ASSEMBLES.fullmatch(name) and words[4] != "LOCAL" and words[6] != "UND":
+            found[name] = words[3]
     return found
 
 
