@@ -155,7 +155,9 @@ def _bench(suite: list[str], options: BenchOptions, out: Path | None, *, resume:
             raise UsageError("Options of a run are fixed when it is begun", "Leave them out, or repeat SUITE with all")
         return go_on(out, suite=suite, options=same, say=say)
     if not suite:
-        raise UsageError("No SUITE given", "Name a folder of task files, or a data set; or give --resume with --out")
+        if resume:
+            raise UsageError(f"{out} holds no benchmark run", "Begin one: cuda-agent bench SUITE --out DIR")
+        raise UsageError("No SUITE given", "Name a folder of task files or a data set, or --resume --out DIR")
     command_line = ("cuda-agent", *sys.argv[1:])
     return begin(suite, read_suite(suite), options, out, policy=policy, command=command_line)
 
