@@ -64,14 +64,13 @@ def extract(
             whole, folder, model=model, device=resolve_device(device.value), level=resolve_level(sandbox.value),
             top=top, operators=operators, readable=[path.resolve() for path in read or ()], timeout_s=timeout, say=view,
         )  # fmt: skip
-    if as_json:
-        emit(extraction.to_json())
-    else:
+    if not as_json:
         show(extraction_view(extraction, note))
     if not extraction.tasks:
-        raise TaskError(
-            f"Nothing of {model} can be a task", "The reasons are above; raise --operators or change inputs"
-        )
+        remedy = f"Raise --operators, or optimize it as it is: {folder / 'whole.py'}"
+        raise TaskError(f"No submodule of {model} can be a task", remedy)
+    if as_json:
+        emit(extraction.to_json())
     say(f"next: cuda-agent optimize {folder / 'tasks'} --out {folder / 'runs'}")
     say(f"then: cuda-agent apply {folder} {folder / 'runs'}")
     return EXIT_OK
@@ -110,7 +109,9 @@ def apply(
         record = put_together(
             extraction, parts, JudgeOptions.parse(settings), notes=notes, compiled=not no_compile, say=view
         )
-    record.write(out or extracted)
+    # Beside each run too, where `promote` looks for it.
+    for folder in (out or extracted, *(part.run for part in parts)):
+        record.write(folder)
     if as_json:
         emit(record.to_json())
     else:

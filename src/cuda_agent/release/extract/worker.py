@@ -52,7 +52,7 @@ class Taking:
 
     def take(self) -> dict[str, Any]:
         """Raises TaskError."""
-        flatten(self._run())
+        self._check_output(self._run())
         found = survey(self._model, self._run, self._device)
         if found.total_us <= 0:
             raise TaskError(f"{self._job['name']}: nothing of it could be timed", "Use larger inputs")
@@ -66,6 +66,15 @@ class Taking:
             "tasks": tasks,
             "left_out": sorted(left, key=lambda one: -float(one["time_us"])),
         }
+
+    def _check_output(self, output: Any) -> None:
+        """Raises TaskError where the whole couldn't be compared."""
+        try:
+            flatten(output)
+        except TaskError as error:
+            cached = "Cache" in error.cause
+            remedy = "Add --input use_cache=False" if cached else "Wrap the model so that it returns tensors"
+            raise TaskError(f"{self._job['name']} can't be compared as a whole: {error.cause}", remedy) from None
 
     def _run(self) -> Any:
         return run_forward(self._task, self._model, self._inputs)
@@ -127,7 +136,7 @@ class Taking:
         paths = [found.parts[index].path for index in same]
         us, calls = sum(found.parts[i].us for i in same), sum(found.parts[i].calls for i in same)
         share = min(1.0, us / found.total_us)
-        said = describe(self._job["name"], first, paths, calls, share)
+        said = describe(self._job["name"], first, paths, calls)
         written = write_task(first, draws, self._constructions, self._own, name, said)
         return {
             "name": name,

@@ -62,14 +62,11 @@ def write_task(
     return Written(name, "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(rest) + "\n", origin)
 
 
-def describe(model: str, part: Part, paths: list[str], calls: int, share: float) -> str:
-    """The first lines of a task's file."""
+def describe(model: str, part: Part, paths: list[str], calls: int) -> str:
+    """The first lines of a task's file. Nothing that was measured, so that the task's key stays the same."""
     more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
     named = ", ".join(paths[:_MOST_PATHS]) + more
-    text = (
-        f"{part.kind} of {model}: {share:.1%} of its time in {calls} call{'s' if calls > 1 else ''} of one pass.\n\n"
-        f"Extracted by cuda-agent from {named}."
-    )
+    text = f"{part.kind} of {model}, {calls} call{'s' if calls > 1 else ''} in one pass.\n\nExtracted from {named}."
     plain = re.sub(r'[\\"]', "'", text)
     return "\n\n".join(textwrap.fill(block, 100) for block in plain.split("\n\n"))
 
