@@ -219,7 +219,7 @@ def _memory(profile: ProfileReport) -> Iterator[str]:
         return
     said = f"Peak memory of a call: {after / 1e6:,.0f} MB, eager's {before / 1e6:,.0f} MB"
     if before > 1.15 * after:
-        yield f"{said}. What eager writes to memory between its operators, and reads again, is never stored here."
+        yield f"{said}. What eager writes to memory between its operators, and reads again, isn't stored here."
     else:
         yield f"{said}: about the same, so the win isn't in intermediate results."
 
@@ -234,7 +234,8 @@ def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
     shares = ", ".join(
         f"{percent(value / total)} in {name}" for name, value in parts if total and value / total >= 0.005
     )
-    yield f"A call launches {launches} kernel{'s' if launches > 1 else ''} on the GPU: {shares} of {total:,.1f} µs."
+    plural = "s" if launches > 1 else ""
+    yield f"A call launches {launches} kernel{plural} on the GPU, {total:,.1f} µs in all: {shares}."
     busy, latency = profile.candidate.busy_us, profile.candidate.latency_us
     if busy and busy < latency:
         share = 1 - busy / latency

@@ -71,7 +71,7 @@ def load(path: Path) -> Recorded:
     if inside:
         return _runs("runs", path, inside, audits)
     if (path / METRICS_FILE).is_file():
-        return Recorded("training", path, path.name, series=read_series(path), audits=audits)
+        return Recorded("training", path, path.absolute().name, series=read_series(path), audits=audits)
     raise UsageError(f"{path} holds no run", "Give the folder that cuda-agent bench or optimize left")
 
 
@@ -191,7 +191,7 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
     first: RunManifest | None = None
     for directory in directories:
         try:
-            row, manifest = _run(directory, directory.resolve().name)
+            row, manifest = _run(directory, directory.absolute().name)
         except StoreError as error:
             if kind == "optimize":
                 raise
@@ -202,7 +202,7 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         if row.result is not None and row.result.outcome == "unfinished":
             notes.append(f"{row.task.name} hasn't ended; it may be at work, or: cuda-agent resume {directory}")
     policies = sorted({str(row.policy) for row in rows if row.policy})
-    title = rows[0].task.name if kind == "optimize" and rows else path.resolve().name
+    title = rows[0].task.name if kind == "optimize" and rows else path.absolute().name
     return Recorded(
         kind,
         path,
