@@ -56,7 +56,7 @@ def test_a_good_kernel_is_promoted_until_its_evidence_changes(
     assert code == 0, found.first_failure
     states = {gate.name: gate.status for gate in found.gates}
     assert [name for name, status in states.items() if status == "not_applicable"] == [
-        "regressions", "shapes", "sanitize", "roofline", "whole_model",
+        "regressions", "sanitize", "shapes", "roofline", "whole_model",
     ]  # fmt: skip
     assert found.entry is not None and (tmp_path / "kept" / "entries" / found.entry / "evaluations").is_dir()
     assert ET.parse("junit.xml").getroot().attrib["failures"] == "0" and "promoted" in Path("report.html").read_text()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
@@ -15,6 +16,7 @@ from cuda_agent.core.errors import UsageError
 BaselineName = Literal["eager", "compile", "matched", "autotune"]
 #: fewer say nothing of what differs from one process to the next.
 LEAST_PROCESSES = 3
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class RebuildGate(Configuration):
@@ -55,6 +57,14 @@ class SpeedGate(Configuration):
     timing_budget_s: float = Field(default=10.0, gt=0)
     compile_timeout_s: float = Field(default=900.0, gt=0)
     missing: Literal["fail", "note"] = "fail"
+
+    @field_validator("kernels")
+    @classmethod
+    def _are_names(cls, value: dict[str, Path]) -> dict[str, Path]:
+        for name in value:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name: use letters, digits, dots, dashes and underscores")
+        return value
 
 
 class WholeModelGate(Configuration):

@@ -110,10 +110,13 @@ class Examination:
         self._say(checks.guard([mine]))
         for result in checks.verification(mine):
             self._say(self._tolerances() or result if result.name == "verification" else result)
+        if mine.violations:
+            return self._skip_rest()
+        # A race is often why answers are wrong.
+        self._say(self._sanitize())
         if not self._is_verified(mine):
             return self._skip_rest()
         self._say(self._shapes(inputs))
-        self._say(self._sanitize(mine))
         if not on_the_stack:
             return self._skip_rest()
         processes = self._processes(Process(mine, others))
@@ -293,7 +296,7 @@ class Examination:
         self._remember(found, size)
         return found
 
-    def _sanitize(self, mine: Evaluation) -> GateResult:
+    def _sanitize(self) -> GateResult:
         asked = self._gate.verification.sanitize
         if asked == "none":
             return not_applicable("sanitize", "the gate asks for none")
@@ -339,6 +342,6 @@ class Examination:
 
 
 NAMES = (
-    "lock", "sandbox", "rebuild", "guard", "verification", "precision", "scales", "regressions", "shapes", "sanitize",
+    "lock", "sandbox", "rebuild", "guard", "verification", "precision", "scales", "regressions", "sanitize", "shapes",
     *OF_THE_STACK,
 )  # fmt: skip

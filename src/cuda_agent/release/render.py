@@ -14,7 +14,7 @@ def junit(promotion: Promotion) -> str:
     counts = [gate.status for gate in promotion.gates]
     suite = ET.Element(
         "testsuite",
-        name=f"promote {promotion.task}",
+        name=f"promote {_xml(promotion.task)}",
         tests=str(len(counts)),
         failures=str(counts.count("failed")),
         errors="0",
