@@ -201,6 +201,9 @@ class TrainingOptions(Configuration):
                     raise ValueError(f"{name}.whiten: verl's own trainer always whitens advantages; use `embedded`")
                 if stage is not None and stage.mismatch is not None:
                     raise ValueError(f"{name}.mismatch: only the launcher `embedded` injects one")
+                gpus = self.ray.nodes * self.ray.gpus_per_node
+                if stage is not None and stage.batch % gpus:
+                    raise ValueError(f"{name}.batch must be a multiple of the {gpus} GPUs that train")
         return self
 
 

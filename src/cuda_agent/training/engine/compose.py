@@ -104,9 +104,9 @@ def check(options: TrainingOptions) -> None:
         if stage is None:
             continue
         if options.launcher == "ray" and isinstance(stage, PpoOptions):
-            from cuda_agent.training.ray.overrides import ray_overrides, validated
+            from cuda_agent.training.ray.overrides import ray_overrides
 
-            validated(compose(ray_overrides(options, stage, "actor", "critic", os.curdir)))
+            compose(ray_overrides(options, stage, "actor", "critic", os.curdir))
         compose(embedded(options.model, "actor", "critic", stage))
 
 

@@ -44,6 +44,8 @@ def environment(device: str) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # models are folders: a wrong path is said at once, and nothing is asked of a server.
+        "HF_HUB_OFFLINE": "1",
         "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
     }
 
