@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.tasks.compose.affinity import affinity
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.chain import Link, Plan, solve
 from cuda_agent.tasks.compose.layouts import Unsolvable
@@ -100,6 +101,35 @@ def test_a_composer_that_is_told_the_past_goes_on_alike(tasks: list[DatasetTask]
     for task in tasks[:20]:
         composer.tell(task)
     assert composer.compose(NUMBERS[20]) == tasks[20]
+
+
+def of(*names: str, count: int) -> str:
+    """The text of a task of these seeds alone."""
+    seeds = [item for item in SEEDS if item.name in names]
+    return (
+        BuiltinComposer(seeds, 0, Target())
+        .compose(next(n for n in range(100) if Schedule().kind(n) == count))
+        .task.source
+    )
+
+
+def test_a_single_number_over_millions_differs_from_draw_to_draw() -> None:
+    source = of("nn.MSELoss", count=1)
+    assert "    scale = 0.5 + 0.5 * torch.rand(())\n" in source and "scale * torch.randn(" in source
+    run(source)
+    assert "scale" not in of("F.relu", count=1)
+
+
+def test_two_layers_that_have_channels_of_their_own() -> None:
+    source = of("F.conv_transpose2d", "nn.Conv2d", count=2)
+    assert "HIDDEN_CHANNELS" in source
+    run(source)
+
+
+def test_nothing_jumps_after_it_was_rounded() -> None:
+    product, clamp = seed("nn.Linear", "* D"), seed("torch.clamp", "*")
+    sign = seed("torch.sign", "*")
+    assert affinity(product, sign) == 0 < affinity(clamp, sign)
 
 
 def test_without_seeds_of_a_library_nothing_is_composed() -> None:
