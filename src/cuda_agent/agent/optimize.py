@@ -8,11 +8,12 @@ from pathlib import Path
 from cuda_agent.agent import parallel as parallel_agents
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.policy import PolicyMaker, policy_name
+from cuda_agent.agent.policy import POLICIES, PolicyMaker, policy_name
 from cuda_agent.agent.run import Run, Watch
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
@@ -49,6 +50,11 @@ def optimize(
     """
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
+    if parallel > 1 and name not in POLICIES and isinstance(policy, str):
+        raise UsageError(
+            "Agents side by side on one checkpoint would all say the same",
+            "Leave parallel out: a checkpoint plays several episodes by itself",
+        )
     judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
     spendable = Limits.parse({**({} if turns is None else {"turns": turns}), **(limits or {})})
     options = OptimizeOptions.parse(

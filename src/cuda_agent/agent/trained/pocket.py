@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuda_agent.agent.trained.dialogue import Opening, Spoken, hear
 from cuda_agent.agent.trained.offers import taking
+from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.records import ToolCall, ToolResult
 from cuda_agent.llm import tagged
@@ -89,9 +90,18 @@ class PocketDialogue:
 
     @classmethod
     def load(cls, checkpoint: Path) -> PocketDialogue:
-        from tokenizers import Tokenizer
-
-        return cls(Tokenizer.from_file(str(checkpoint / "tokenizer.json")))
+        """Raises UsageError where the package is missing, StoreError where the tokenizer can't be read."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise UsageError(
+                "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
+            ) from None
+        path = checkpoint / "tokenizer.json"
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # noqa: BLE001 - the package raises nothing narrower
+            raise StoreError(f"Can't read {path}: {str(error)[:200]}", "Give a whole checkpoint") from None
 
     def prompt(self, opening: Opening) -> list[int]:
         return self._encode(prompt_text(opening) + AGENT)

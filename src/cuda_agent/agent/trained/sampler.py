@@ -125,6 +125,7 @@ def load_model(checkpoint: Path, device: str) -> Any:
     StoreError where the weights can't be read."""
     try:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise UsageError(
@@ -134,7 +135,7 @@ def load_model(checkpoint: Path, device: str) -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
         )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise StoreError(f"Can't load the policy at {checkpoint}: {first}", "Give a whole checkpoint") from None
     return model.to(device).eval()
