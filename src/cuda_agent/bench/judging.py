@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -34,7 +35,7 @@ class LaneSession:
 
     def __init__(self, session: JudgeSession, lane: Lane, builder: HelperProcess | None, counted: Counted) -> None:
         self._session, self._lane, self._builder, self._counted = session, lane, builder, counted
-        session.device_use = lane.shared
+        session.device_use = partial(lane.shared, long=True)
         self._is_counted = False
 
     @property

@@ -24,15 +24,16 @@ from typing import NamedTuple
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.sockets import bound_socket, connected_socket
 
-#: while somebody waits to be alone, others may still join those who share for so long.
-JOIN_S = 2.0
-_SHARED, _ALONE, _GRANTED = b"s", b"a", b"g"
+#: while somebody waits to be alone, others may still join those who share for so long after the first of them began.
+JOIN_S = 6.0
+_SHARED, _LONG, _ALONE, _GRANTED = b"s", b"l", b"a", b"g"
 
 
 @dataclass
 class Turns:
     """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
-    wait to share, together; so the length of a phase is shared by many. Tickets are any numbers.
+    wait to share, together; so the length of a phase is shared by many. Who shares for long (baselines that compile)
+    keeps the phase open for others who need it shortly. Tickets are any numbers.
 
     `seconds`: for how long the device was used alone, shared, and by nobody.
     """
@@ -42,26 +43,38 @@ class Turns:
 
     def __post_init__(self) -> None:
         self._alone: int | None = None
-        self._sharing: dict[int, None] = {}
+        #: ticket -> whether it shares for long.
+        self._sharing: dict[int, bool] = {}
         self._want_alone: dict[int, None] = {}
-        self._want_shared: dict[int, None] = {}
+        self._want_shared: dict[int, bool] = {}
         #: those of the present phase that are still to be alone.
         self._batch: set[int] = set()
         self._shared_since = 0.0
         self._since: float | None = None
 
-    def ask(self, ticket: int, *, alone: bool, now: float) -> list[int]:
+    def ask(self, ticket: int, *, alone: bool, long: bool = False, now: float) -> list[int]:
         """Somebody wants the device; returns the tickets that have it from now on."""
         self._account(now)
-        (self._want_alone if alone else self._want_shared)[ticket] = None
+        if alone:
+            self._want_alone[ticket] = None
+        else:
+            self._want_shared[ticket] = long
+        return self._grant(now)
+
+    def lengthen(self, ticket: int, now: float) -> list[int]:
+        """Who shares will do so for long; returns the tickets that have the device from now on."""
+        for tickets in (self._sharing, self._want_shared):
+            if ticket in tickets:
+                tickets[ticket] = True
         return self._grant(now)
 
     def leave(self, ticket: int, now: float) -> list[int]:
         """Somebody is done, or gave up waiting; returns the tickets that have the device from now on."""
         self._account(now)
         was_shared = bool(self._sharing)
-        for tickets in (self._sharing, self._want_alone, self._want_shared):
-            tickets.pop(ticket, None)
+        self._sharing.pop(ticket, None)
+        self._want_shared.pop(ticket, None)
+        self._want_alone.pop(ticket, None)
         self._batch.discard(ticket)
         if self._alone == ticket:
             self._alone = None
@@ -79,11 +92,12 @@ class Turns:
         if self._alone is not None:
             return []
         if self._sharing:
-            may_join = not self._want_alone or now - self._shared_since < self.join_s
-            return self._share(now) if may_join else []
+            is_open = not self._want_alone or now - self._shared_since < self.join_s
+            held = any(self._sharing.values())
+            return self._share([t for t, long in self._want_shared.items() if is_open or (held and not long)], now)
         ready = [ticket for ticket in self._want_alone if ticket in self._batch]
         if not ready and self._want_shared:
-            return self._share(now)
+            return self._share(list(self._want_shared), now)
         if not ready:
             self._batch = set(self._want_alone)
             ready = list(self._want_alone)
@@ -94,12 +108,11 @@ class Turns:
         del self._want_alone[self._alone]
         return [self._alone]
 
-    def _share(self, now: float) -> list[int]:
-        granted = list(self._want_shared)
+    def _share(self, granted: list[int], now: float) -> list[int]:
         if granted and not self._sharing:
             self._shared_since = now
-        self._sharing.update(self._want_shared)
-        self._want_shared.clear()
+        for ticket in granted:
+            self._sharing[ticket] = self._want_shared.pop(ticket)
         return granted
 
 
@@ -157,7 +170,8 @@ class LaneServer:
 
     def _hear(self, ticket: int) -> None:
         """A client's word, or its end; who says anything else is cut off."""
-        client, how = self._clients[ticket], {self.address.word + kind: kind for kind in (_SHARED, _ALONE)}
+        client = self._clients[ticket]
+        how = {self.address.word + kind: kind for kind in (_SHARED, _LONG, _ALONE)}
         try:
             said = client.recv(64)
         except BlockingIOError:
@@ -167,7 +181,11 @@ class LaneServer:
         now = time.monotonic()
         if said in how and ticket not in self._heard:
             self._heard.add(ticket)
-            self._tell(self.turns.ask(ticket, alone=how[said] == _ALONE, now=now))
+            kind = how[said]
+            self._tell(self.turns.ask(ticket, alone=kind == _ALONE, long=kind == _LONG, now=now))
+            return
+        if how.get(said) == _LONG:
+            self._tell(self.turns.lengthen(ticket, now))
             return
         self._heard.discard(ticket)
         self._selector.unregister(client)
@@ -198,12 +216,13 @@ class Lane:
         self._mine = threading.local()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Beside others, never beside one that is alone. Harmless inside itself. Raises WorkerError."""
+    def shared(self, *, long: bool = False) -> Iterator[None]:
+        """Beside others, never beside one that is alone. Harmless inside itself. `long`: many seconds, so that others
+        who share shortly needn't wait for the next phase. Raises WorkerError."""
         if self._is_alone:
             yield
             return
-        self._join()
+        self._join(long)
         try:
             yield
         finally:
@@ -221,16 +240,19 @@ class Lane:
             self._is_alone = False
             ticket.close()
 
-    def _join(self) -> None:
+    def _join(self, long: bool) -> None:
         with self._known:
             self._known.wait_for(lambda: not self._asking)
             if self._ticket is not None:
+                if long:
+                    with suppress(OSError):
+                        self._ticket.sendall(self._address.word + _LONG)
                 self._add(1)
                 return
             self._asking = True
         ticket = None
         try:
-            ticket = self._wait(_SHARED)
+            ticket = self._wait(_LONG if long else _SHARED)
         finally:
             with self._known:
                 self._asking, self._ticket = False, ticket

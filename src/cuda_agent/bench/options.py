@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from cuda_agent.bench.suite import Problem
-from cuda_agent.core.config import Configuration, OptimizeOptions
+from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 
-#: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10. What it costs: docs/bench.md.
+#: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
 TIMING_BUDGET_S = 3.0
+TIMING_STOP: TimingStop = "decided"
 _GIB = 1 << 30
 #: of the device, for every task that is open: contexts of its six processes.
 _CONTEXTS = 4 * _GIB
 #: inputs, weights and what `forward` makes of them lie in so many processes of a task, or as copies in the judge's.
-_COPIES = 8
+_COPIES = 6
 #: peak memory of an eager call, where nobody has measured it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
-#: what the timing of one task may take besides (its rings of inputs), and the host memory of a task's processes.
-_RINGS = 24 * _GIB
+#: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
-_MOST_JOBS = 12
+_MOST_JOBS = 16
 
 
 class BenchOptions(Configuration):
@@ -62,7 +62,7 @@ def default_jobs(device: Device) -> int:
     """How many tasks are at work at once: on a GPU so many that what they compile side by side takes little of the time
     in which each is timed alone; on the CPU, where each would be the other's foreign load, one for eight cores."""
     cores = len(os.sched_getaffinity(0))
-    most = 3 * cores // 4 if device is Device.CUDA else cores // 8
+    most = cores if device is Device.CUDA else cores // 8
     return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
 
 
@@ -78,7 +78,8 @@ def capacity_bytes(device: Device) -> int:
     if device is Device.CPU or not gpus:
         return host_bytes()
     mib = read_stack().gpus[0].memory_mib or 16384
-    return max(int(0.9 * (mib << 20)) - _RINGS, int(0.5 * (mib << 20)))
+    # What a timing's rings of inputs take, they take of what is left then.
+    return int(0.85 * (mib << 20))
 
 
 def host_bytes() -> int:

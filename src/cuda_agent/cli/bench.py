@@ -13,7 +13,7 @@ import typer
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.policy import policy_name
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.options import TIMING_BUDGET_S, BenchOptions
+from cuda_agent.bench.options import TIMING_BUDGET_S, TIMING_STOP, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
 from cuda_agent.cli.language_model import (
@@ -100,8 +100,8 @@ def command(
         float, typer.Option("--timing-budget", metavar="SECONDS", help="Most time that one profile's rounds take.")
     ] = TIMING_BUDGET_S,
     timing_stop: Annotated[
-        str, typer.Option("--timing-stop", help="settled: to ±1 % or the budget; decided: when it is plain.")
-    ] = "settled",
+        str, typer.Option("--timing-stop", help="decided: until it is plain which is faster; settled: to ±1 %.")
+    ] = TIMING_STOP,
     sandbox: SandboxArg = SandboxOption.AUTO,
     allow_triton: TritonArg = False,
     as_json: JsonArg = False,
@@ -164,7 +164,7 @@ def _bench(suite: list[str], options: BenchOptions, out: Path | None, *, resume:
 
 def _defaults(options: BenchOptions) -> BenchOptions:
     """As without any option, on the same device."""
-    judge = JudgeOptions(device=options.run.judge.device, timing_budget_s=TIMING_BUDGET_S)
+    judge = JudgeOptions(device=options.run.judge.device, timing_budget_s=TIMING_BUDGET_S, timing_stop=TIMING_STOP)
     return BenchOptions(run=OptimizeOptions(judge=judge))
 
 

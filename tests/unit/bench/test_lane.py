@@ -41,6 +41,18 @@ def test_phases() -> None:
     assert turns.leave(7, 10) == [6]
 
 
+def test_who_shares_for_long_keeps_the_phase_open_for_short_turns() -> None:
+    turns = Turns(join_s=2)
+    turns.ask(1, alone=False, now=0)
+    turns.ask(2, alone=True, now=1)
+    assert turns.ask(3, alone=False, now=3) == []
+    assert turns.lengthen(1, 4) == [3]
+    assert turns.ask(4, alone=False, long=True, now=5) == [], "it would make the phase longer"
+    assert turns.ask(5, alone=False, now=5) == [5]
+    assert turns.leave(1, 6) == turns.leave(3, 7) == []
+    assert turns.leave(5, 8) == [2]
+
+
 def test_who_dies_waiting_is_forgotten() -> None:
     turns = Turns()
     turns.ask(1, alone=True, now=0)
@@ -86,7 +98,7 @@ def test_a_thread_joins_what_its_process_shares(tmp_path: Path) -> None:
             joined = threading.Event()
 
             def join() -> None:
-                with one.shared():
+                with one.shared(long=True):
                     joined.set()
 
             threading.Thread(target=join, daemon=True).start()
