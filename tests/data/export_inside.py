@@ -259,7 +259,6 @@ def test_the_package_breaks_a_graph_and_keeps_its_numbers() -> None:
 def test_the_operator_has_no_graph_break_in_a_compiled_llama(package: Any) -> None:
     torch._dynamo.reset()
     model, ids = _llama(1), torch.randint(0, 64, TOKENS)
-    backend = "inductor" if package is llama_norm_ops else "aot_eager"
     with torch.no_grad():
         expected = model(ids).logits
         assert len(package.patch(model).replaced) == 3
@@ -267,10 +266,22 @@ def test_the_operator_has_no_graph_break_in_a_compiled_llama(package: Any) -> No
         called = [node.target for graph in explained.graphs for node in graph.graph.nodes]
         assert explained.graph_break_count == 0
         assert called.count(getattr(torch.ops, package.__name__).forward.default) == 3
-        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
         _close(compiled(ids).logits, expected)
         model.model.norm.weight.mul_(2.0)
         _close(compiled(ids).logits, 2.0 * expected)
+
+
+def test_the_operator_among_what_the_compiler_writes() -> None:
+    torch._dynamo.reset()
+    x, norm = torch.randn(*TOKENS, 256), _norm()
+    module = nn.Sequential(nn.Linear(256, 256), norm, nn.SiLU()).eval()
+    with torch.no_grad():
+        expected = module(x)
+        llama_norm_ops.patch(module)
+        with _calls(llama_norm_ops) as calls:
+            _close(torch.compile(module, fullgraph=True)(x), expected)
+        assert len(calls) == 1
 
 
 @pytest.mark.parametrize("package", OPERATORS)

@@ -41,7 +41,7 @@ def test_packages_and_operators_in_a_fresh_environment(tmp_path: Path) -> None:
     python = _environment(tmp_path / "venv")
     folders = [
         write_project(*recorded(), Kind.PACKAGE, "llama_norm", tmp_path / "package"),
-        write_project(*recorded(), Kind.TORCH_LIBRARY, "llama_norm_ops", tmp_path / "operator"),
+        write_project(*recorded(), Kind.TORCH_LIBRARY, "llama_norm_ops", tmp_path / "operation"),
         write_project(*frozen(), Kind.TORCH_LIBRARY, "llama_norm_frozen", tmp_path / "frozen"),
     ]
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps")
@@ -49,7 +49,7 @@ def test_packages_and_operators_in_a_fresh_environment(tmp_path: Path) -> None:
     assert installed.returncode == 0, installed.stderr
     cache = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"), "PYTHONDONTWRITEBYTECODE": "1"}
     own = [folder / "tests" for folder in folders]
-    options = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", tmp_path, "-c", os.devnull)
+    options = ("-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "-c", os.devnull)
     # Away from the conftest.py of these tests, which needs cuda-agent.
     inside = shutil.copy(INSIDE, tmp_path / "test_inside.py")
     done = _run(python, "-m", "pytest", *options, inside, *own, **cache)

@@ -31,7 +31,7 @@ def project_files(finished: Finished, described: Verified, kind: str, package: s
     inside = f"torch-ext/{package}" if hub else f"src/{package}"
     files = {f"{inside}/{name}": _rendered(f"package/{name}", values) for name in _COMMON}
     if values["operator"]:
-        files[f"{inside}/operator.py"] = _rendered("operator/operator.py", values)
+        files[f"{inside}/custom_op.py"] = _rendered("operator/custom_op.py", values)
     files |= {
         f"{inside}/reference.py": finished.task.source,
         f"{inside}/model_new.py": with_local_extension(finished.candidate.files["model_new.py"]),
