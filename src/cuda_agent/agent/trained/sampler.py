@@ -132,10 +132,18 @@ def load_model(checkpoint: Path, device: str) -> Any:
             "A trained policy needs the package transformers", "Run: pip install 'cuda-agent[tasks]'"
         ) from None
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise StoreError(f"Can't load the policy at {checkpoint}: {first}", "Give a whole checkpoint") from None
+    model, info = loaded
+    if info.get("missing_keys"):
+        named = ", ".join(sorted(info["missing_keys"])[:3])
+        raise StoreError(f"The policy at {checkpoint} lacks weights: {named}", "Give a whole checkpoint")
     return model.to(device).eval()

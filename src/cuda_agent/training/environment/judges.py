@@ -20,14 +20,12 @@ from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.environment.graphs import capture
-from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
+from cuda_agent.training.environment.memo import Memo, stack_digest
 
 if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
 _UNTIMED = "verified, not timed"
-#: as many builders as a pool can have, and more.
-_THREADS = 16
 #: a timing that foreign load made void is asked for again so many times.
 _ATTEMPTS = 3
 
@@ -140,25 +138,22 @@ class Judges:
                 self.close()
                 raise
 
-    def prepare(self, choices: Sequence[tuple[Task, Candidate]]) -> None:
-        """Compiles what verdicts on these will need, all beside each other: candidates, and their tasks' baselines (of
-        no more than `sessions` tasks). What fails says so to whoever asks for the verdict."""
-        sources = {sources_digest(candidate): (task, candidate) for task, candidate in choices}
-        tasks = {task.key: task for task, _ in choices}
+    def build(self, task: Task, candidate: Candidate) -> None:
+        """Compiles ahead of a verdict. What fails says so to whoever asks for that."""
+        with suppress(CudaAgentError):
+            self.session(task).build(candidate)
 
-        def build(task: Task, candidate: Candidate) -> None:
-            with suppress(CudaAgentError):
-                self.session(task).build(candidate)
+    def admit(self, tasks: Iterable[Task]) -> None:
+        """Has the baselines of these tasks (no more than `sessions` of them) compiled beside each other. What fails
+        says so to whoever asks for a verdict."""
 
-        def admit(task: Task) -> None:
+        def one(task: Task) -> None:
             with suppress(CudaAgentError):
                 self.pool.ask(task, "admit")
 
-        with self.workers(_THREADS + len(tasks)) as threads:
-            for task in tasks.values():
-                threads.submit(admit, task)
-            for task, candidate in sources.values():
-                threads.submit(build, task, candidate)
+        wanted = list(tasks)
+        with self.workers(max(1, len(wanted))) as threads:
+            list(threads.map(one, wanted))
 
     def evaluate_all(self, choices: Iterable[tuple[Task, Candidate]]) -> list[Evaluation | CudaAgentError]:
         """Verdicts of many, those that aren't known through the pool at the same time; an error where the judge failed.

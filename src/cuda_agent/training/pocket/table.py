@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.training.environment.judges import Judges
+from cuda_agent.training.environment.memo import sources_digest
 from cuda_agent.training.environment.rollout import latency_us, matched_ratio
+
+#: candidates that are handed to the pool's builders at a time.
+_BUILDS_AHEAD = 16
 
 
 @dataclass(frozen=True)
@@ -81,31 +86,46 @@ def fill(
     progress: Callable[[str], None] = lambda text: None,
 ) -> Filled:
     """Measures what isn't known, `group` tasks at a time, until all is or `limit_s` is over; every verdict is on disk
-    as soon as it is there. Tasks of a group compile their baselines beside each other."""
+    as soon as it is there. Candidates are compiled ahead, in the order in which they are judged; the tasks of a group
+    compile their baselines beside each other."""
     begun = time.monotonic()
     failed: dict[str, str] = {}
     longest = 0.0
-    for start in range(0, len(tasks), group):
-        part = [(task, one.candidate) for task in tasks[start : start + group] for one in _missing(judges, task)]
-        if not part:
-            continue
-        spent = time.monotonic() - begun
-        # A group that would run past the limit is left for the next call.
-        if spent + longest > limit_s:
-            break
-        before = time.monotonic()
-        judges.prepare(part)
-        verdicts = judges.evaluate_all(part)
-        longest = max(longest, time.monotonic() - before)
-        for (task, _), verdict in zip(part, verdicts, strict=True):
-            if isinstance(verdict, CudaAgentError):
-                failed.setdefault(task.name, verdict.cause)
-        progress(
-            f"tasks {start + 1} to {min(start + group, len(tasks))}: {len(part)} verdicts, {longest:.0f} s at most"
-        )
+    parts = [_choices(judges, tasks[start : start + group]) for start in range(0, len(tasks), group)]
+    parts = [part for part in parts if part]
+    with judges.workers(_BUILDS_AHEAD) as builders:
+        builds = [_builds(judges, part, builders) for part in parts]
+        for number, (part, built) in enumerate(zip(parts, builds, strict=True), 1):
+            # A group that would run past the limit is left for the next call.
+            if time.monotonic() - begun + longest > limit_s:
+                break
+            before = time.monotonic()
+            judges.admit({task.key: task for task, _ in part}.values())
+            wait(built)
+            verdicts = judges.evaluate_all(part)
+            longest = max(longest, time.monotonic() - before)
+            for (task, _), verdict in zip(part, verdicts, strict=True):
+                if isinstance(verdict, CudaAgentError):
+                    failed.setdefault(task.name, verdict.cause)
+            took = time.monotonic() - before
+            progress(
+                f"group {number} of {len(parts)}: {len(part)} verdicts in {took:.0f} s ({took / len(part):.1f} each)"
+            )
+        builders.shutdown(wait=False, cancel_futures=True)
     every = [choice for task in tasks for choice in table(judges, task)]
     known = sum(choice.evaluation is not None for choice in every)
     return Filled(known, len(every), failed, time.monotonic() - begun)
+
+
+def _choices(judges: Judges, tasks: Sequence[Task]) -> list[tuple[Task, Candidate]]:
+    """Those without a verdict."""
+    return [(task, one.candidate) for task in tasks for one in _missing(judges, task)]
+
+
+def _builds(judges: Judges, part: Sequence[tuple[Task, Candidate]], threads: ThreadPoolExecutor) -> list[Future[None]]:
+    """One for each set of sources."""
+    sources = {sources_digest(candidate): (task, candidate) for task, candidate in part}
+    return [threads.submit(judges.build, task, candidate) for task, candidate in sources.values()]
 
 
 def _missing(judges: Judges, task: Task) -> list[Choice]:
