@@ -2,6 +2,7 @@
 
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --out data/suite250.jsonl.gz
     python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
+    python3 scripts/pick_suite.py data/candidates.jsonl.gz --random 200 --unpack runs/optimize200
 
 Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those
 of the data set, gigabytes of inputs among them. `--passed FOLDER` draws only from what passed the filter there.
@@ -61,14 +62,18 @@ def main() -> int:
     parser.add_argument("tasks", type=Path, help="candidates, or a suite (.jsonl or .jsonl.gz)")
     parser.add_argument("--out", type=Path, help="file for the suite")
     parser.add_argument("--unpack", type=Path, help="folder for the suite's task files")
+    parser.add_argument("--random", type=int, help="so many at random, of all levels as they come")
     parser.add_argument("--passed", type=Path, help="folder of a filter run")
     options = parser.parse_args()
     tasks = read(options.tasks)
     if options.passed is not None:
         keys = {task.task.key for task in passing(read_tasks(options.passed), measured_on(options.passed))}
         tasks = [task for task in tasks if task.task.key in keys]
-    if options.out is not None:
+    if options.random is not None:
+        tasks = random.Random(SEED).sample(tasks, min(options.random, len(tasks)))
+    elif options.out is not None:
         tasks = pick(tasks)
+    if options.out is not None:
         text = "".join(task.model_dump_json() + "\n" for task in tasks)
         options.out.write_bytes(gzip.compress(text.encode(), mtime=0))
     if options.unpack is not None:

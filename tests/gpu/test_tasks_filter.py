@@ -18,7 +18,7 @@ from cuda_agent.tasks.store import append
 from cuda_agent.workspace.sandbox import available_level
 from task_candidates import BROKEN, candidate, write_candidates
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(600)]
 
 #: 2 GiB in and out: about a millisecond on an H200.
 _ROWS = 1 << 21
