@@ -12,6 +12,7 @@ from typing import Literal
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.core.bench import Audits, BenchManifest, BenchResult, Metrics, SuiteTask
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.extraction import Extraction, WholeModel
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
 from cuda_agent.core.stack import Stack
@@ -26,7 +27,8 @@ Kind = Literal["bench", "optimize", "runs", "training"]
 @dataclass(frozen=True)
 class Recorded:
     """What a folder holds. `notes`: what is missing or can't be read. `metrics`: as they were saved; None where the run
-    has none. `series`: a training run's numbers by step."""
+    has none. `series`: a training run's numbers by step. `whole`: the model that the tasks were taken from, with them
+    in it."""
 
     kind: Kind
     path: Path
@@ -45,6 +47,7 @@ class Recorded:
     metrics: Metrics | None = None
     audits: Audits = field(default_factory=Audits)
     series: tuple[Series, ...] = ()
+    whole: WholeModel | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -67,7 +70,9 @@ def load(path: Path) -> Recorded:
         return _bench(path, audits)
     if _is_run(path):
         return _runs("optimize", path, [path], audits)
-    inside = sorted(item for item in path.iterdir() if item.is_dir() and _is_run(item))
+    # `extract` proposes that the runs of a model's tasks lie in its folder.
+    parent = path / "runs" if (path / Extraction.file_name).is_file() and (path / "runs").is_dir() else path
+    inside = sorted(item for item in parent.iterdir() if item.is_dir() and _is_run(item))
     if inside:
         return _runs("runs", path, inside, audits)
     if (path / METRICS_FILE).is_file():
@@ -218,8 +223,15 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         resumptions=len(first.resumed) if first and kind == "optimize" else 0,
         audits=audits,
         series=read_series(path),
+        whole=_whole([path, *directories]),
         notes=tuple(notes),
     )
+
+
+def _whole(directories: list[Path]) -> WholeModel | None:
+    """`apply` leaves it beside the extraction and beside each run that took part."""
+    found = next((path for path in directories if (path / WholeModel.file_name).is_file()), None)
+    return WholeModel.read(found) if found is not None else None
 
 
 def _run(directory: Path, name: str) -> tuple[Row, RunManifest]:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from builders import ratio, stack, timing
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.core.bench import Metrics
+from cuda_agent.core.extraction import WholeModel, WholePart
 from cuda_agent.report import page as page_module
 from cuda_agent.report.load import Recorded, load
 from cuda_agent.report.page import Page, render
@@ -137,6 +139,24 @@ def test_a_page_that_grows_too_large_shortens_transcripts(tmp_path: Path, monkey
     whole = _render(run).html
     monkeypatch.setattr(page_module, "MOST_BYTES", len(whole) - 1)
     assert "cut to 1,200 characters" in _render(run).html
+
+
+def test_a_whole_model_stands_before_its_parts(tmp_path: Path) -> None:
+    example_run(tmp_path / "mine" / "runs" / "swiglu", "swiglu")
+    (tmp_path / "mine" / "extraction.json").write_text("{}")
+    part = WholePart(
+        task=HOSTILE, key="0", candidate_digest="0", run="runs/swiglu", paths=("layers.0",), calls=32, fallbacks=1,
+        share=0.62, speedup=1.5,
+    )  # fmt: skip
+    WholeModel(
+        model=HOSTILE, key="0", device="cuda", precision="tf32", parts=(part,), agreed=True, covered=0.62,
+        predicted=1.26, original=timing(2000.0), patched=timing(1600.0), speedup=ratio("eager", 1.24),
+        others={"compile": ratio("compile", 1.1)},
+        sandbox="full", stack=stack(), started="2026-11-21T18:00:00+00:00",
+    ).write(tmp_path / "mine")  # fmt: skip
+    page = Elements(_render(load(tmp_path / "mine")).html)
+    assert "62.0 %" in page.text and "1.26×" in page.text and "torch.compile (float32)" in page.text
+    assert not [tag for tag, _ in page.tags if tag == "img"]
 
 
 def test_a_training_run_has_charts(tmp_path: Path) -> None:
