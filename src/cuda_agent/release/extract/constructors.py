@@ -44,6 +44,15 @@ class Constructions:
         found = self._known.get(id(module))
         return found[1] if found is not None else None
 
+    def of_twin(self, module: nn.Module) -> Construction | None:
+        """For a copy: of a module of the same class with the same weights' shapes. Whether that is all is seen when the
+        copy is compared with the original."""
+        wanted = _shapes(module)
+        for known, construction in self._known.values():
+            if type(known) is type(module) and _shapes(known) == wanted:
+                return construction
+        return None
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """The first `__init__` that a module enters is that of its own class."""
@@ -81,7 +90,8 @@ class Writer:
 
     def module(self, module: nn.Module) -> str:
         """The call that constructs it. Raises Inexpressible."""
-        found = self._constructions.of(module) or _by_attributes(module)
+        known = self._constructions
+        found = known.of(module) or known.of_twin(module) or _by_attributes(module)
         kind = type(module)
         name = self._sources.reference(kind)
         if found is None:
@@ -176,6 +186,10 @@ class Writer:
         return f"{name}({', '.join(parts)})"
 
 
+def _shapes(module: nn.Module) -> dict[str, Any]:
+    return {name: tuple(value.shape) for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
 def _is_default(parameter: inspect.Parameter | None, value: Any) -> bool:
     if parameter is None or parameter.default is inspect.Parameter.empty:
         return False
@@ -185,8 +199,7 @@ def _is_default(parameter: inspect.Parameter | None, value: Any) -> bool:
 
 
 def _by_attributes(module: nn.Module) -> Construction | None:
-    """For copies: a class that keeps what it was given under the same names. Whether that is all is seen when the copy
-    is compared with the original."""
+    """For what was copied and has no twin: a class that keeps what it was given under the same names."""
     try:
         parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
     except (TypeError, ValueError):

@@ -66,7 +66,9 @@ class Survey:
 
 def survey(model: nn.Module, run: Callable[[], Any], device: str) -> Survey:
     """`run` calls the model once. Raises what the model raises."""
-    parts = [Part(path, module) for path, module in model.named_modules()]
+    # A scripted module takes no hooks; its time is that of whoever calls it.
+    named = ((path, module) for path, module in model.named_modules() if not isinstance(module, torch.jit.ScriptModule))
+    parts = [Part(path, module) for path, module in named]
     _look(parts, run)
     note = _time(parts, run, device)
     return Survey(parts, parts[0].us, note)

@@ -99,7 +99,8 @@ class Taking:
         for group in pending:
             group.reason = f"not among the first {self._job['top']}: raise --top"
             choice.left_out.append(group)
-        return tasks
+        # A group that fell apart has less time than it was taken for.
+        return sorted(tasks, key=lambda task: -float(task["time_us"]))
 
     def _look_inside(self, found: Survey, group: Group, pending: list[Group]) -> None:
         """The children of what can't be written down may be tasks."""

@@ -70,6 +70,9 @@ class Local(nn.Module):
             x = x + 1
         return self.inside(x)
 
+# Made before anybody looks.
+NORM = nn.LayerNorm(8)
+
 class Things:
     def __init__(self, one):
         self.one = one
@@ -87,7 +90,9 @@ class Model(nn.Module):
         self.net = nn.Sequential(named)
         self.low = nn.Linear(8, 8).to(torch.bfloat16)
         self.local, self.kept = Local(), Kept()
-        self.norm = copy.deepcopy(nn.LayerNorm(8))
+        self.norm = copy.deepcopy(NORM)
+        self.gates.append(copy.deepcopy(self.gates[0]))
+        self.scripted = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
         self.tampered = nn.Linear(8, 8)
         self.tampered.weight = nn.Parameter(torch.ones(8, 8).double().float()[:, :8].t())
         self.tampered.bias = None
@@ -99,7 +104,7 @@ class Model(nn.Module):
             x = power(x)
         x = self.net(x) + self.low(x.to(torch.bfloat16)).float()
         x = self.tampered(self.norm(x))
-        return self.local(self.kept(x, Things(x)))
+        return self.scripted(self.local(self.kept(x, Things(x))))
 
 def get_inputs():
     return [torch.randn(4, 6, 8)]
@@ -124,7 +129,8 @@ def task(taken: dict[str, Any], kind: str, number: int = 0) -> dict[str, Any]:
 
 def test_equal_layers_are_one_task(taken: dict[str, Any]) -> None:
     gate = task(taken, "Gate")
-    assert gate["paths"] == ["gates.0", "gates.1", "gates.2"] and gate["calls"] == 3
+    # The last one is a copy.
+    assert gate["paths"] == ["gates.0", "gates.1", "gates.2", "gates.3"] and gate["calls"] == 4
     assert gate["weights"] == 1 and "the model's own" in gate["origin"]
     shares = [one["share"] for one in taken["tasks"]]
     assert sum(shares) <= 1.0 and shares == sorted(shares, reverse=True)
@@ -231,7 +237,7 @@ def test_parameters_have_names_of_their_own() -> None:
 
 
 def test_a_model_that_fails_says_so() -> None:
-    source = MODEL.replace("return self.local(", "raise RuntimeError('no such thing')\n        return self.local(")
+    source = MODEL.replace("return self.scripted(", "raise RuntimeError('no such thing')\n        return x, (")
     job = {"source": source, "name": "mine", "folders": [], "device": "cpu", "seed": 0, "top": 5, "operators": 12}
     error = answer(job)["error"]
     assert "no such thing" in error["cause"]
