@@ -1,0 +1,113 @@
+"""Runs begun and gone on with, as far as nothing is played; what is asked for again; room for tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench_records import failed, passed, problem, result, written
+
+from cuda_agent.bench import crew as crews
+from cuda_agent.bench.crew import Crew
+from cuda_agent.bench.directory import RESULTS_FILE, BenchDirectory, read_results
+from cuda_agent.bench.lane import Address
+from cuda_agent.bench.options import BenchOptions, needed_bytes
+from cuda_agent.bench.player import Job
+from cuda_agent.bench.roofline import bound
+from cuda_agent.bench.run import begin, go_on, is_doubtful
+from cuda_agent.bench.suite import SUITE_FILE, Problem
+from cuda_agent.cli.main import run
+from cuda_agent.core.config import JudgeOptions, OptimizeOptions
+from cuda_agent.core.enums import Device, Precision, Verdict
+from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.inspection import Roofline, Work
+
+
+def options(**judge: float) -> BenchOptions:
+    return BenchOptions(run=OptimizeOptions(judge=JudgeOptions(device=Device.CPU, **judge)), limit=2)
+
+
+def test_begun_and_gone_on_with(tmp_path: Path) -> None:
+    out, problems = tmp_path / "run", [problem(name, "1") for name in "abc"]
+    bench = begin(["suite"], problems, options(), out)
+    assert [entry.id for entry in bench.manifest.tasks] == ["level1-a", "level1-b"]
+    with pytest.raises(UsageError, match="holds a benchmark run"):
+        begin(["suite"], problems, options(), out)
+    again = go_on(out, suite=["suite"], options=options())
+    assert again.problems == problems[:2] and again.options == options()
+    with pytest.raises(UsageError, match=r"run\.judge\.timing_budget_s 2.0 instead of 10.0"):
+        go_on(out, options=options(timing_budget_s=2.0))
+    with pytest.raises(UsageError, match="begun with the suite suite"):
+        go_on(out, suite=["other"])
+    (out / SUITE_FILE).write_text(problems[2].task.model_dump_json() + "\n")
+    with pytest.raises(StoreError, match="isn't what the run was begun with"):
+        go_on(out)
+
+
+def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(UsageError, match="isn't empty"):
+        begin(["suite"], [problem("a")], options(), tmp_path)
+    with pytest.raises(UsageError, match="no benchmark run"):
+        go_on(tmp_path)
+
+
+def test_a_half_written_result_is_dropped_and_the_last_one_counts(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", {"a": failed(), "b": None})
+    directory = BenchDirectory(folder)
+    with (folder / RESULTS_FILE).open("a") as stream:
+        stream.write('{"half":')
+    better = result(problem("a").entry, passed(eager=(2.0, 1.9)))
+    directory.append(better)
+    assert [one.task.id for one in read_results(folder)] == ["a", "b"]
+    assert read_results(folder)[0] == better
+
+
+def test_a_run_that_is_over_is_only_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path / "run", {"a": passed(eager=(2.0, 1.9)), "b": failed(), "c": None})
+    assert go_on(folder).play().done == 3
+    before = (folder / "bench.json").read_text()
+    assert run(["bench", "--resume", "--out", str(folder), "--device", "cpu", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["state"] for row in document["results"]] == ["passed", "failed", "not covered"]
+    assert document["metrics"]["groups"][0]["passed"]["value"] == pytest.approx(1 / 3)
+    assert (folder / "bench.json").read_text() == before, "nothing was gone on with"
+
+
+def test_what_neighbours_may_have_spoilt() -> None:
+    entry = problem("a").entry
+    assert is_doubtful(result(entry, failed(Verdict.OUT_OF_MEMORY)))
+    assert is_doubtful(result(entry, failed(Verdict.TIMING_VOID)))
+    assert is_doubtful(result(entry, outcome="error", message="No memory for reference-inputs-1: 3 GiB"))
+    assert is_doubtful(result(entry, outcome="policy_error"))
+    assert not is_doubtful(result(entry, failed(Verdict.OUT_OF_MEMORY), alone=True))
+    assert not is_doubtful(result(entry, failed()))
+    assert not is_doubtful(result(entry, outcome="error", message="a is stochastic"))
+
+
+def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = problem("small"), Problem(problem("large").entry, problem("large").task, peak_bytes=1 << 40)
+    room = needed_bytes(small, Device.CPU) * 2
+    monkeypatch.setattr(crews, "capacity_bytes", lambda device: room)
+
+    def job(problem: Problem, alone: bool) -> Job:
+        raise AssertionError
+
+    crew = Crew(Device.CPU, 1, Address(Path("lane"), b""), job)
+    crew._waiting.extend([small, large])
+    assert crew._take() == small
+    crew._give_back(small)
+    assert crew._take() == large, "alone, however large"
+    assert crew._take() is None
+    crew.close()
+
+
+def test_roofline_classes() -> None:
+    limits = Roofline(bandwidth_gb_s=4000, fp32_tflops=50, tf32_tflops=400)
+    moving = Work(bytes=400_000_000, product_flops=0, other_flops=100_000_000)
+    multiplying = Work(bytes=4_000_000, product_flops=40_000_000_000, other_flops=0)
+    assert bound(moving, limits, Precision.TF32) == "memory"
+    assert bound(multiplying, limits, Precision.TF32) == "compute", "100 µs at the policy's peak, 1 µs of memory"
+    assert bound(Work(bytes=4_000, product_flops=0, other_flops=0), limits, Precision.TF32) == "latency"
+    assert bound(moving, None, Precision.TF32) is None
