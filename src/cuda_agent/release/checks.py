@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cuda_agent.core.config import Regression
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.records import Evaluation, TrialReport, Violation
@@ -44,9 +45,10 @@ def guard(evaluations: Sequence[Evaluation]) -> GateResult:
     return passed("guard", "no rule was broken" + (f"; {'; '.join(notes)}" if notes else ""))
 
 
-def verification(evaluation: Evaluation) -> list[GateResult]:
+def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ()) -> list[GateResult]:
     """`verification`, `precision`, `scales` and `regressions`, from one evaluation whose trials came in this order.
-    A trial fails one of them: that of its kind, or `precision` where only the oracle's bound was broken."""
+    A trial fails one of them: that of its kind, or `precision` where only the oracle's bound was broken.
+    `regressions`: those that were asked for."""
     names = ("verification", "precision", "scales", "regressions")
     report = evaluation.verify
     if report is None:
@@ -55,6 +57,7 @@ def verification(evaluation: Evaluation) -> list[GateResult]:
             return [skipped(name, "the guard refused the candidate") for name in names]
         variant = None if evaluation.failing is None else evaluation.failing.variant
         gate = "verification" if variant is None else "scales"
+        gate = "regressions" if evaluation.failing in regressions else gate
         return [failed(name, reason) if name == gate else skipped(name, f"{gate} failed") for name in names]
     broken = next((trial for trial in report.trials if not trial.passed), None)
     found = [_trials(name, report.trials, broken) for name in names]

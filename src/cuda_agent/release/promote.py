@@ -108,7 +108,8 @@ class Examination:
             return self._skip_rest()
         mine, others, inputs = self._first(timed=on_the_stack)
         self._say(checks.guard([mine]))
-        for result in checks.verification(mine):
+        known = [failure.regression for failure in self._failures]
+        for result in checks.verification(mine, known):
             self._say(self._tolerances() or result if result.name == "verification" else result)
         if mine.violations:
             return self._skip_rest()

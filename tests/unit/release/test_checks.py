@@ -75,6 +75,8 @@ def test_a_crash_at_another_scale() -> None:
     )  # fmt: skip
     found = statuses(checks.verification(crashed))
     assert found["scales"] == "failed" and found["verification"] == "skipped"
+    assert crashed.failing is not None
+    assert statuses(checks.verification(crashed, [crashed.failing]))["regressions"] == "failed"
 
 
 def test_a_rule_broken_in_any_process() -> None:
