@@ -137,6 +137,9 @@ class ToyGround:
         tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
         yield Arena(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
 
+    def in_cluster(self) -> ToyGround:
+        return self
+
     def base(self, directory: Path) -> Path:
         tiny_model(directory / "made")
         return directory / "made"

@@ -72,6 +72,11 @@ class Case:
 
     # ------------------------------------------------------------ before it runs
 
+    @property
+    def library(self) -> Path | None:
+        """What was built, alone in its folder; None before that, or where it failed."""
+        return self._library
+
     def build(self, progress: Progress | None = None) -> None:
         """Guard and compiler. Raises DeviceError, StoreError, SandboxError."""
         with contextlib.suppress(_Decided):

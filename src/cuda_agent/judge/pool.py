@@ -15,12 +15,12 @@ import queue
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
@@ -28,7 +28,7 @@ from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
-from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.helper import HelperProcess, Role
 from cuda_agent.judge.session import JudgeSession
 
 MOST_BUILDERS = 8
@@ -68,16 +68,17 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")
         gate = Path(self._folder.name) if options.device is Device.CPU else None
         count = builders or builders_for(options, holders=max(1, len(gpus)))
-        self._builders = [HelperProcess(partial(Builder, gate), name=f"builder {i}") for i in range(count)]
+        self._builders = [self._helper(partial(Builder, gate), f"builder {i}", device=False) for i in range(count)]
         self._idle: queue.SimpleQueue[HelperProcess] = queue.SimpleQueue()
         for builder in self._builders:
             self._idle.put(builder)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
         self._holders = [
             _Lane(
-                HelperProcess(
+                self._helper(
                     partial(Holder, options, gpu, gate, sessions, tuple(hidden)),
-                    name=f"holder of {gpu or 'the device'}",
+                    f"holder of {gpu or 'the device'}",
+                    device=True,
                 )
             )
             for gpu in (gpus or (None,))
@@ -87,7 +88,11 @@ class Pool:
         self._unfinished: set[Future[Evaluation]] = set()
         self._closed = False
 
-    def __enter__(self) -> Pool:
+    def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
+        """Where a role runs: a process of this machine. A pool over several machines has another place."""
+        return HelperProcess(make, name=name)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

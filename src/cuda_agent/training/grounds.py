@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.environment.judges import Judges
@@ -13,6 +15,9 @@ from cuda_agent.training.environment.opening import EnvironmentOptions, open_env
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
 from cuda_agent.training.stages.ground import Arena
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.pool import Pool
 
 
 class ToolGround:
@@ -24,6 +29,7 @@ class ToolGround:
         """Raises UsageError for a setting of `environment` or `base` that doesn't exist."""
         self._options, self._directory = options, directory
         self._progress = progress
+        self._in_cluster = False
         self._environment = EnvironmentOptions.parse(options.environment)
         self._base = BaseOptions.parse(options.base)
         self._held_out = HeldOutOptions.parse(options.held_out)
@@ -37,6 +43,7 @@ class ToolGround:
             folder=self._directory,
             single_turn=single_turn,
             progress=self._say,
+            make_pool=self._cluster() if self._in_cluster else None,
         ) as opened:
             settings = opened.environment.settings
             yield Arena(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
@@ -60,6 +67,17 @@ class ToolGround:
 
     def _judges(self) -> AbstractContextManager[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
         return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
+
+    def in_cluster(self) -> ToolGround:
+        """The same in a process of a Ray cluster: candidates are judged by its actors, where there are any."""
+        self._in_cluster = self._options.ray.judges > 0
+        return self
+
+    def _cluster(self) -> Callable[[JudgeOptions], Pool]:
+        from cuda_agent.pool.cluster import ClusterPool
+
+        ray = self._options.ray
+        return lambda options: ClusterPool(options, judges=ray.judges, builders=ray.builders)
 
     def _say(self, text: str) -> None:
         self._progress("play", text)

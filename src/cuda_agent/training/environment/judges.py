@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,8 +41,10 @@ class Judges:
         gpus: Sequence[str] = (),
         sessions: int = 4,
         builders: int | None = None,
+        make_pool: Callable[[JudgeOptions], Pool] | None = None,
     ) -> None:
-        """`folder` keeps verdicts, builds and graphs; several runs may share it, one after the other."""
+        """`folder` keeps verdicts, builds and graphs; several runs may share it, one after the other. `make_pool`:
+        where else than on this machine candidates are judged."""
         self.options = options
         #: verdicts on every candidate lie there: nothing that a policy runs may read it.
         self.folder = folder
@@ -51,6 +53,7 @@ class Judges:
         except OSError as error:
             raise StoreError(f"Can't create {folder}: {error.strerror}", "Choose another folder") from None
         self._gpus, self._sessions, self._builders = gpus, sessions, builders
+        self._make_pool = make_pool or self._here
         self.memo = Memo(folder, stack_digest(read_stack(), options))
         self._pool: Pool | None = None
         self._lock = threading.RLock()
@@ -73,13 +76,16 @@ class Judges:
         if pool is not None:
             pool.close()
 
+    def _here(self, options: JudgeOptions) -> Pool:
+        from cuda_agent.judge.pool import Pool
+
+        return Pool(options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
+
     @property
     def pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                from cuda_agent.judge.pool import Pool
-
-                self._pool = Pool(self.options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
+                self._pool = self._make_pool(self.options)
             return self._pool
 
     def session(self, task: Task) -> RememberingSession:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.play import Limits, ToolEnvironment
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.pool import Pool
 
 HELD_OUT = "held_out"
 
@@ -69,13 +72,18 @@ def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
 
 @contextmanager
 def open_judges(
-    options: EnvironmentOptions, *, device: str, folder: Path, progress: Callable[[str], None] = lambda text: None
+    options: EnvironmentOptions,
+    *,
+    device: str,
+    folder: Path,
+    progress: Callable[[str], None] = lambda text: None,
+    make_pool: Callable[[JudgeOptions], Pool] | None = None,
 ) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
     """The judges and the tasks that have plans, by split; the others are named once as progress."""
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
-    with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions) as judges:
+    with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions, make_pool=make_pool) as judges:
         known, reasons = usable(judges, [*train, *held])
         for name, reason in reasons.items():
             progress(f"{name} is left out: {reason}")
@@ -96,13 +104,18 @@ def open_environment(
     folder: Path,
     single_turn: bool = False,
     progress: Callable[[str], None] = lambda text: None,
+    make_pool: Callable[[JudgeOptions], Pool] | None = None,
 ) -> Iterator[Opened]:
     """`checkpoint`: any of this training's, for its tokenizer and dialogue. `folder`: the training's own.
     `single_turn`: everything is said at once, in one answer. Raises UsageError, StoreError, DeviceError."""
     settings, dialogue = load_dialogue(checkpoint)
     if single_turn:
         settings = single(settings)
-    with open_judges(options, device=device, folder=folder, progress=progress) as (judges, train, held):
+    with open_judges(options, device=device, folder=folder, progress=progress, make_pool=make_pool) as (
+        judges,
+        train,
+        held,
+    ):
         yield Opened(ToolEnvironment(judges, dialogue, settings, options.play, progress=progress), train, held)
 
 

@@ -74,13 +74,12 @@ def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
     import yaml
 
     ground = f"{type(stage.ground).__module__}:{type(stage.ground).__qualname__}"
-    judges = stage.options.ray.judges
-    entries = loop_entries(str(stage.run), stage.name, ground, stage.policy, single_turn, judges)
+    entries = loop_entries(str(stage.run), stage.name, ground, stage.policy, single_turn)
     write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
     _write_tasks(stage, options, single_turn)
     critic = stage.critic or stage.policy
     overrides = ray_overrides(stage.options, options, stage.policy, critic, str(stage.directory))
-    overrides += process_overrides(stage.device, _environment(stage), stage.options.ray.address, judges)
+    overrides += process_overrides(stage.device, _environment(stage), stage.options.ray.address)
     write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
 
 
@@ -115,6 +114,8 @@ def _environment(stage: Stage) -> dict[str, str]:
         "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # a busy machine takes longer to begin a cluster than Ray's 30 s.
+        "RAY_raylet_start_wait_time_s": "300",
     }
     return found
 

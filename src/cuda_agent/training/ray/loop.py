@@ -54,7 +54,6 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         ground: str,
         checkpoint: str,
         single_turn: bool,
-        judges: int = 0,
         **named: Any,
     ) -> None:
         """The named ones are those of `overrides.loop_entries`."""
@@ -123,7 +122,10 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
                 import json
 
                 options = parse_options(json.loads((self._run / "config.json").read_text()))
-                ground = make_ground(self._ground, options, self._run)
+                # Verdicts that are known: a file of each process's own, since they append to it at the same time.
+                own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
+                alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
+                ground = make_ground(self._ground, alone, own).in_cluster()
                 stack = ExitStack()
                 arena = stack.enter_context(ground.open(self._checkpoint, single_turn=self._single_turn))
                 atexit.register(stack.close)

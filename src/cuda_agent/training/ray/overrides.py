@@ -145,7 +145,7 @@ def _trainer(options: TrainingOptions, stage: PpoOptions, directory: str) -> lis
     ]
 
 
-def process_overrides(device: str, environment: dict[str, str], address: str | None, judges: int) -> list[str]:
+def process_overrides(device: str, environment: dict[str, str], address: str | None) -> list[str]:
     """What Ray itself is begun with. `environment`: variables of every process of it."""
     found = [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in environment.items()]
     found.append(f"trainer.device={device}")
@@ -158,9 +158,7 @@ def process_overrides(device: str, environment: dict[str, str], address: str | N
     return found
 
 
-def loop_entries(
-    run: str, stage: str, ground: str, checkpoint: str, single_turn: bool, judges: int
-) -> list[dict[str, Any]]:
+def loop_entries(run: str, stage: str, ground: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
     """What verl reads to make our agent loop in each of its workers."""
     return [
         {
@@ -171,6 +169,5 @@ def loop_entries(
             "ground": ground,
             "checkpoint": checkpoint,
             "single_turn": single_turn,
-            "judges": judges,
         }
     ]

@@ -31,6 +31,10 @@ class Ground(Protocol):
         UsageError, StoreError, DeviceError."""
         ...
 
+    def in_cluster(self) -> Ground:
+        """The same in a process of a Ray cluster, which may judge elsewhere."""
+        ...
+
     def base(self, directory: Path) -> Path:
         """Make the model that the training begins with; a folder in transformers' format inside `directory`. Raises
         CudaAgentError."""

@@ -1,0 +1,137 @@
+"""The judge's pool as Ray actors: builders on CPUs, a holder on each GPU that judges, one evaluation per GPU at a time.
+
+Whoever opens a pool of the same name shares its actors; they end with the cluster, or with the job that made them. What
+a builder compiled travels as bytes, so machines need no common folder.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import CudaAgentError, DeviceError, WorkerError
+from cuda_agent.judge.build import Built
+from cuda_agent.judge.case import Case
+from cuda_agent.judge.helper import HelperProcess, Role
+from cuda_agent.judge.pool import SESSIONS, Holder, Pool
+
+#: path of a file that a builder made -> its bytes.
+Parcel = dict[str, bytes]
+
+
+class ClusterPool(Pool):
+    """`judge.pool.Pool` over a cluster. `judges` GPUs, `builders` CPU actors of `compiler_jobs` cores each."""
+
+    def __init__(
+        self, options: JudgeOptions, *, judges: int, builders: int, sessions: int = SESSIONS, name: str = "cuda-agent"
+    ) -> None:
+        """Raises DeviceError where ray isn't installed or no cluster is at hand."""
+        try:
+            import ray
+        except ImportError:
+            raise DeviceError("ray isn't installed", "make train-env, or pip install ray") from None
+        if not ray.is_initialized():
+            raise DeviceError("This process belongs to no Ray cluster", "ray.init(address=…) first")
+        self._name, self._cluster_sessions = name, sessions
+        self._parcels: dict[str, Parcel] = {}
+        self._cluster_options = options
+        gpus = tuple(str(number) for number in range(judges)) if options.device is Device.CUDA else ()
+        super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
+
+    def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
+        options, resources = self._cluster_options, {"num_cpus": float(self._cluster_options.compiler_jobs)}
+        if device and options.device is Device.CUDA:
+            # Ray says which GPU the actor has; the number in its name only tells actors apart.
+            make = partial(Holder, options, None, None, self._cluster_sessions)
+            resources = {"num_cpus": 2.0, "num_gpus": 1.0}
+        return RemoteHelper(make, f"{self._name}: {name}", resources, self._parcels)
+
+
+class RemoteHelper(HelperProcess):
+    """A Ray actor that does one job after the other, in place of a process of this machine."""
+
+    def __init__(
+        self, make: Callable[[], Role], name: str, resources: dict[str, float], parcels: dict[str, Parcel]
+    ) -> None:
+        super().__init__(make, name=name)
+        self._resources, self._parcels = resources, parcels
+        self._actor: Any = None
+        self._making = threading.Lock()
+
+    def call(self, job: str, *arguments: Any) -> Any:
+        """As `HelperProcess.call`."""
+        import ray
+        from ray.exceptions import RayActorError
+
+        parcel = self._parcels.get(str(_library(arguments)), {})
+        try:
+            kind, value, made = ray.get(self._get().call.remote(job, arguments, parcel))
+        except RayActorError:
+            self._actor = None
+            raise WorkerError(f"The cluster's {self._name} ended while at work", "It is started again") from None
+        if kind == "failed":
+            error, cause, remedy, detail = value
+            raise error(cause, remedy, detail=detail)
+        if made:
+            self._parcels[str(_library((value,)))] = made
+        return value
+
+    def terminate(self) -> None:
+        """Others may be using the actor: it stays."""
+
+    def close(self) -> None:
+        self._actor = None
+
+    def _get(self) -> Any:
+        import ray
+
+        with self._making:
+            if self._actor is None:
+                options = {"name": self._name, "get_if_exists": True, "max_concurrency": 1, **self._resources}
+                self._actor = ray.remote(Remote).options(**options).remote(self._make)
+            return self._actor
+
+
+class Remote:
+    """The actor: a role, and files of other machines laid down for it."""
+
+    def __init__(self, make: Callable[[], Role]) -> None:
+        self._role = make()
+
+    def call(self, job: str, arguments: tuple[Any, ...], parcel: Parcel) -> tuple[str, Any, Parcel]:
+        """("done", what the method returned, files that it made) or ("failed", the error's parts, nothing)."""
+        try:
+            _lay_down(parcel)
+            value = getattr(self._role, job)(*arguments)
+            return "done", value, _files(_library((value,)))
+        except CudaAgentError as error:
+            return "failed", (type(error), error.cause, error.remedy, error.detail), {}
+
+
+def _library(values: tuple[Any, ...]) -> Path | None:
+    """What was compiled, of the first value."""
+    first = values[0] if values else None
+    return first.library if isinstance(first, Case | Built) else None
+
+
+def _files(library: Path | None) -> Parcel:
+    if library is None:
+        return {}
+    return {str(path): path.read_bytes() for path in library.parent.rglob("*") if path.is_file()}
+
+
+def _lay_down(parcel: Parcel) -> None:
+    """Folders are named by their content, so what is there already is the same."""
+    for name, data in parcel.items():
+        path = Path(name)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.new")
+            temporary.write_bytes(data)
+            temporary.chmod(0o644)
+            temporary.replace(path)
