@@ -9,7 +9,7 @@ import pytest
 import builders
 import pocket_ground as ground
 from cuda_agent.core.enums import Phase, Verdict
-from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation
 from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
 
@@ -77,6 +77,21 @@ def test_builds_are_known_by_what_is_compiled(tmp_path: Path) -> None:
     memo.build(CANDIDATE, compiled)  # type: ignore[arg-type]
     assert memo.build(other, compiled).candidate_digest == other.digest  # type: ignore[arg-type]
     assert len(calls) == 1
+
+
+def test_a_full_disk_is_told_to_all_who_wait(tmp_path: Path) -> None:
+    folder = tmp_path / "memo"
+    memo, go = Memo(folder, "here"), threading.Event()
+    folder.write_text("no folder")
+
+    def judge() -> Evaluation:
+        go.wait(5)
+        return ground.evaluation(CANDIDATE, 50.0)
+
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(memo.evaluation, "evaluate", ground.TASK.key, CANDIDATE, judge) for _ in range(3)]
+        go.set()
+        assert all(isinstance(one.exception(timeout=10), StoreError) for one in asked)
 
 
 def test_equal_machines_share_verdicts() -> None:

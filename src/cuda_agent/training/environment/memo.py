@@ -61,6 +61,7 @@ class Memo:
         self._known: dict[tuple[str, str, str], Evaluation] = {}
         self._builds: dict[str, BuildReport] = {}
         self._asked: dict[tuple[str, str, str], Future[Evaluation]] = {}
+        self._building: dict[str, Future[BuildReport]] = {}
         self.asked = self.hits = 0
         for line in self._lines(_EVALUATIONS, Known):
             if line.stack == stack:
@@ -104,15 +105,16 @@ class Memo:
             return result, True
         try:
             result = judge()
+            self.keep(kind, result)
         except BaseException as error:
             mine.set_exception(error)
             raise
+        else:
+            mine.set_result(result)
+            return result, False
         finally:
             with self._lock:
                 del self._asked[key]
-        self.keep(kind, result)
-        mine.set_result(result)
-        return result, False
 
     def keep(self, kind: str, evaluation: Evaluation) -> None:
         """Raises StoreError."""
@@ -127,16 +129,34 @@ class Memo:
             )
 
     def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
-        """Raises what `compile_it` raises."""
+        """Raises what `compile_it` raises, to all who waited for it."""
         sources = sources_digest(candidate)
         with self._lock:
             found = self._builds.get(sources)
+            waiting = self._building.get(sources)
+            if found is None and waiting is None:
+                mine: Future[BuildReport] = Future()
+                self._building[sources] = mine
+        if found is None and waiting is not None:
+            found = waiting.result()
         if found is None:
-            found = compile_it()
-            with self._lock:
-                self._builds[sources] = found
-                store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=found)])
+            try:
+                found = compile_it()
+                self._keep_build(sources, found)
+            except BaseException as error:
+                mine.set_exception(error)
+                raise
+            else:
+                mine.set_result(found)
+            finally:
+                with self._lock:
+                    del self._building[sources]
         return found.model_copy(update={"candidate_digest": candidate.digest})
+
+    def _keep_build(self, sources: str, report: BuildReport) -> None:
+        with self._lock:
+            self._builds[sources] = report
+            store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
 
     def _lines(self, name: str, kind: type[Line]) -> list[Line]:
         path = self._folder / name
