@@ -27,6 +27,8 @@ MOST_SETTINGS, MOST_STEPS = 6, 6
 #: kinds of kernels by how much their settings usually matter, most first.
 _ORDER = ("convolution", "gemm", "windows", "columns", "rows", "pointwise")
 _LETTERS = "abcdefgh"
+#: the system takes 128 KiB.
+_LONGEST_COMMAND = 100_000
 
 
 class Step(Record):
@@ -87,12 +89,16 @@ def laid_out(plans: tuple[Offer, ...]) -> dict[str, str]:
 
 
 def laying_out(plans: tuple[Offer, ...]) -> list[str]:
-    """Shell commands that put them there; each fits into one argument of a command line."""
-    commands = []
+    """Shell commands that put them there, as few as fit: a command is one argument of a command line."""
+    commands: list[str] = []
     for path, text in laid_out(plans).items():
         packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
         folder, name = shlex.quote(path.rpartition("/")[0]), shlex.quote(path)
-        commands.append(f"mkdir -p {folder} && echo {packed} | base64 -d | gunzip > {name}")
+        command = f"mkdir -p {folder} && echo {packed} | base64 -d | gunzip > {name}"
+        if commands and len(commands[-1]) + len(command) < _LONGEST_COMMAND:
+            commands[-1] += f" && {command}"
+        else:
+            commands.append(command)
     return commands
 
 
