@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from cuda_agent.bench.lane import Address
-from cuda_agent.bench.options import capacity_bytes, needed_bytes
+from cuda_agent.bench.options import open_bytes, open_capacity
 from cuda_agent.bench.player import Job, Player
 from cuda_agent.bench.suite import Problem
 from cuda_agent.core.bench import BenchResult
@@ -32,7 +32,7 @@ class Crew:
         self._device, self._job = device, job
         make = partial(Player, lane, device)
         self._players = [HelperProcess(make, name=f"player {number + 1}") for number in range(jobs)]
-        self._capacity = capacity_bytes(device)
+        self._capacity = open_capacity(device)
         self._in_use = 0
         self._room = threading.Condition()
         self._waiting: deque[Problem] = deque()
@@ -103,7 +103,7 @@ class Crew:
         """The next task, when there is memory for it. A large one isn't overtaken by small ones."""
         with self._room:
             while self._waiting:
-                need = needed_bytes(self._waiting[0], self._device)
+                need = open_bytes(self._waiting[0], self._device)
                 if self._in_use == 0 or self._in_use + need <= self._capacity:
                     self._in_use += need
                     return self._waiting.popleft()
@@ -112,7 +112,7 @@ class Crew:
 
     def _give_back(self, problem: Problem) -> None:
         with self._room:
-            self._in_use -= needed_bytes(problem, self._device)
+            self._in_use -= open_bytes(problem, self._device)
             self._room.notify_all()
 
     def _played(self, player: HelperProcess, problem: Problem, alone: bool) -> BenchResult | None:

@@ -52,12 +52,14 @@ class LaneSession:
         with self._lane.shared():
             self._session.admit()
             self._count()
+            self._rest()
 
     def graph(self) -> Graph:
         """Raises TaskError."""
         with self._lane.shared():
             graph = self._session.graph()
             self._count()
+            self._rest()
         return graph
 
     def built(self, candidate: Candidate) -> Built:
@@ -106,6 +108,7 @@ class LaneSession:
         with session.telling(session.progress), self._lane.shared():
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
             self._count()
+            session.rest()
         return case.evaluation()
 
     @contextmanager
@@ -115,6 +118,11 @@ class LaneSession:
         self._session.settle()
         with self._lane.alone():
             yield
+
+    def _rest(self) -> None:
+        """Others get the memory; not while a command in the agent's shell has something judged."""
+        with self._session.telling(self._session.progress):
+            self._session.rest()
 
     def _count(self) -> None:
         if not self._is_counted:

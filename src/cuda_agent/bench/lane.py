@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from cuda_agent.workspace.sockets import bound_socket, connected_socket
 #: while somebody waits to be alone, others may still join those who share for so long after the first of them began.
 JOIN_S = 6.0
 _SHARED, _LONG, _ALONE, _GRANTED = b"s", b"l", b"a", b"g"
+#: what is asked for, and the bytes that are needed.
+_ASKED = struct.Struct("<cQ")
 
 
 @dataclass
@@ -35,10 +38,11 @@ class Turns:
     wait to share, together; so the length of a phase is shared by many. Who shares for long (baselines that compile)
     keeps the phase open for others who need it shortly. Tickets are any numbers.
 
-    `seconds`: for how long the device was used alone, shared, and by nobody.
-    """
+    `room`: bytes that all who share may need together; who needs more shares with nobody. `seconds`: for how long the
+    device was used alone, shared, and by nobody."""
 
     join_s: float = JOIN_S
+    room: int | None = None
     seconds: dict[str, float] = field(default_factory=lambda: {"alone": 0.0, "shared": 0.0, "idle": 0.0})
 
     def __post_init__(self) -> None:
@@ -49,12 +53,14 @@ class Turns:
         self._want_shared: dict[int, bool] = {}
         #: those of the present phase that are still to be alone.
         self._batch: set[int] = set()
+        self._bytes: dict[int, int] = {}
         self._shared_since = 0.0
         self._since: float | None = None
 
-    def ask(self, ticket: int, *, alone: bool, long: bool = False, now: float) -> list[int]:
-        """Somebody wants the device; returns the tickets that have it from now on."""
+    def ask(self, ticket: int, *, alone: bool, long: bool = False, needed: int = 0, now: float) -> list[int]:
+        """Somebody wants the device, and `needed` bytes of it; returns the tickets that have it from now on."""
         self._account(now)
+        self._bytes[ticket] = needed
         if alone:
             self._want_alone[ticket] = None
         else:
@@ -75,6 +81,7 @@ class Turns:
         self._sharing.pop(ticket, None)
         self._want_shared.pop(ticket, None)
         self._want_alone.pop(ticket, None)
+        self._bytes.pop(ticket, None)
         self._batch.discard(ticket)
         if self._alone == ticket:
             self._alone = None
@@ -108,11 +115,17 @@ class Turns:
         del self._want_alone[self._alone]
         return [self._alone]
 
-    def _share(self, granted: list[int], now: float) -> list[int]:
-        if granted and not self._sharing:
+    def _share(self, wanting: list[int], now: float) -> list[int]:
+        """As many as there is room for, in their order, but at least one."""
+        granted: list[int] = []
+        if not self._sharing:
             self._shared_since = now
-        for ticket in granted:
+        for ticket in wanting:
+            used = sum(self._bytes[other] for other in self._sharing)
+            if self._sharing and self.room is not None and used + self._bytes[ticket] > self.room:
+                break
             self._sharing[ticket] = self._want_shared.pop(ticket)
+            granted.append(ticket)
         return granted
 
 
@@ -171,20 +184,20 @@ class LaneServer:
     def _hear(self, ticket: int) -> None:
         """A client's word, or its end; who says anything else is cut off."""
         client = self._clients[ticket]
-        how = {self.address.word + kind: kind for kind in (_SHARED, _LONG, _ALONE)}
         try:
             said = client.recv(64)
         except BlockingIOError:
             return
         except OSError:
             said = b""
-        now = time.monotonic()
-        if said in how and ticket not in self._heard:
+        now, word = time.monotonic(), self.address.word
+        known = len(said) == len(word) + _ASKED.size and said.startswith(word)
+        kind, needed = _ASKED.unpack(said[len(word) :]) if known else (b"", 0)
+        if known and ticket not in self._heard:
             self._heard.add(ticket)
-            kind = how[said]
-            self._tell(self.turns.ask(ticket, alone=kind == _ALONE, long=kind == _LONG, now=now))
+            self._tell(self.turns.ask(ticket, alone=kind == _ALONE, long=kind == _LONG, needed=needed, now=now))
             return
-        if how.get(said) == _LONG:
+        if kind == _LONG:
             self._tell(self.turns.lengthen(ticket, now))
             return
         self._heard.discard(ticket)
@@ -208,6 +221,8 @@ class Lane:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+        #: bytes of the device that what is done in a shared turn needs.
+        self.needed = 0
         self._known = threading.Condition()
         self._ticket: socket.socket | None = None
         self._asking = self._is_alone = False
@@ -246,7 +261,7 @@ class Lane:
             if self._ticket is not None:
                 if long:
                     with suppress(OSError):
-                        self._ticket.sendall(self._address.word + _LONG)
+                        self._ticket.sendall(self._asked(_LONG))
                 self._add(1)
                 return
             self._asking = True
@@ -277,11 +292,14 @@ class Lane:
         depth: int = getattr(self._mine, "depth", 0)
         return depth
 
+    def _asked(self, how: bytes) -> bytes:
+        return self._address.word + _ASKED.pack(how, self.needed)
+
     def _wait(self, how: bytes) -> socket.socket:
         ticket = connected_socket(self._address.path)
         if ticket is not None:
             try:
-                ticket.sendall(self._address.word + how)
+                ticket.sendall(self._asked(how))
                 if ticket.recv(1) == _GRANTED:
                     return ticket
             except OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -17,11 +16,15 @@ from cuda_agent.core.stack import read_stack
 TIMING_BUDGET_S = 3.0
 TIMING_STOP: TimingStop = "decided"
 _GIB = 1 << 30
-#: of the device, for every task that is open: contexts of its six processes.
-_CONTEXTS = 4 * _GIB
-#: inputs, weights and what `forward` makes of them lie in so many processes of a task, or as copies in the judge's.
-_COPIES = 6
-#: peak memory of an eager call, where nobody has measured it.
+#: of the device, for every task that is open: contexts of its processes.
+_CONTEXTS = 3 * _GIB
+#: of what an eager call holds: what stays while a task waits (weights, the pool of a captured graph), and what is there
+#: besides while it is admitted, prepared or verified (inputs, answers in float64, copies in several processes).
+_IDLE, _ACTIVE = 1.2, 4
+#: of the device's memory, for all open tasks while they wait, and for those who share the device; the rest, and what
+#: the others leave, is for the rings of inputs of the one that is timed.
+_OPEN_SHARE = _SHARED_SHARE = 0.45
+#: what an eager call holds, where nobody has said it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
@@ -66,20 +69,30 @@ def default_jobs(device: Device) -> int:
     return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
 
 
-def needed_bytes(problem: Problem, device: Device) -> int:
-    """Of the device's memory, for as long as the task is open."""
+def open_bytes(problem: Problem, device: Device) -> int:
+    """Of the device's memory, for as long as the task is open. On a CPU for everything."""
     peak = problem.peak_bytes or _USUAL_PEAK[device]
-    return _COPIES * peak + (_CONTEXTS if device is Device.CUDA else _HOST[device])
+    return int(_IDLE * peak) + _CONTEXTS if device is Device.CUDA else (1 + _ACTIVE) * peak + _HOST[device]
 
 
-def capacity_bytes(device: Device) -> int:
+def active_bytes(problem: Problem, device: Device) -> int:
+    """Besides, while it shares the device with others. On a CPU none."""
+    return _ACTIVE * (problem.peak_bytes or _USUAL_PEAK[device]) if device is Device.CUDA else 0
+
+
+def open_capacity(device: Device) -> int:
     """Of the device's memory, for all tasks that are open."""
-    gpus: Sequence[object] = read_stack().gpus
-    if device is Device.CPU or not gpus:
-        return host_bytes()
-    mib = read_stack().gpus[0].memory_mib or 16384
-    # What a timing's rings of inputs take, they take of what is left then.
-    return int(0.85 * (mib << 20))
+    return int(_OPEN_SHARE * _device_bytes()) if device is Device.CUDA else host_bytes()
+
+
+def shared_room(device: Device) -> int | None:
+    """Of the device's memory, for those who share it."""
+    return int(_SHARED_SHARE * _device_bytes()) if device is Device.CUDA else None
+
+
+def _device_bytes() -> int:
+    gpus = read_stack().gpus
+    return ((gpus[0].memory_mib if gpus else None) or 16384) << 20
 
 
 def host_bytes() -> int:

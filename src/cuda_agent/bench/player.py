@@ -54,6 +54,7 @@ class Job:
     command: tuple[str, ...] = ()
     key_file: Path | None = None
     limits: Roofline | None = None
+    active_bytes: int = 0
     alone: bool = False
 
 
@@ -78,6 +79,7 @@ class Player:
         UsageError."""
         self._wake()
         work: list[Work] = []
+        self._lane.needed = job.active_bytes
         judges = LaneJudges(self._lane, self._builder, work.append)
         begin = time.monotonic()
         try:

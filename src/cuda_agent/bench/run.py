@@ -17,9 +17,9 @@ from pathlib import Path
 from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.lane import LaneServer
+from cuda_agent.bench.lane import LaneServer, Turns
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs
+from cuda_agent.bench.options import BenchOptions, active_bytes, check, default_jobs, shared_room
 from cuda_agent.bench.player import SCARCE, Job
 from cuda_agent.bench.suite import Problem, select
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
@@ -86,7 +86,7 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            server = stack.enter_context(LaneServer(folder / "lane.sock"))
+            server = stack.enter_context(LaneServer(folder / "lane.sock", Turns(room=shared_room(device))))
             crew = Crew(device, jobs, server.address, self._job)
             stack.callback(crew.close)
             if self.manifest.limits is None:
@@ -118,6 +118,7 @@ class Bench:
             command=self.manifest.command,
             key_file=self.key_file,
             limits=self.manifest.limits,
+            active_bytes=active_bytes(problem, self.options.run.judge.device),
             alone=alone,
         )
 

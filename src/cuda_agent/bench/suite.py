@@ -5,7 +5,10 @@ so."""
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import re
+import tempfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from pathlib import Path
 from cuda_agent.core.bench import SuiteTask
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import Task
+from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.compose.run import CANDIDATES_FILE
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
@@ -92,8 +96,9 @@ def _read(place: str) -> list[Problem]:
         return [_composed(task, by_key.get(task.task.key)) for task in tasks]
     if path.suffix == ".parquet" and all(name in read_parquet(path).column_names for name in PUBLISHED):
         peaks = _peaks(path)
-        return [replace(_composed(task, None), peak_bytes=peaks.get(task.task.name)) for task in read_published(path)]
-    if path.suffix == ".jsonl":
+        problems = [_composed(task, None) for task in read_published(path)]
+        return [replace(p, peak_bytes=peaks.get(p.task.name, p.peak_bytes)) for p in problems]
+    if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)
     return [_source(source) for source in read_sources(path) if not Path(source.name).name.startswith("_")]
 
@@ -106,6 +111,14 @@ def _hub(name: str) -> list[Problem]:
 
 def _lines(path: Path) -> list[Problem]:
     """Composed tasks, or tasks alone."""
+    if path.suffix == ".gz":
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / path.stem
+            try:
+                plain.write_bytes(gzip.decompress(path.read_bytes()))
+            except (OSError, EOFError, zlib.error) as error:
+                raise StoreError(f"Can't read {path}: {error}", "Check that it is a whole gzip file") from None
+            return _lines(plain)
     try:
         return [_composed(task, None) for task in read_lines(path, DatasetTask)]
     except StoreError as error:
@@ -124,8 +137,13 @@ def _peaks(path: Path) -> dict[str, int]:
 
 
 def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
-    problem = problem_of(composed.task, operators=composed.ops)
-    return replace(problem, peak_bytes=measured.peak_memory_bytes if measured is not None else None)
+    """Level 1: one operator; 2: several; 3: a module of transformers. What it holds is measured, else counted."""
+    kind = kind_of(composed)
+    level = {0: "3", 1: "1"}.get(kind, "2")
+    problem = problem_of(composed.task, level=level, operators=composed.ops)
+    peak = measured.peak_memory_bytes if measured is not None else None
+    counted = composed.cost.held_bytes if composed.cost is not None else None
+    return replace(problem, peak_bytes=peak or counted or None)
 
 
 def _source(source: Source, origin: str = "file") -> Problem:

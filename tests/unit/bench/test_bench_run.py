@@ -12,7 +12,7 @@ from cuda_agent.bench import crew as crews
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import RESULTS_FILE, BenchDirectory, read_results
 from cuda_agent.bench.lane import Address
-from cuda_agent.bench.options import BenchOptions, needed_bytes
+from cuda_agent.bench.options import BenchOptions, open_bytes
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.run import begin, go_on, is_doubtful
@@ -88,8 +88,8 @@ def test_what_neighbours_may_have_spoilt() -> None:
 
 def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = problem("small"), Problem(problem("large").entry, problem("large").task, peak_bytes=1 << 40)
-    room = needed_bytes(small, Device.CPU) * 2
-    monkeypatch.setattr(crews, "capacity_bytes", lambda device: room)
+    room = open_bytes(small, Device.CPU) * 2
+    monkeypatch.setattr(crews, "open_capacity", lambda device: room)
 
     def job(problem: Problem, alone: bool) -> Job:
         raise AssertionError

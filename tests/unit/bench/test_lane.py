@@ -53,6 +53,16 @@ def test_who_shares_for_long_keeps_the_phase_open_for_short_turns() -> None:
     assert turns.leave(5, 8) == [2]
 
 
+def test_who_shares_needs_room() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, alone=False, needed=6, now=0) == [1]
+    assert turns.ask(2, alone=False, needed=6, now=0) == []
+    assert turns.ask(3, alone=False, needed=4, now=0) == [], "no overtaking"
+    assert turns.leave(1, 1) == [2, 3]
+    assert turns.ask(4, alone=False, needed=100, now=2) == turns.leave(2, 3) == []
+    assert turns.leave(3, 4) == [4], "with nobody else, however much it needs"
+
+
 def test_who_dies_waiting_is_forgotten() -> None:
     turns = Turns()
     turns.ask(1, alone=True, now=0)

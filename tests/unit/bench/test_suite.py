@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow
@@ -77,7 +78,7 @@ def test_a_published_data_set(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "train.parquet"):
         problems = read_suite([str(place)])
         found = [(p.entry.id, p.entry.origin, p.entry.operators, p.peak_bytes) for p in problems]
-        assert found == [("one", "torch#1", ("relu",), 5), ("two", "torch#1", ("gelu",), None)]
+        assert found == [("level1-one", "torch#1", ("relu",), 5), ("level1-two", "torch#1", ("gelu",), None)]
 
 
 def test_an_evaluation_set_with_levels(tmp_path: Path) -> None:
@@ -88,12 +89,14 @@ def test_an_evaluation_set_with_levels(tmp_path: Path) -> None:
 
 
 def test_lines(tmp_path: Path) -> None:
-    task = Task(name="t", source=SOURCE)
+    task = Task(name="t", source=SOURCE, origin="torch#2")
     (tmp_path / "composed.jsonl").write_text(
         DatasetTask(task=task, ops=("relu",), composer="x", number=0).model_dump_json() + "\n"
     )
     (tmp_path / "tasks.jsonl").write_text(task.model_dump_json() + "\n")
-    assert ids(tmp_path / "composed.jsonl") == ids(tmp_path / "tasks.jsonl") == ["t"]
+    (tmp_path / "composed.jsonl.gz").write_bytes(gzip.compress((tmp_path / "composed.jsonl").read_bytes()))
+    assert ids(tmp_path / "tasks.jsonl") == ["t"]
+    assert ids(tmp_path / "composed.jsonl") == ids(tmp_path / "composed.jsonl.gz") == ["level2-t"]
 
 
 def test_an_id_is_a_folders_name() -> None:
