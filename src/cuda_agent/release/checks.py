@@ -110,17 +110,19 @@ def _noted(result: GateResult, note: str) -> GateResult:
 def shapes(required: bool, outcomes: Mapping[int, Evaluation | str]) -> GateResult:
     """`outcomes`: batch size -> what the judge said, or why the reference doesn't take it."""
     right, refused, left_out = [], [], []
+    why = ""
     for size, found in outcomes.items():
         if isinstance(found, str):
             left_out.append(f"{size} ({found})")
         elif found.verify is not None and found.verify.passed and not found.violations:
             right.append(str(size))
         elif found.verdict is Verdict.RAISED and not required:
-            refused.append(f"{size} ({found.reason[:120]})")
+            refused.append(str(size))
+            why = why or found.reason[:160]
         else:
             return failed("shapes", f"a batch of {size}: {found.verdict.value}: {found.reason}", batch=size)
     said = [f"right at a batch of {', '.join(right)}"] if right else []
-    said += [f"refused at {', '.join(refused)}"] if refused else []
+    said += [f"refused at a batch of {', '.join(refused)} ({why})"] if refused else []
     said += [f"the reference doesn't take {', '.join(left_out)}"] if left_out else []
     if not right and not refused:
         return not_applicable("shapes", "; ".join(said) or "no batch dimension")

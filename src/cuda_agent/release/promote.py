@@ -294,7 +294,8 @@ class Examination:
                 found = self.evaluations[f"batch-{size}"] = session.verify(self._candidate)
         except TaskError as error:
             return error.cause
-        self._remember(found, size)
+        if found.verdict is not Verdict.RAISED or self._gate.verification.shapes == "required":
+            self._remember(found, size)
         return found
 
     def _sanitize(self) -> GateResult:
