@@ -55,6 +55,8 @@ def test_packages_and_operators_in_a_fresh_environment(tmp_path: Path) -> None:
     done = _run(python, "-m", "pytest", *options, inside, *own, **cache)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert len(list((tmp_path / "extensions").glob("kernels_*/*.so"))) == 1, "one library for the same kernels"
+    again = _run(python, "-m", "llama_norm_ops.build", **cache, CXX="/no/compiler")
+    assert again.returncode == 0 and "kernels_" in again.stdout, "what is complete is only loaded"
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
