@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation
@@ -17,7 +19,7 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.tasks import store
 
 Line = TypeVar("Line", bound=StoredRecord)
-_EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
+_EVALUATIONS, _BUILDS, _LOCK = "evaluations.jsonl", "builds.jsonl", "lock"
 
 
 class Known(StoredRecord):
@@ -123,10 +125,8 @@ class Memo:
             return
         with self._lock:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
-            store.append(
-                self._folder / _EVALUATIONS,
-                [Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))],
-            )
+            line = Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))
+            self._append(_EVALUATIONS, line)
 
     def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
         """Raises what `compile_it` raises, to all who waited for it."""
@@ -156,7 +156,17 @@ class Memo:
     def _keep_build(self, sources: str, report: BuildReport) -> None:
         with self._lock:
             self._builds[sources] = report
-            store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
+            self._append(_BUILDS, KnownBuild(sources=sources, stack=self._stack, report=report))
+
+    def _append(self, name: str, line: StoredRecord) -> None:
+        """Several processes may write: what one has half-written the next would take for a kill's."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / _LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                store.append(self._folder / name, [line])
+        except OSError as error:
+            raise StoreError(f"Can't write {self._folder}: {error.strerror}", "Free some space") from None
 
     def _lines(self, name: str, kind: type[Line]) -> list[Line]:
         path = self._folder / name

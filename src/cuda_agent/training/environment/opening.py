@@ -78,13 +78,15 @@ def open_judges(
     folder: Path,
     progress: Callable[[str], None] = lambda text: None,
     make_pool: Callable[[JudgeOptions], Pool] | None = None,
+    plans: bool = True,
 ) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
-    """The judges and the tasks that have plans, by split; the others are named once as progress."""
+    """The judges and the tasks by split; where `plans` are needed, those that have some, and the others are named once
+    as progress."""
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
     with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions, make_pool=make_pool) as judges:
-        known, reasons = usable(judges, [*train, *held])
+        known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
         for name, reason in reasons.items():
             progress(f"{name} is left out: {reason}")
         keys = {task.key for task in known}
@@ -111,11 +113,8 @@ def open_environment(
     settings, dialogue = load_dialogue(checkpoint)
     if single_turn:
         settings = single(settings)
-    with open_judges(options, device=device, folder=folder, progress=progress, make_pool=make_pool) as (
-        judges,
-        train,
-        held,
-    ):
+    wanted = {"device": device, "folder": folder, "progress": progress, "make_pool": make_pool}
+    with open_judges(options, **wanted, plans=dialogue.offers_plans) as (judges, train, held):  # type: ignore[arg-type]
         yield Opened(ToolEnvironment(judges, dialogue, settings, options.play, progress=progress), train, held)
 
 
