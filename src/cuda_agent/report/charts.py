@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cuda_agent.core.bench import Against
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.report.rows import BASELINES, Row
-from cuda_agent.report.scales import Scale, Tick
+from cuda_agent.report.scales import Scale, Tick, short
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import geometric_mean, times
 
@@ -216,7 +216,7 @@ def _peaks(limits: Roofline | None) -> list[tuple[str, float]]:
     if limits is None:
         return []
     known = (("16 bit", limits.half_tflops), ("TF32", limits.tf32_tflops), ("float32", limits.fp32_tflops))
-    return [(f"{name} products, {peak:,.0f} Tflop/s", peak) for name, peak in known if peak]
+    return [(f"{name} products, {short(peak)} Tflop/s", peak) for name, peak in known if peak]
 
 
 def _ceilings(limits: Roofline | None, peaks: list[tuple[str, float]], x: Scale, y: Scale) -> tuple[Line, ...]:
@@ -226,7 +226,7 @@ def _ceilings(limits: Roofline | None, peaks: list[tuple[str, float]], x: Scale,
     top = max([peak for _, peak in peaks], default=y.high)
     begin, end = max(x.low, y.low / slope), min(x.high, top / slope)
     diagonal = f"M{x.at(begin):g} {y.at(begin * slope):g}L{x.at(end):g} {y.at(end * slope):g}"
-    name = f"memory, {limits.bandwidth_gb_s:,.0f} GB/s"
+    name = f"memory, {short(limits.bandwidth_gb_s)} GB/s"
     lines = [Line(name, diagonal, (x.at(begin) + 8, y.at(begin * slope) - 8), "memory")]
     for label, peak in peaks:
         left = x.at(max(x.low, peak / slope))

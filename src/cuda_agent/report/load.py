@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from cuda_agent.agent.best import BestRecord
@@ -108,7 +108,7 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     return Recorded(
         "bench",
         path,
-        f"{manifest.policy} on {manifest.suite}",
+        f"{manifest.policy} on {PurePath(manifest.suite).name or manifest.suite}",
         rows=tuple(rows),
         policy=manifest.policy,
         suite=manifest.suite,

@@ -273,8 +273,8 @@
   paint();
   wire(list);
   showWords();
-  // A run of one task opens with it.
-  if (rows.length === 1 && !location.hash) history.replaceState(null, "", `#task=${encodeURIComponent(rows[0].dataset.id)}`);
+  // One run opens with its task.
+  if (document.body.dataset.kind === "optimize" && !location.hash) history.replaceState(null, "", `#task=${encodeURIComponent(rows[0].dataset.id)}`);
   route();
   document.documentElement.dataset.ready = "yes";
 })();
