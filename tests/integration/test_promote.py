@@ -73,7 +73,7 @@ def test_another_stack_and_another_shape_each_fail_their_own_gate(
     monkeypatch.setattr(Examination, "_cache", lambda self, name: cache_dir() / "build")
     here = read_lock()
     here.model_copy(update={"software": {**here.software, "torch": "1.0"}}).save(tmp_path / "stack.lock")
-    asked = VerificationGate(trials=1, batch_sizes=(600, 3))
+    asked = VerificationGate(trials=1, batch_sizes=(600,))
     subject = load_subject(workspace(tmp_path / "fixed", candidate(FIXED_ROWS)))
     promotion, evaluations = promote(
         subject, gate(lock=tmp_path / "stack.lock", verification=asked), {}, tmp_path / "kept", lambda *said: None
@@ -85,8 +85,8 @@ def test_another_stack_and_another_shape_each_fail_their_own_gate(
     assert found["shapes"].reason.startswith("a batch of 600: incorrect")
     assert {found[name].status for name in ("rebuild", "guard", "verification", "precision", "scales")} == {"passed"}
     assert found["speed"].status == "skipped"
-    assert {one.batch for one in read_failures(tmp_path / "kept", TASK.key)} == {600, 3}
-    assert set(evaluations) == {"process-1", "batch-600", "batch-3"}
+    assert {one.batch for one in read_failures(tmp_path / "kept", TASK.key)} == {600}
+    assert set(evaluations) == {"process-1", "batch-600"}
 
 
 @pytest.fixture(scope="module")
