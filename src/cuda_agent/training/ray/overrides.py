@@ -127,7 +127,8 @@ def _trainer(options: TrainingOptions, stage: PpoOptions, directory: str) -> lis
         f"trainer.nnodes={ray.nodes}",
         f"trainer.total_training_steps={stage.steps}",
         "trainer.total_epochs=1",
-        f"trainer.critic_warmup={stage.critic_only_steps}",
+        # verl trains the actor from the step of this number on.
+        f"trainer.critic_warmup={stage.critic_only_steps + 1}",
         f"trainer.save_freq={stage.save_every}",
         "trainer.max_actor_ckpt_to_keep=2",
         "trainer.max_critic_ckpt_to_keep=2",
