@@ -150,19 +150,21 @@ def compare_training(
 ) -> Comparison:
     """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
     from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
+    runs = {name: _times(path) for name, path in players.items()}
     with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
-        runs: dict[str, dict[str, list[list[float | None]]]] = {}
-        for name, path in players.items():
-            episodes = read_episodes(path)
-            if not episodes:
-                raise UsageError(f"{path} holds no episodes", "Train with evaluate: true first")
-            by_task: dict[str, dict[int, list[float | None]]] = {}
-            for episode in episodes:
-                seeds = by_task.setdefault(episode.task_key, {})
-                seeds.setdefault(episode.seed // SEED_STEP, []).extend(us for us, _ in episode.judged)
-            runs[name] = {key: list(seeds.values()) for key, seeds in by_task.items()}
     over_base = over_first(training, STAGES)
     found = compare(tables, runs, budget=budget).model_copy(update={"over_base": over_base})
     found.write(training)
     return found
+
+
+def _times(path: Path) -> dict[str, list[list[float | None]]]:
+    """Task key -> for each seed the times of its evaluations in order. Raises UsageError."""
+    by_task: dict[str, dict[int, list[float | None]]] = {}
+    for episode in read_episodes(path):
+        seeds = by_task.setdefault(episode.task_key, {})
+        seeds.setdefault(episode.seed // SEED_STEP, []).extend(us for us, _ in episode.judged)
+    if not by_task:
+        raise UsageError(f"{path} holds no episodes", "Train with evaluate: true first")
+    return {key: list(seeds.values()) for key, seeds in by_task.items()}
