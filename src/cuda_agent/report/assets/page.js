@@ -144,7 +144,8 @@
       row.hidden = !keep;
       count += keep;
     }
-    byId("f-count").textContent = count === rows.length ? `${count} tasks` : `${count} of ${rows.length} tasks`;
+    const whole = `${rows.length} task${rows.length === 1 ? "" : "s"}`;
+    byId("f-count").textContent = count === rows.length ? whole : `${count} of ${whole}`;
   }
 
   if (table) {
