@@ -69,7 +69,9 @@ def make_venv(venv: Path, over: Path) -> None:
     if subprocess.run([*command, "--no-deps", "--no-compile", *requirements(marked=False)], check=False).returncode:
         raise SetupError("pip could not install the packages of the training. Check the network or the registry")
     script = venv / "bin/cuda-agent"
-    script.write_text(f"#!{venv.resolve() / 'bin/python'}\nfrom cuda_agent.cli.main import main\n\nmain()\n")
+    # Processes that are begun with the file's own name (multiprocessing) must not run the command again.
+    body = "from cuda_agent.cli.main import main\n\nif __name__ == '__main__':\n    main()\n"
+    script.write_text(f"#!{venv.resolve() / 'bin/python'}\n{body}")
     script.chmod(0o755)
 
 
