@@ -57,10 +57,10 @@ $(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/
 train-env: $(TRAIN)/.installed
 
 train: $(TRAIN)/.installed
-	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training --ignore tests/training/ray
+	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training --ignore tests/training/on_ray
 
 train-ray: $(TRAIN)/.installed
-	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training/ray
+	$(TRAIN)/bin/python -m pytest --durations=10 -p no:xdist tests/training/on_ray
 
 gpu: $(VENV)/.installed-dev
 	@if ! nvidia-smi -L >/dev/null 2>&1; then echo "no GPU: tests/gpu is left out"; exit 0; fi; set -ex; \
