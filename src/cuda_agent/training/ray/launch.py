@@ -60,6 +60,7 @@ def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResu
     done = saved_step(stage)
     if done < options.steps:
         _lay_out(stage, options, single_turn)
+        _drop_episodes(stage, after=done)
         _watch(stage, options, done)
     return _take_over(stage, options)
 
@@ -68,6 +69,15 @@ def saved_step(stage: Stage) -> int:
     """The last step that verl has saved; 0: none."""
     tracker = stage.directory / CHECKPOINTS / _TRACKER
     return int(tracker.read_text()) if tracker.exists() else 0
+
+
+def _drop_episodes(stage: Stage, *, after: int) -> None:
+    """Those of steps that are played again: a killed run may have left some."""
+    for path in (stage.directory / "episodes").glob("*.jsonl"):
+        found = list(read_episodes(path))
+        kept = [one for one in found if one.policy_version <= after]
+        if len(kept) < len(found):
+            write_durably(path, "".join(f"{one.model_dump_json()}\n" for one in kept))
 
 
 def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
