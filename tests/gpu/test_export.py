@@ -38,7 +38,7 @@ def get_init_inputs():
     return [2048, 1e-6]
 """
 INSIDE = """
-import importlib, sys
+import copy, importlib, sys
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -49,12 +49,20 @@ model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=12
 model = model.to("cuda", torch.bfloat16).eval()
 ids = torch.randint(0, 128, (4, 2048), device="cuda")
 calls, run = [], kernels.run
+
+
+def close(answer):
+    # Compiled or not, a bfloat16 model rounds elsewhere than eager: no farther from the exact answer than that.
+    mine, eager = (answer.float() - exact).norm(), (expected.float() - exact).norm()
+    assert mine <= 1.2 * eager, (mine, eager)
+
+
 kernels.run = lambda *a: calls.append(1) or run(*a)
 with torch.no_grad():
-    expected = model(ids).logits
+    expected, exact = model(ids).logits, copy.deepcopy(model).float()(ids).logits
     assert len(package.patch(model).replaced) == 3
     calls.clear()
-    torch.testing.assert_close(model(ids).logits, expected, atol=2e-2, rtol=2e-2)
+    close(model(ids).logits)
     assert len(calls) == 3, calls
 model(ids).logits.sum().backward()
 assert len(calls) == 3 and model.model.norm.weight.grad is not None
@@ -63,7 +71,7 @@ side.wait_stream(torch.cuda.current_stream())
 with torch.no_grad(), torch.cuda.stream(side):
     answer = model(ids).logits
 side.synchronize()
-torch.testing.assert_close(answer, expected, atol=2e-2, rtol=2e-2)
+close(answer)
 if hasattr(package, "forward"):
     for mode in (None, "reduce-overhead"):
         torch._dynamo.reset()
@@ -71,7 +79,7 @@ if hasattr(package, "forward"):
         with torch.no_grad():
             for _ in range(3):
                 answer = compiled(ids).logits.clone()
-        torch.testing.assert_close(answer, expected, atol=2e-2, rtol=2e-2)
+        close(answer)
     norm, x = model.model.norm, torch.randn(4, 2048, 2048, device="cuda", dtype=torch.bfloat16)
     torch.library.opcheck(package.forward, ([x], [norm.weight.detach()]))
     with torch.no_grad():

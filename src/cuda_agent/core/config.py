@@ -54,8 +54,8 @@ class JudgeOptions(Configuration):
     trials: int = Field(default=5, ge=1)
     #: time that timing rounds may take; repetitions end earlier when the ratio's interval is within ±1 %.
     timing_budget_s: float = Field(default=10.0, gt=0)
-    #: `settled`: rounds until every needed ratio is known to ±1 %. `decided`, for a search's turns: a ratio is also
-    #: enough when its interval is within ±5 % and plainly on one side of the milestone's 1/0.95.
+    #: `settled`: rounds until every needed ratio is known to ±1 %. `decided`, for a search's turns: until each is
+    #: plainly on one side of the milestone's 1/0.95, and known to ±5 % or a part of its distance to that.
     timing_stop: TimingStop = "settled"
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)

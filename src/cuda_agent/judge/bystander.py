@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from cuda_agent.workspace.process import descendants
 
-#: share of one core, over all bursts of others, above which it isn't idle.
+#: share of one core, over all the time that isn't its own, above which it isn't idle.
 SHARE = 0.1
 LEAST_SECONDS = 0.02
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Bystander:
-    """The candidate's processes, looked at around the bursts of others. `pid`: the worker's, as the judge sees it."""
+    """The candidate's processes, looked at before and after each of its own bursts. `pid`: its worker's, as the judge
+    sees it."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._took_ns = self._passed_ns = 0
+        self._left: tuple[int, int] | None = None
+
+    def leave(self) -> None:
+        """It has nothing to do from here on."""
+        self._left = self._processor_ns(), time.perf_counter_ns()
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """While the candidate has nothing to do."""
-        before, begin = self._processor_ns(), time.perf_counter_ns()
+    def busy(self) -> Iterator[None]:
+        """While it runs what it was asked to; what it did since it was left counts."""
+        if self._left is not None:
+            self._took_ns += max(0, self._processor_ns() - self._left[0])
+            self._passed_ns += time.perf_counter_ns() - self._left[1]
         try:
             yield
         finally:
-            self._took_ns += max(0, self._processor_ns() - before)
-            self._passed_ns += time.perf_counter_ns() - begin
+            self.leave()
 
     def verdict(self) -> str | None:
         """What it did, None when it was idle or the system doesn't say."""
@@ -41,11 +49,21 @@ class Bystander:
         )
 
     def _processor_ns(self) -> int:
-        """Of all threads of all its processes that are there now."""
-        total = 0
-        for pid in (self._pid, *descendants(self._pid)):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                for thread in Path(f"/proc/{pid}/task").iterdir():
-                    with contextlib.suppress(OSError, ValueError, IndexError):
-                        total += int((thread / "schedstat").read_text().split()[0])
-        return total
+        """Of all its processes that are there now, and of their children that ended."""
+        return sum(processor_ns(pid) for pid in (self._pid, *descendants(self._pid)))
+
+
+def processor_ns(pid: int) -> int:
+    """Processor time of all threads that a process ever had (by its clock, to the nanosecond where the system lets us
+    read it), and of its children that it waited for (in ticks); 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            user, system, *waited_for = map(int, stream.read().rpartition(")")[2].split()[11:15])
+    except (OSError, ValueError):
+        return 0
+    try:
+        # The clock of a process, as clock_getcpuclockid(3) makes it.
+        own = time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError:
+        own = (user + system) * _TICK_NS
+    return own + sum(waited_for) * _TICK_NS

@@ -59,6 +59,8 @@ DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
 MOODY = 4.0
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
 SHORT_BURST = 0.3
+#: rounds of a search's turn: what isn't plain by then lies near the milestone, and its interval says so.
+COARSE_ROUNDS = 60
 #: share of the budget after which that is enough, where ±1 % can't be had.
 ENOUGH_SHARE = 0.6
 #: how often a program that has nothing new to say is still timed.
@@ -138,7 +140,7 @@ class Rounds:
         calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
         left = self._left_s() * PLANNED_SHARE
         affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
-        share = SHORT_BURST if self.options.timing_stop == "decided" else 1.0
+        share = SHORT_BURST if self._coarse else 1.0
         self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0, share), affordable))
         self._draw(self._active)
         for name in names * DECOY_BURSTS[device]:
@@ -182,6 +184,7 @@ class Rounds:
     def run(self) -> None:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
+        self.bystander.leave()
         while self.wrong_output is None and not self._is_done():
             self._draw(self._active)
             self._core = self._cores.pick() if self._cores is not None else None
@@ -205,17 +208,23 @@ class Rounds:
             return count > 0
         if count < LEAST_ROUNDS:
             return False
-        early = self.options.timing_stop == "decided" or left < (1.0 - ENOUGH_SHARE) * self.options.timing_budget_s
+        early = self._coarse or left < (1.0 - ENOUGH_SHARE) * self.options.timing_budget_s
         known = self._decided if early else self._settled
-        return left <= 0 or known.issuperset(self.needed())
+        return left <= 0 or (self._coarse and count >= COARSE_ROUNDS) or known.issuperset(self.needed())
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether it is enough to know on which side of the milestone each ratio lies."""
+        return self.options.timing_stop == "decided"
 
     def _settle(self, latest: Round) -> None:
         """Each ratio is looked at when it has a new sample, and only at its own checkpoints."""
         for name in self.needed():
-            if name in latest.bursts and timing.is_settled(self._ratios(name), decided=True):
+            values = self._ratios(name) if name in latest.bursts else []
+            if timing.is_settled(values):
+                self._settled.add(name)
+            if name in self._settled or timing.is_decided(values, coarse=self._coarse):
                 self._decided.add(name)
-                if timing.is_settled(self._ratios(name)):
-                    self._settled.add(name)
 
     def _ratios(self, name: str) -> list[float]:
         return timing.paired_ratios(self.rounds, name, CANDIDATE)
@@ -228,7 +237,7 @@ class Rounds:
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in names:
-            with contextlib.nullcontext() if name == CANDIDATE else self.bystander.watched():
+            with self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext():
                 burst, samples[name] = self._burst(name)
             if burst is None:
                 return None
@@ -387,6 +396,10 @@ class Rounds:
             pass
         elif self._decided.issuperset(self.needed()):
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
+        elif self._coarse and len(self.rounds) >= COARSE_ROUNDS:
+            said.append(
+                f"{COARSE_ROUNDS} rounds don't tell on which side of 1/0.95 each ratio lies; a turn ends here"
+            )
         else:
             said.append("the time budget ended before every ratio was known to ±1 %")
         moods = {name: intervals.dependence(self._ratios(name)) for name in self.needed()}

@@ -33,6 +33,9 @@ CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
 DECIDED_WIDTH = 0.05
 DECIDED_CONFIDENCE = 0.995
 MILESTONE_RATIO = 1.0 / 0.95
+#: in a search's turns a ratio may be as uncertain as this part of its distance (logarithm) to the milestone: ±5 % up to
+#: 1.5x, ±10 % at 2x, ±19 % at 3.7x. Launch-bound programs would need a hundred rounds for ±5 %.
+COARSE_SHARE = 0.15
 
 #: standard deviation of a program's time per call from one process to the next, µs: where its memory lies decides how
 #: often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of an operator of 17 µs.
@@ -344,10 +347,21 @@ def _over_processes(
     return value * max(low, LEAST_SHARE), value * high
 
 
-def is_settled(values: Sequence[float], *, decided: bool = False) -> bool:
-    """Whether these paired ratios are enough, asked only at checkpoints: their interval is within ±1 % or, with
-    `decided`, within ±5 % and plainly on one side of the ratio that a milestone needs."""
-    return len(values) in CHECKPOINTS and (is_narrow(values) or (decided and is_decided(values)))
+def is_settled(values: Sequence[float]) -> bool:
+    """Whether these paired ratios are enough, asked only at checkpoints: their interval is within ±1 %."""
+    return len(values) in CHECKPOINTS and is_narrow(values)
+
+
+def is_decided(values: Sequence[float], *, coarse: bool = False) -> bool:
+    """Whether more rounds would change neither the milestone nor, by more than ±5 %, the ratio; `coarse`: nor, by more
+    than a part of its distance to the milestone. Asked only at checkpoints."""
+    if len(values) not in CHECKPOINTS:
+        return False
+    distance = abs(math.log(median(values) / MILESTONE_RATIO))
+    if not is_narrow(values, max(DECIDED_WIDTH, COARSE_SHARE * distance if coarse else 0.0)):
+        return False
+    low, high = interval(values, DECIDED_CONFIDENCE)
+    return low > MILESTONE_RATIO or high < MILESTONE_RATIO
 
 
 def is_narrow(values: Sequence[float], width: float = RELATIVE_WIDTH) -> bool:
@@ -356,11 +370,3 @@ def is_narrow(values: Sequence[float], width: float = RELATIVE_WIDTH) -> bool:
         return False
     low, high = interval(values)
     return (high - low) / 2 <= width * median(values)
-
-
-def is_decided(values: Sequence[float]) -> bool:
-    """Whether more rounds would change neither the milestone nor, by more than ±5 %, the ratio."""
-    if not is_narrow(values, DECIDED_WIDTH):
-        return False
-    low, high = interval(values, DECIDED_CONFIDENCE)
-    return low > MILESTONE_RATIO or high < MILESTONE_RATIO

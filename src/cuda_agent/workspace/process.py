@@ -34,8 +34,8 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += [int(word) for word in (task / "children").read_text().split()]
+            with contextlib.suppress(OSError), open(f"{task}/children") as stream:
+                found += map(int, stream.read().split())
     return found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -72,17 +73,23 @@ def moods(rng: random.Random, rho: float, skew: float, sd: float) -> Iterator[fl
         yield 1.0 + sd * (state if not skew else (math.exp(skew * state) - 1.0) / skew)
 
 
-@pytest.mark.parametrize("decided", [False, True], ids=["settled", "decided"])
-@pytest.mark.parametrize("truth", [1.0, 1.06, 1.3])
+@pytest.mark.parametrize(
+    "enough",
+    [timing.is_settled, timing.is_decided, functools.partial(timing.is_decided, coarse=True)],
+    ids=["settled", "decided", "coarse"],
+)
+@pytest.mark.parametrize("truth", [1.0, 1.06, 1.3, 3.0])
 @pytest.mark.parametrize(
     ("rho", "skew", "least"), [(0.0, 0.0, 0.93), (0.0, 0.8, 0.93), (0.3, 0.0, 0.88), (0.5, 0.6, 0.85)]
 )
-def test_coverage_survives_the_stop_rule(rho: float, skew: float, least: float, truth: float, decided: bool) -> None:
+def test_coverage_survives_the_stop_rule(
+    rho: float, skew: float, least: float, truth: float, enough: Callable[[list[float]], bool]
+) -> None:
     """Noise with a memory, lopsided noise, and looking again and again: the printed interval still holds the truth."""
     rng, covered, runs = random.Random(7), 0, 250
     for _ in range(runs):
         noise, values = moods(rng, rho, skew, rng.choice((0.01, 0.03))), []
-        while len(values) < 130 and not timing.is_settled(values, decided=decided):
+        while len(values) < 130 and not (values and enough(values)):
             values.append(truth * next(noise))
         low, high = interval(values)
         covered += low <= truth <= high
@@ -113,7 +120,16 @@ def test_a_decision_needs_the_milestone_to_be_clear() -> None:
     noise = [1 + rng.uniform(-0.04, 0.04) for _ in range(19)]
     for truth, clear in ((2.0, True), (0.9, True), (1 / (1 - MARGIN), False)):
         values = [truth * value for value in noise]
-        assert not timing.is_settled(values) and timing.is_settled(values, decided=True) is clear
+        assert not timing.is_settled(values) and timing.is_decided(values) is clear
+
+
+def test_a_search_s_turn_is_as_uncertain_as_its_distance_to_the_milestone() -> None:
+    """±10 % at 3x is enough for a turn, not for a verdict; near the milestone nothing is gained."""
+    rng = random.Random(4)
+    noise = [1 + rng.uniform(-0.2, 0.2) for _ in range(28)]
+    for truth, coarse in ((3.0, True), (1.2, False), (0.3, True)):
+        values = [truth * value for value in noise]
+        assert not timing.is_decided(values) and timing.is_decided(values, coarse=True) is coarse
 
 
 def test_record_of_an_honest_program() -> None:
