@@ -23,6 +23,7 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.buffers import Arena, synchronize
 from cuda_agent.judge.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
+from cuda_agent.judge.cores import near_gpu
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
@@ -34,8 +35,9 @@ _DEATH_TIMEOUT_S = 5.0
 _DISK_MIB = 512
 _PACKAGES = Path(__file__).resolve().parents[2]
 
-#: Idle threads of one worker must not spin on the cores on which another one is timed.
-_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+#: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
+#: one process' attribute look-ups slower than another's, for as long as it lives.
+_STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED": "0"}
 
 _VERDICTS = {
     "load": Verdict.LOAD_FAILED,
@@ -120,7 +122,7 @@ class Worker:
                 # The folder that our package is found in: an import lists it.
                 readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_THREADS | compiled | paths,
+                environment=_STEADY | compiled | paths,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
@@ -153,8 +155,11 @@ class Worker:
             return
         self.imported()
         self._ready = True
+        # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
+        near = near_gpu() if self.settings.device is Device.CUDA else None
+        params = {"device": self.settings.device.value, "cores": sorted(near or ())}
         with self._starting():
-            self._channel.request("start", {"device": self.settings.device.value}, timeout_s=START_TIMEOUT_S)
+            self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:

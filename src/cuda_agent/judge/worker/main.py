@@ -7,6 +7,7 @@ operations: name -> function of the request's parameters, returning what JSON ca
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -54,8 +55,10 @@ class Context:
         return [memory.tensor(Slot.from_wire(wire)) for wire in layout]
 
     def start(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Chooses the device and wakes it up."""
+        """Chooses the device and wakes it up, on the given cores if the system allows them; none given: anywhere."""
         self.device = Device(params["device"])
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, set(params.get("cores", ())) & os.sched_getaffinity(0))
         if self.device is Device.CUDA:
             import torch
 

@@ -57,7 +57,7 @@ class TimedPrograms:
         self._slots: list[Slot] = []
         self._outputs: list[Outputs] = []
         self._null: Program | None = None
-        self._cores = os.sched_getaffinity(0)
+        self._cores: set[int] = set()
 
     def operations(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
         """Operations by name, for the role's `create`."""
@@ -82,6 +82,7 @@ class TimedPrograms:
     def ring(self, params: dict[str, Any]) -> dict[str, Any]:
         count = int(params["slots"])
         self.unring({})
+        self._cores = self._cores or os.sched_getaffinity(0)
         inputs = self._context.tensors(**params["inputs"])
         outputs = self._context.tensors(**params["outputs"])
         self._tensors = _parts(inputs, count)
