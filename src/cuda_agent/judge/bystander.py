@@ -16,31 +16,39 @@ _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Bystander:
-    """The candidate's processes, looked at before and after each of its own bursts. `pid`: its worker's, as the judge
-    sees it."""
+    """The candidate's processes, counted once a round; what their clocks say of its own bursts is taken off. `pid`: its
+    worker's, as the judge sees it."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._pids: tuple[int, ...] = (pid,)
+        self._own_ns = self._own_wall_ns = 0
+        self._first: tuple[int, int] | None = None
         self._took_ns = self._passed_ns = 0
-        self._left: tuple[int, int] | None = None
 
-    def leave(self) -> None:
-        """It has nothing to do from here on."""
-        self._left = self._processor_ns(), time.perf_counter_ns()
+    def look(self) -> None:
+        """Between rounds, where it disturbs nobody: a walk over the processes takes most of a millisecond."""
+        self._pids = (self._pid, *descendants(self._pid))
+        now = sum(map(processor_ns, self._pids)), time.perf_counter_ns()
+        if self._first is None:
+            self._own_ns = self._own_wall_ns = 0
+            self._first = now
+        self._took_ns = now[0] - self._first[0] - self._own_ns
+        self._passed_ns = now[1] - self._first[1] - self._own_wall_ns
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """While it runs what it was asked to; what it did since it was left counts."""
-        if self._left is not None:
-            self._took_ns += max(0, self._processor_ns() - self._left[0])
-            self._passed_ns += time.perf_counter_ns() - self._left[1]
+        """While it runs what it was asked to. It takes microseconds, since no other program's burst has this before it;
+        work of processes that are new since `look` counts as done beside others."""
+        before, begin = sum(map(_clock_ns, self._pids)), time.perf_counter_ns()
         try:
             yield
         finally:
-            self.leave()
+            self._own_ns += max(0, sum(map(_clock_ns, self._pids)) - before)
+            self._own_wall_ns += time.perf_counter_ns() - begin
 
     def verdict(self) -> str | None:
-        """What it did, None when it was idle or the system doesn't say."""
+        """What it did beside others up to the last look, None when it was idle or the system doesn't say."""
         if self._took_ns < LEAST_SECONDS * 1e9 or self._took_ns < SHARE * self._passed_ns:
             return None
         return (
@@ -48,22 +56,21 @@ class Bystander:
             f"in the {self._passed_ns / 1e6:.0f} ms in which others were timed"
         )
 
-    def _processor_ns(self) -> int:
-        """Of all its processes that are there now, and of their children that ended."""
-        return sum(processor_ns(pid) for pid in (self._pid, *descendants(self._pid)))
-
 
 def processor_ns(pid: int) -> int:
-    """Processor time of all threads that a process ever had (by its clock, to the nanosecond where the system lets us
-    read it), and of its children that it waited for (in ticks); 0 when it is gone."""
+    """Processor time of all threads that a process ever had, and of its children that it waited for (in ticks); 0 when
+    it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             user, system, *waited_for = map(int, stream.read().rpartition(")")[2].split()[11:15])
     except (OSError, ValueError):
         return 0
+    return (_clock_ns(pid) or (user + system) * _TICK_NS) + sum(waited_for) * _TICK_NS
+
+
+def _clock_ns(pid: int) -> int:
+    """A process' own clock, made as clock_getcpuclockid(3) does; 0 where the system doesn't let us read it."""
     try:
-        # The clock of a process, as clock_getcpuclockid(3) makes it.
-        own = time.clock_gettime_ns((~pid << 3) | 2)
+        return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
-        own = (user + system) * _TICK_NS
-    return own + sum(waited_for) * _TICK_NS
+        return 0

@@ -184,7 +184,7 @@ class Rounds:
     def run(self) -> None:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
-        self.bystander.leave()
+        self.bystander.look()
         while self.wrong_output is None and not self._is_done():
             self._draw(self._active)
             self._core = self._cores.pick() if self._cores is not None else None
@@ -193,6 +193,7 @@ class Rounds:
                 self.rounds.append(found)
                 self._settle(found)
                 self._load.look()
+                self.bystander.look()
                 self.clocks.watch()
                 self.progress("profile", self._said())
 
@@ -397,9 +398,7 @@ class Rounds:
         elif self._decided.issuperset(self.needed()):
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
         elif self._coarse and len(self.rounds) >= COARSE_ROUNDS:
-            said.append(
-                f"{COARSE_ROUNDS} rounds don't tell on which side of 1/0.95 each ratio lies; a turn ends here"
-            )
+            said.append(f"{COARSE_ROUNDS} rounds don't tell on which side of 1/0.95 each ratio lies; a turn ends here")
         else:
             said.append("the time budget ended before every ratio was known to ±1 %")
         moods = {name: intervals.dependence(self._ratios(name)) for name in self.needed()}

@@ -38,21 +38,23 @@ def program(code: str) -> Iterator[Bystander]:
 @pytest.mark.parametrize("code", [THREAD, CHILDREN])
 def test_work_beside_others_is_seen(code: str) -> None:
     with program(code) as bystander:
-        bystander.leave()
+        bystander.look()
         for _ in range(3):
             time.sleep(0.3)
             with bystander.busy():
                 pass
+            bystander.look()
         assert "processor time" in (bystander.verdict() or "")
 
 
 @pytest.mark.parametrize("code", [IDLE, THREAD])
 def test_its_own_burst_is_its_own(code: str) -> None:
     with program(code) as bystander:
-        bystander.leave()
+        bystander.look()
         for _ in range(3):
             with bystander.busy():
                 time.sleep(0.3)
+            bystander.look()
         assert bystander.verdict() is None
 
 
@@ -61,7 +63,8 @@ def test_a_process_that_is_gone() -> None:
         process.wait()
         assert processor_ns(process.pid) == 0
     bystander = Bystander(process.pid)
-    bystander.leave()
+    bystander.look()
     with bystander.busy():
         pass
+    bystander.look()
     assert bystander.verdict() is None
