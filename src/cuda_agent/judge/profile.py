@@ -16,7 +16,8 @@ from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.load import foreign_load
 from cuda_agent.judge.process import Fault
 from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.rounds import CANDIDATE, CandidateFault, Rounds, number
+from cuda_agent.judge.rounds import CandidateFault, Rounds, number
+from cuda_agent.judge.schedule import CANDIDATE
 from cuda_agent.judge.timedcheck import Bounds, bounds_from
 from cuda_agent.judge.verify import PLAIN, CandidateProcess, Progress, Secrets
 
@@ -149,7 +150,7 @@ def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
 
 def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> ProfileReport:
     mine = _record(rounds, CANDIDATE)
-    records = {name: _record(rounds, name) for name in baselines.forms if rounds.has(name)}
+    records = {name: _record(rounds, name) for name in baselines.forms if rounds.schedule.has(name)}
     # A form may have failed in `queue`, after its rounds.
     records = {name: record for name, record in records.items() if name in baselines.forms}
     return ProfileReport(
@@ -159,7 +160,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
             name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms), rounds.options.device)
             for name in records
         },
-        matched=rounds.matched(),
+        matched=rounds.schedule.matched(),
         rounds=len(rounds.rounds),
         checked_outputs=rounds.check.checked,
         stop=rounds.options.timing_stop,
@@ -175,7 +176,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
 def _record(rounds: Rounds, name: str) -> Timing:
     typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
-    shown = name == CANDIDATE or name in rounds.needed()
+    shown = name == CANDIDATE or name in rounds.schedule.needed()
     queued = rounds.ask(name, "queue", {"program": name, "calls": calls}) if shown else None
     # A profiler leaves its hooks behind, so only in the worker that ends after this: baselines are timed again.
     extras = rounds.ask(name, "extras", {"program": name, "busy": name == CANDIDATE})

@@ -137,6 +137,11 @@ class Ring:
         self._views(slots)
         return lambda: self.fill(slots)
 
+    def wipe(self, slots: int) -> None:
+        """Zeros in the place of the inputs: what wasn't computed by now can't be computed from them any more."""
+        self._views(slots)[0].zero_()
+        synchronize(self.device)
+
     def outputs(self, slot: int) -> list[Any]:
         """The tensors that the last burst left for a slot."""
         return self._outputs.arena.tensors(self._outputs.layout.slots[slot * self._each : (slot + 1) * self._each])

@@ -4,11 +4,7 @@ One round: the reference worker draws inputs into the masters. For each program 
 clock, copies the masters into that worker's input ring, sends `burst`, and stops its clock when it has the answer and
 has taken secret positions of all outputs, in a secret order: what isn't done by then is wrong or late. A null program
 (the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
-checked against eager's. Rounds end when every needed ratio is known to ±1 %, or with the time budget.
-
-Time goes where something is still to be learned: a baseline whose ratio is known takes part in every fourth round only
-(eager in all, because it says what the outputs must be), one that is far from the fastest in none, the null program in
-every fourth once its median is known.
+checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge import intervals, timing
 from cuda_agent.judge.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.buffers import synchronize
 from cuda_agent.judge.bystander import Bystander
@@ -35,36 +30,21 @@ from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rings import Masters, Ring, RingPlan, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
 from cuda_agent.judge.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.timing import Burst, Round
 from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
 
-CANDIDATE = "candidate"
-COMPILE = "compile"
-#: rounds that are made even when the budget is over.
-LEAST_ROUNDS = 5
-#: beyond this many rounds a report only grows.
-MOST_ROUNDS = 400
 #: share of the budget that the least rounds may take; the number of active slots follows from it.
 PLANNED_SHARE = 0.6
-#: a form that isn't needed is timed on only while it is within this factor of the fastest matched one.
-NEAR = 1.15
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
 #: bursts on decoys before the first round, of each program: allocators get the memory that a burst's outputs take. As
 #: long as no more than a third of the budget is gone.
 DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
-#: rounds that count as one independent one, beyond which the report says so.
-MOODY = 4.0
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
 SHORT_BURST = 0.3
-#: rounds of a search's turn: what isn't plain by then lies near the milestone, and its interval says so.
-COARSE_ROUNDS = 60
-#: share of the budget after which that is enough, where ±1 % can't be had.
-ENOUGH_SHARE = 0.6
-#: how often a program that has nothing new to say is still timed.
-SELDOM = 0.25
 
 
 class CandidateFault(Exception):
@@ -90,20 +70,17 @@ class Rounds:
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
-    rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._begin = time.monotonic()
         self._rng = random.Random(self.secrets.seed())
+        self.schedule = Schedule(self.options, self.baselines, self._rng)
         self.check = OutputCheck(self.bounds, self._rng)
         self._rings: dict[Worker, Ring] = {}
         self._masters: Masters | None = None
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Any] | None = None
-        #: baselines to which the ratio is known to ±1 %, and those to which it is plain.
-        self._settled: set[str] = set()
-        self._decided: set[str] = set()
         self._cores = Cores(self._rng, near_gpu()) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
@@ -140,7 +117,7 @@ class Rounds:
         calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
         left = self._left_s() * PLANNED_SHARE
         affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
-        share = SHORT_BURST if self._coarse else 1.0
+        share = SHORT_BURST if self.schedule.coarse else 1.0
         self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0, share), affordable))
         self._draw(self._active)
         for name in names * DECOY_BURSTS[device]:
@@ -185,59 +162,30 @@ class Rounds:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
         self.bystander.look()
-        while self.wrong_output is None and not self._is_done():
+        while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
             self._draw(self._active)
             self._core = self._cores.pick() if self._cores is not None else None
             found = self._one_round()
             if found is not None:
-                self.rounds.append(found)
-                self._settle(found)
+                self.schedule.add(found)
                 self._load.look()
                 self.bystander.look()
                 self.clocks.watch()
-                self.progress("profile", self._said())
+                self.progress("profile", self.schedule.said())
+        # What is asked after the rounds runs on inputs such as the task draws.
+        for ring in self._rings.values():
+            ring.fill(self._plan.slots)
 
     def neighbour(self) -> str | None:
         """Who else used the device during the rounds, None when nobody did."""
         return None if self._load is None else self._load.neighbour()
 
-    def _is_done(self) -> bool:
-        count, left = len(self.rounds), self._left_s()
-        # Few rounds do for long calls; a short one's events need rounds to be checked.
-        patience = 1.0 if timing.is_explained(self.rounds, CANDIDATE) else 5.0
-        if count >= MOST_ROUNDS or left < -patience * self.options.timing_budget_s:
-            return count > 0
-        if count < LEAST_ROUNDS:
-            return False
-        early = self._coarse or left < (1.0 - ENOUGH_SHARE) * self.options.timing_budget_s
-        known = self._decided if early else self._settled
-        return left <= 0 or (self._coarse and count >= COARSE_ROUNDS) or known.issuperset(self.needed())
-
-    @property
-    def _coarse(self) -> bool:
-        """Whether it is enough to know on which side of the milestone each ratio lies."""
-        return self.options.timing_stop == "decided"
-
-    def _settle(self, latest: Round) -> None:
-        """Each ratio is looked at when it has a new sample, and only at its own checkpoints."""
-        for name in self.needed():
-            values = self._ratios(name) if name in latest.bursts else []
-            if timing.is_settled(values):
-                self._settled.add(name)
-            if name in self._settled or timing.is_decided(values, coarse=self._coarse):
-                self._decided.add(name)
-
-    def _ratios(self, name: str) -> list[float]:
-        return timing.paired_ratios(self.rounds, name, CANDIDATE)
-
     def _one_round(self) -> Round | None:
         """None where a baseline failed on the way; the round is then made again without it."""
         self.check.new_round()
-        names = self._taking_part()
-        self._rng.shuffle(names)
         samples: dict[str, list[Any]] = {}
         found = Round()
-        for name in names:
+        for name in self.schedule.taking_part():
             with self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext():
                 burst, samples[name] = self._burst(name)
             if burst is None:
@@ -260,6 +208,10 @@ class Rounds:
         begin = time.perf_counter_ns()
         fill()
         reply = self.ask(name, "burst", params)
+        # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
+        ring.wipe(self._active)
+        if reply is not None and self.ask(name, "deliver", {}) is None:
+            reply = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
         samples = {} if reply is None else {slot: self.check.sample(slot, outputs[slot]) for slot in order}
         synchronize(self.options.device)
@@ -297,34 +249,6 @@ class Rounds:
         changed = any(spec != usual for spec in specs)
         self._specs = specs if changed or slots < self._plan.slots else None
         return time.monotonic() - begin
-
-    # ------------------------------------------------------------ who takes part
-
-    def matched(self) -> str:
-        """The fastest form at the precision policy so far, by its ratio: forms that weren't in the same rounds have
-        met other clocks, but each met the candidate."""
-        forms = [name for name, matched in self.baselines.forms.items() if matched and self.has(name)]
-        return min(forms or [EAGER], key=lambda name: intervals.median(self._ratios(name)))
-
-    def has(self, name: str) -> bool:
-        """Whether the program was timed."""
-        return any(name in found.bursts for found in self.rounds)
-
-    def needed(self) -> list[str]:
-        """The baselines whose ratios a verdict shows."""
-        wanted = {EAGER, COMPILE, self.matched()}
-        return [name for name in self.baselines.forms if name in wanted]
-
-    def _taking_part(self) -> list[str]:
-        """The programs of the next round: candidate and eager always."""
-        forms = list(self.baselines.forms)
-        if len(self.rounds) < timing.MIN_ROUNDS:
-            return [CANDIDATE, *forms, NULL]
-        needed = self.needed()
-        nearest = NEAR * intervals.median(self._ratios(self.matched()))
-        forms = [name for name in forms if name in needed or intervals.median(self._ratios(name)) <= nearest]
-        seldom = self._settled - {EAGER} | {NULL}
-        return [CANDIDATE] + [n for n in (*forms, NULL) if n not in seldom or self._rng.random() < SELDOM]
 
     def _worker(self, name: str) -> Worker:
         return self.candidate.worker if name == CANDIDATE else self.baselines.worker_of(name)
@@ -387,35 +311,15 @@ class Rounds:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begin
 
+    @property
+    def rounds(self) -> list[Round]:
+        return self.schedule.rounds
+
     def remarks(self) -> list[str]:
         """Notes for the report."""
         flush = self._plan.flush_bytes(self._active)
-        said = [f"{self._active} calls per round" + (f", L2 flushed ({flush >> 20} MiB written)" if flush else "")]
-        if len(self.rounds) < timing.MIN_ROUNDS:
-            said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")
-        elif self._settled.issuperset(self.needed()):
-            pass
-        elif self._decided.issuperset(self.needed()):
-            said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
-        elif self._coarse and len(self.rounds) >= COARSE_ROUNDS:
-            said.append(f"{COARSE_ROUNDS} rounds don't tell on which side of 1/0.95 each ratio lies; a turn ends here")
-        else:
-            said.append("the time budget ended before every ratio was known to ±1 %")
-        moods = {name: intervals.dependence(self._ratios(name)) for name in self.needed()}
-        worst = max(moods, key=lambda name: moods[name], default=EAGER)
-        if moods.get(worst, 1.0) > MOODY:
-            said.append(
-                f"rounds aren't independent here ({worst}: {moods[worst]:.0f} count as one): intervals are wider"
-            )
-        return said
-
-    def _said(self) -> str:
-        said = [f"round {len(self.rounds)}"]
-        for name in self.needed():
-            values = self._ratios(name)
-            if values:
-                said.append(f"{intervals.median(values):.2f}x over {name}")
-        return ", ".join(said)
+        flushed = f", L2 flushed ({flush >> 20} MiB written)" if flush else ""
+        return [f"{self._active} calls per round{flushed}", *self.schedule.remarks()]
 
     def close(self) -> None:
         """Frees rings and masters; workers that are gone need nothing."""

@@ -29,7 +29,8 @@ def test_run_times_each_call_and_fills_the_ring() -> None:
         time.sleep(0.002)
         return x * 2
 
-    found = runner.run(program, slots(), out)
+    found = runner.run(program, slots())
+    runner.deliver(out)
     times = found.event_us
     assert found.waited_us == 0.0 and len(times) == 3 and all(2000 <= t < 60_000 for t in times)
     assert [float(o[0][0, 0]) for o in out] == [0.0, 2.0, 4.0]
@@ -44,7 +45,8 @@ def test_reused_storage_shows() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.mul(x, 2, out=kept)
 
-    runner.run(program, slots(), out)
+    runner.run(program, slots())
+    runner.deliver(out)
     assert [float(o[0][0, 0]) for o in out] == [4.0, 4.0, 4.0]
     runner.release()
 
@@ -52,19 +54,34 @@ def test_reused_storage_shows() -> None:
 def test_nested_outputs_and_bad_ones() -> None:
     runner = Runner("cpu")
     pair = [[torch.zeros(4, 8), torch.zeros(4)] for _ in range(3)]
-    runner.run(lambda x: {"a": x + 1, "b": (x.sum(1), None)}, slots(), pair)
+    runner.run(lambda x: {"a": x + 1, "b": (x.sum(1), None)}, slots())
+    runner.deliver(pair)
     assert float(pair[2][0][0, 0]) == 3.0 and float(pair[2][1][0]) == 16.0
     for bad in (lambda x: (x, x), lambda x: x[0], lambda x: x.double(), lambda x: object()):
         with pytest.raises(OutputError):
-            runner.run(bad, slots(), ring())
+            runner.run(bad, slots())
+            runner.deliver(ring())
     runner.release()
     assert gc.isenabled()
+
+
+def test_inputs_may_change_before_outputs_are_delivered() -> None:
+    """But for an output that is an input: it is copied at once."""
+    runner, given, out = Runner("cpu"), slots(), [[torch.zeros(4, 8), torch.zeros(4, 8)] for _ in range(3)]
+    at = frozenset(slot[0].untyped_storage().data_ptr() for slot in given)
+    runner.run(lambda x: (x + 1, x.view(4, 8)), given, inputs_at=at)
+    for slot in given:
+        slot[0].zero_()
+    runner.deliver(out)
+    assert [[float(t[0, 0]) for t in pair] for pair in out] == [[1.0, 0.0], [2.0, 1.0], [3.0, 2.0]]
+    runner.release()
 
 
 def test_null_program_is_fast_and_delivers() -> None:
     runner, out = Runner("cpu"), ring()
     fixed = [[torch.full((4, 8), 7.0)] for _ in range(3)]
-    times = runner.run(null_program(fixed), slots(), out).event_us
+    times = runner.run(null_program(fixed), slots()).event_us
+    runner.deliver(out)
     assert max(times) < 1000 and float(out[1][0][0, 0]) == 7.0
     runner.release()
 

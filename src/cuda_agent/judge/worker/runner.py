@@ -94,15 +94,16 @@ class Runner:
                 self.synchronize()
 
     def run(
-        self, program: Program, slots: Sequence[Slot], outputs: Sequence[Outputs], *, flush_bytes: int = 0
+        self, program: Program, slots: Sequence[Slot], *, flush_bytes: int = 0, inputs_at: frozenset[int] = frozenset()
     ) -> Times:
         """Call the program on each slot from an idle device and time each call.
 
         Per slot: flush the L2 cache where asked (a write of `flush_bytes`), synchronise, event, call, event,
-        synchronise. Outputs are kept until all slots have run and then copied to the output ring, outside the events:
-        a program that hands out the same storage twice shows wrong results. Python collects no garbage until `release`:
-        what a burst leaves behind would be collected while its answer is sent. Raises OutputError; lets the program's
-        own exceptions pass.
+        synchronise. Outputs are kept until all slots have run, and for `deliver` after that: a program that hands out
+        the same storage twice shows wrong results, and the inputs may change meanwhile. `inputs_at`: where the inputs'
+        storages begin; an output that lies in one of them is copied at once. Python collects no garbage until
+        `release`: what a burst leaves behind would be collected while its answer is sent. Raises OutputError; lets the
+        program's own exceptions pass.
         """
         self.release()
         times: list[float] = []
@@ -116,17 +117,22 @@ class Runner:
                 self._kept.append(value)
                 times.append(elapsed)
                 waited_us += waited
-            for value, ring in zip(self._kept, outputs, strict=True):
-                self.deliver(value, ring)
+            self._kept = [
+                [t.clone() if t.untyped_storage().data_ptr() in inputs_at else t for t in output_tensors(value)]
+                for value in self._kept
+            ]
             self.synchronize()
         return Times(times, waited_us / max(1, len(times)))
 
-    def deliver(self, value: Any, ring: Outputs) -> None:
-        """Copy one call's output into its place of the output ring. Raises OutputError when it doesn't fit."""
-        tensors = output_tensors(value)
-        check_fit(tensors, ring)
-        for mine, place in zip(tensors, ring, strict=True):
-            place.copy_(mine)
+    def deliver(self, outputs: Sequence[Outputs]) -> None:
+        """Copy the last run's outputs into the first places of the output ring. Raises OutputError when they don't
+        fit."""
+        with torch.no_grad():
+            for tensors, ring in zip(self._kept, outputs, strict=False):
+                check_fit(tensors, ring)
+                for mine, place in zip(tensors, ring, strict=True):
+                    place.copy_(mine)
+            self.synchronize()
 
     def release(self) -> None:
         """Let go of the last burst's outputs. The judge asks for it outside its clock."""

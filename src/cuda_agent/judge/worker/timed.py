@@ -7,6 +7,7 @@ Requests (names are the operations that a role adds to its own):
   burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
                                                  `specs`: one per slot to run, the first ones; null: all, as the ring
                                                  says. `core`: where to launch from; null: anywhere
+  deliver {}                                     the last burst's outputs into the output ring
   record  {program, calls}                       -> what the dispatcher saw of a burst of so many (`guard.operators`)
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
@@ -55,6 +56,7 @@ class TimedPrograms:
         self._runner: Runner | None = None
         self._tensors: list[list[Any]] = []
         self._slots: list[Slot] = []
+        self._inputs_at: frozenset[int] = frozenset()
         self._outputs: list[Outputs] = []
         self._null: Program | None = None
         self._cores: set[int] = set()
@@ -66,6 +68,7 @@ class TimedPrograms:
             "unring": self.unring,
             "warm": self.warm,
             "burst": self.burst,
+            "deliver": self.deliver,
             "record": self.record,
             "release": self.release,
             "queue": self.queue,
@@ -86,6 +89,7 @@ class TimedPrograms:
         inputs = self._context.tensors(**params["inputs"])
         outputs = self._context.tensors(**params["outputs"])
         self._tensors = _parts(inputs, count)
+        self._inputs_at = frozenset(tensor.untyped_storage().data_ptr() for tensor in inputs if tensor.numel())
         self._slots = [unflatten(params["spec"], part) for part in self._tensors]
         self._outputs = list(_parts(outputs, count))
         if self.with_null:
@@ -110,15 +114,18 @@ class TimedPrograms:
         if params["specs"] is not None:
             pairs = zip(params["specs"], self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
-        outputs = self._outputs[: len(slots)]
         self._stay_on(params["core"])
-        times = self.runner.run(program, slots, outputs, flush_bytes=int(params["flush_bytes"]))
+        times = self.runner.run(program, slots, flush_bytes=int(params["flush_bytes"]), inputs_at=self._inputs_at)
         return {"event_us": times.event_us, "waited_us": times.waited_us}
+
+    def deliver(self, _params: dict[str, Any]) -> dict[str, Any]:
+        self.runner.deliver(self._outputs)
+        return {}
 
     def record(self, params: dict[str, Any]) -> dict[str, Any]:
         program, calls = self._program(params["program"]), int(params["calls"])
         with recorded() as operators:
-            self.runner.run(program, self._slots[:calls], self._outputs[:calls])
+            self.runner.run(program, self._slots[:calls])
         self.runner.release()
         return operators.report()
 
