@@ -51,6 +51,7 @@ def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
                     answers = fork.request("answers", {"floor": 5e-4}, timeout_s=60)
                     assert answers == {"oracle": "float64"}
                     assert fork.request("compiled", {}, timeout_s=120) == {}
+                    assert fork.request("agrees", {}, timeout_s=60) == {}
         finally:
             zygote.close()
             supply.close()

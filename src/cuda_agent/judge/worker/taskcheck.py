@@ -9,7 +9,8 @@ Requests, each answered by what it found or by {finding: {rule, detail}}:
   run      {}       the model, one call -> {peak_memory_bytes}
   graph    {}       -> {graph: JSON}, also without `run`
   answers  {floor}  repeats itself, varies, null answers fail
-  compiled {}       compiles, agrees with eager
+  compiled {}       compiles
+  agrees   {}       what was compiled agrees with eager
   place    {}       model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, the same in every
            process
   warm     {calls}  calls before the timing, fewer of long ones; `place` made one already
@@ -80,6 +81,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "graph": (check.graph, "compiles"),
         "answers": (check.answers, "deterministic"),
         "compiled": (check.compiled, "compiles"),
+        "agrees": (check.agrees, "agrees"),
         "place": (check.place, "deterministic"),
         "warm": (check.warm, "runs"),
         "time": (check.time, "eager_time"),
@@ -144,12 +146,14 @@ class TaskCheck:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])
+            versions = _versions(inputs)
             seed_everything(self._seed)
             before = _generators()
             outputs = flatten(run_forward(self._task, self._model, inputs))[1]
             self._synchronize()
             after = _generators()
         self._products = found.matmul or found.convolution
+        self._changes_inputs = _versions(inputs) != versions
         if not outputs:
             raise Broken("runs", "forward() returns no tensor")
         for index, tensor in enumerate(outputs):
@@ -161,6 +165,8 @@ class TaskCheck:
             raise Broken("memory", f"one call takes {limit}")
         if after != before:
             raise Broken("stochastic", "forward() draws random numbers: it changes a generator's state")
+        del inputs, outputs
+        self._free()
         return {"peak_memory_bytes": peak[0] if peak else None, "products": self._products}
 
     def graph(self, _params: dict[str, Any]) -> dict[str, Any]:
@@ -185,20 +191,36 @@ class TaskCheck:
                 check()
             except TaskError as error:
                 raise Broken("memory" if ran_out_of_memory(error) else rule, error.cause) from None
+        answers.drop_others()
+        self._kept = _bytes(answers.answer) <= _KEPT_BYTES
+        if not self._kept:
+            # Compiling takes seconds; meanwhile others need the memory.
+            answers.drop()
         self._answers = answers
+        self._free()
         return {"oracle": answers.answer.oracle_kind}
 
     def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rules: compiles, agrees, on the inputs of `answers`."""
-        answers = self._answers
-        answers.drop_others()
-        kept = _bytes(answers.answer) <= _KEPT_BYTES
-        if not kept:
-            # Compiling takes seconds; meanwhile others need the memory.
-            answers.drop()
+        """Rule: compiles, on the inputs of `answers`."""
+        given = self._copies() if self._changes_inputs else self._drawn
+        program = torch.compile(self._model)
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._compiled = _row_major(flatten(program(*given))[1])
+                self._synchronize()
+        except torch.OutOfMemoryError as error:
+            raise Broken("memory", f"compiled: {error}") from None
+        except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
+            line = next((line for line in str(error).splitlines() if line.strip()), "")
+            raise Broken("compiles", f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        mine = self._compiled_answer()
-        if not kept:
+        return {}
+
+    def agrees(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Rule: agrees, of what `compiled` left."""
+        answers, mine = self._answers, self._compiled
+        if not self._kept:
             answers.answer = self.answer({}, self._secrets.seed())
         eager = answers.answer.eager
         if _metas(mine) != _metas(eager):
@@ -207,23 +229,11 @@ class TaskCheck:
         if reason is not None:
             raise Broken("agrees", f"compiled and eager disagree: {reason}")
         answers.drop()
+        del mine, eager
+        self._compiled = []
         torch._dynamo.reset()
         self._free()
         return {}
-
-    def _compiled_answer(self) -> list[Any]:
-        program = torch.compile(self._model)
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                mine = _row_major(flatten(program(*self._copies()))[1])
-                self._synchronize()
-        except torch.OutOfMemoryError as error:
-            raise Broken("memory", f"compiled: {error}") from None
-        except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
-            line = next((line for line in str(error).splitlines() if line.strip()), "")
-            raise Broken("compiles", f"torch.compile raised {type(error).__name__}: {line}") from None
-        return mine
 
     # ------------------------------------------------------------ as `admission.Answering`
 
@@ -308,6 +318,11 @@ class TaskCheck:
 
 def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
     return [(tuple(t.shape), str(t.dtype)) for t in tensors]
+
+
+def _versions(values: Any) -> list[int]:
+    """How often each tensor was written to."""
+    return [tensor._version for tensor in flatten(values)[1]]
 
 
 def _bytes(answer: Answer) -> int:

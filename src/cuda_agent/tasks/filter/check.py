@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.judge.zygote import Fork, Zygote
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
+from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
 from cuda_agent.tasks.records import DatasetTask, Finding, Rule
@@ -29,6 +31,7 @@ _STEPS = {
     "graph": Rule.COMPILES,
     "answers": Rule.DETERMINISTIC,
     "compiled": Rule.COMPILES,
+    "agrees": Rule.AGREES,
     "place": Rule.DETERMINISTIC,
     "warm": Rule.RUNS,
     "time": Rule.EAGER_TIME,
@@ -72,6 +75,16 @@ class Asked:
             threads=self._room.threads,
         )
 
+    @contextmanager
+    def at_work(self, memory: Memory) -> Iterator[None]:
+        """With room for its answers; waiting for it isn't its own time."""
+        begun = time.monotonic()
+        with memory.active(self._task):
+            waited = time.monotonic() - begun
+            self._end += waited
+            self.seconds["waiting"] = self.seconds.get("waiting", 0.0) + round(waited, 3)
+            yield
+
     @property
     def alive(self) -> bool:
         return not self._fork.ended
@@ -99,34 +112,39 @@ class Asked:
         raise Failure(Finding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
 
 
-def check(zygote: Zygote, task: DatasetTask, options: FilterOptions, room: Room) -> Checked:
+def check(zygote: Zygote, task: DatasetTask, options: FilterOptions, room: Room, memory: Memory) -> Checked:
     """Raises Failure, WorkerError."""
-    begun = time.monotonic()
-    with zygote.fork() as fork:
-        asked = Asked(fork, task, options, room)
-        asked.seconds["fork"] = round(time.monotonic() - begun, 3)
-        try:
-            return _checked(asked, task.task.key, options)
-        except Failure as failure:
-            failure.seconds = asked.seconds
-            raise
+    with memory.open(task):
+        begun = time.monotonic()
+        with zygote.fork() as fork:
+            asked = Asked(fork, task, options, room)
+            asked.seconds["fork"] = round(time.monotonic() - begun, 3)
+            try:
+                return _checked(asked, task.task.key, options, memory)
+            except Failure as failure:
+                failure.seconds = asked.seconds
+                raise
 
 
-def _checked(asked: Asked, key: str, options: FilterOptions) -> Checked:
+def _checked(asked: Asked, key: str, options: FilterOptions, memory: Memory) -> Checked:
     asked.open()
-    ran = asked.ask("run")
+    with asked.at_work(memory):
+        ran = asked.ask("run")
     graph = _graph(asked)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
         raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
     products = ran.get("products") is True
-    asked.ask("answers", floor=error_floor(options.precision, options.device, length, products))
+    with asked.at_work(memory):
+        asked.ask("answers", floor=error_floor(options.precision, options.device, length, products))
     if isinstance(graph, Failure):
         # Said only now: that it is stochastic, too, would say more.
         raise graph
     asked.ask("compiled")
-    sample = asked.sample()
+    with asked.at_work(memory):
+        asked.ask("agrees")
+        sample = asked.sample()
     peak = ran.get("peak_memory_bytes")
     return Checked(
         task_key=key,

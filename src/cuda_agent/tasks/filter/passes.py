@@ -22,6 +22,7 @@ from cuda_agent.judge.process import WorkerSettings, WorkerSupply, memory_limit_
 from cuda_agent.judge.rings import device_facts
 from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.check import Room, check
+from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
 from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
@@ -36,8 +37,6 @@ _ZYGOTE_MIB = 3072
 _MOST_VOID = 3
 #: what is in flight may take so long when the time is over.
 _GRACE_S = 10.0
-#: of what a task holds, for what its checks hold beside it: answers of several draws, and one in float64.
-_CHECK_TIMES = 3.5
 _LOST_IN_A_ROW = 5
 
 Item = TypeVar("Item")
@@ -58,30 +57,6 @@ class Void:
 
     task: DatasetTask
     reason: str
-
-
-class Memory:
-    """The device's memory among tasks that are checked at a time, by what each is predicted to hold: one that would
-    run short beside the others waits, which costs less than to fail and be asked again."""
-
-    def __init__(self, device_bytes: int) -> None:
-        self._total, self._held = device_bytes, 0
-        self._door, self._changed = threading.Lock(), threading.Condition()
-
-    @contextlib.contextmanager
-    def share(self, task: DatasetTask) -> Iterator[None]:
-        """Waits in turn, for all of it where more is asked for."""
-        held = task.cost.held_bytes if task.cost is not None else 0
-        part = min(int(_CHECK_TIMES * held), self._total)
-        with self._door, self._changed:
-            self._changed.wait_for(lambda: self._held + part <= self._total)
-            self._held += part
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._held -= part
-                self._changed.notify_all()
 
 
 class Passes:
@@ -139,12 +114,11 @@ class Passes:
     def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
         options = self._fitting_options(at_a_time)
         room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time))
-        memory = Memory(room.device_bytes)
+        memory = Memory(options.device, room.device_bytes)
 
         def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:
             try:
-                with memory.share(task):
-                    return check(zygote, task, options, room)
+                return check(zygote, task, options, room, memory)
             except Failure as failure:
                 return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
 
