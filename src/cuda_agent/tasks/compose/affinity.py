@@ -1,8 +1,8 @@
 """Which operator a person would write after which, and what values each makes.
 
 Seeds are told apart by role, which is finer than their family: `pointwise` holds sums of two tensors, logarithms and
-comparisons. Weights by role; a pair that isn't named gets `_SELDOM`. What would be pointless or constant (a sum of
-probabilities, the sign of a softmax) is refused by operator.
+comparisons. Weights by role; a pair that isn't named isn't written. What would be pointless or constant is refused in
+`pointless.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from cuda_agent.tasks.compose.layouts import names_of
+from cuda_agent.tasks.compose.pointless import pointless
 from cuda_agent.tasks.records import Seed
 
 _ROLES: dict[str, frozenset[str]] = {
@@ -41,6 +42,11 @@ _ROLES: dict[str, frozenset[str]] = {
         "upsample_linear", "upsample_trilinear", "downsample_area", "grid_sample",
     )),
     "joining": frozenset(("cat", "stack", "hstack", "vstack", "dstack", "column_stack", "block_diag", "meshgrid_sum")),
+    "rare math": frozenset((
+        "cosh", "sinh", "asinh", "atan", "acos", "asin", "atanh", "acosh", "i0", "erfc", "erfinv", "digamma", "lgamma",
+        "logit", "tan", "expm1", "exp2", "sinc", "angle", "log10", "hypot", "atan2", "logaddexp", "logaddexp2", "xlogy",
+        "pow", "entr", "arctan2",
+    )),
     "triangle": frozenset(("tril", "triu")),
     "sliding": frozenset(("unfold", "fold")),
 }  # fmt: skip
@@ -50,74 +56,74 @@ _IMPORTANCE = {
     "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 1.2, "math": 1.5, "attention": 1.2,
     "indexing": 1.2, "ordering": 0.8, "total": 0.5, "padding": 0.5, "joining": 0.5, "special function": 0.4,
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
-    "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8,
+    "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8, "rare math": 0.4,
 }  # fmt: skip
 #: roles whose time lies in arithmetic, and the time from which on they are preferred.
 _HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
 _SHORT_US = 3000.0
-_SELDOM = 0.1
 _FOLLOWS: dict[str, dict[str, float]] = {
     "convolution": {
         "normalization": 5, "activation": 6, "pooling": 2.5, "scaling": 1.5, "binary": 1.5, "reduction": 1,
         "convolution": 0.5, "resampling": 1.5, "padding": 0.2, "softmax": 0.3, "data movement": 0.4, "math": 0.2,
+        "joining": 0.8, "loss": 0.5, "total": 0.1,
     },
     "matrix product": {
         "activation": 6, "normalization": 3, "scaling": 3, "binary": 2, "reduction": 2, "softmax": 3, "loss": 2,
         "math": 0.5, "matrix product": 0.5, "ordering": 0.8, "triangle": 1, "distance": 0.5, "attention": 0.5,
-        "scan": 0.2, "total": 0.3, "recurrent": 0.4,
+        "scan": 0.2, "total": 0.3, "recurrent": 0.4, "joining": 0.3, "data movement": 0.3,
     },
     "normalization": {
         "activation": 6, "matrix product": 4, "convolution": 3, "binary": 1.5, "scaling": 1.5, "pooling": 1.5,
-        "attention": 1.5, "recurrent": 1, "resampling": 0.5, "softmax": 0.3, "normalization": 0, "distance": 0.5,
-        "padding": 0.2, "reduction": 0.4,
+        "attention": 1.5, "recurrent": 1, "resampling": 0.5, "softmax": 0.3, "distance": 0.5,
+        "padding": 0.2, "reduction": 0.4, "joining": 0.4, "indexing": 0.1, "data movement": 0.3, "loss": 0.2,
     },
     "activation": {
         "binary": 3, "matrix product": 4, "convolution": 3, "pooling": 3, "normalization": 2, "reduction": 2.5,
-        "scaling": 1.5, "activation": 0, "softmax": 0.1, "loss": 0.4, "resampling": 1, "total": 0.4, "scan": 0.2,
-        "padding": 0.4, "data movement": 0.3, "indexing": 0.2, "ordering": 0.2,
+        "scaling": 1.5, "softmax": 0.1, "loss": 0.4, "resampling": 1, "total": 0.4, "scan": 0.2,
+        "padding": 0.4, "data movement": 0.3, "joining": 0.5, "math": 0.1,
     },
     "pooling": {
-        "activation": 2.5, "convolution": 4, "normalization": 2.5, "scaling": 0.8, "binary": 0.8, "pooling": 0,
-        "reduction": 0.6, "data movement": 0.2, "resampling": 0.3,
+        "activation": 2.5, "convolution": 4, "normalization": 2.5, "scaling": 0.8, "binary": 0.8,
+        "reduction": 0.6, "resampling": 0.3, "joining": 0.5,
     },
     "binary": {
         "activation": 5, "normalization": 5, "reduction": 3, "matrix product": 1.5, "math": 1.5, "binary": 1,
         "convolution": 1, "pooling": 0.6, "softmax": 2.5, "scan": 0.6, "loss": 0.4, "scaling": 1.5, "total": 1,
-        "ordering": 0.4, "triangle": 0.3,
+        "ordering": 0.4, "triangle": 0.3, "rare math": 0.1, "special function": 0.1, "comparison": 0.1, "rounding": 0.1,
     },
     "scaling": {
-        "activation": 4, "softmax": 4, "reduction": 2, "binary": 2, "math": 2, "normalization": 1.5, "scaling": 0.7,
+        "activation": 4, "softmax": 4, "reduction": 2, "binary": 2, "math": 2, "normalization": 0.5, "scaling": 0.7,
         "matrix product": 1, "loss": 0.8, "scan": 0.4, "total": 0.4, "triangle": 0.4, "pooling": 0.3,
-        "convolution": 0.6,
+        "convolution": 0.6, "rare math": 0.5, "special function": 0.3, "comparison": 0.1, "rounding": 0.2,
     },
     "math": {
         "reduction": 4, "binary": 3, "math": 0.4, "scaling": 2, "scan": 1.5, "total": 1.5, "normalization": 0.5,
-        "matrix product": 0.5, "pooling": 0.1,
+        "matrix product": 0.3, "rare math": 0.2, "special function": 0.1,
     },
     "softmax": {
-        "matrix product": 4, "binary": 2, "reduction": 0.5, "ordering": 1.5, "loss": 1, "softmax": 0,
-        "activation": 0, "normalization": 0, "scaling": 0.5, "triangle": 0.3, "scan": 0.5, "total": 0.2,
+        "matrix product": 4, "binary": 2, "reduction": 0.5, "ordering": 1.5, "loss": 1, "scaling": 0.5, "triangle": 0.3,
+        "scan": 0.5, "total": 0.2, "indexing": 0.5, "math": 0.3,
     },
-    "scan": {"binary": 2, "reduction": 1, "normalization": 1, "scaling": 2, "math": 1, "activation": 1, "scan": 0},
+    "scan": {"binary": 2, "reduction": 1, "normalization": 1, "scaling": 2, "math": 1, "activation": 1},
     "reduction": {
         "activation": 2, "math": 2, "scaling": 2, "softmax": 1, "binary": 1, "matrix product": 0.8,
-        "normalization": 0.2, "reduction": 0.3, "loss": 0.3, "ordering": 0.3, "pooling": 0, "convolution": 0,
+        "normalization": 0.2, "reduction": 0.3, "loss": 0.3, "ordering": 0.3, "convolution": 0,
     },
     "attention": {
-        "matrix product": 3, "normalization": 3, "binary": 2, "activation": 0.3, "attention": 0, "reduction": 1,
+        "matrix product": 3, "normalization": 3, "binary": 2, "activation": 0.3, "reduction": 1,
     },
-    "recurrent": {"matrix product": 3, "normalization": 2, "activation": 0.5, "reduction": 1.5, "recurrent": 0.1},
+    "recurrent": {"matrix product": 3, "normalization": 2, "activation": 0.2, "reduction": 1.5},
     "indexing": {
         "normalization": 2, "matrix product": 2, "binary": 2, "reduction": 2, "activation": 1, "scaling": 1,
-        "attention": 0.5, "recurrent": 0.5, "math": 0.4, "distance": 0.5, "indexing": 0,
+        "attention": 0.5, "recurrent": 0.5, "distance": 0.5, "joining": 0.3,
     },
-    "padding": {"convolution": 6, "pooling": 4, "padding": 0, "activation": 0.3},
+    "padding": {"convolution": 6, "pooling": 4},
     "resampling": {
-        "convolution": 4, "activation": 2, "binary": 2, "normalization": 1, "resampling": 0, "reduction": 0.3,
+        "convolution": 4, "activation": 2, "binary": 2, "normalization": 1, "reduction": 0.3,
         "scaling": 0.5,
     },
     "joining": {
-        "matrix product": 3, "convolution": 3, "normalization": 2, "activation": 2, "reduction": 1.5, "joining": 0,
+        "matrix product": 3, "convolution": 3, "normalization": 2, "activation": 2, "reduction": 1.5,
     },
     "data movement": {
         "matrix product": 2, "normalization": 2, "binary": 2, "activation": 1, "reduction": 1, "convolution": 1,
@@ -125,7 +131,8 @@ _FOLLOWS: dict[str, dict[str, float]] = {
     },
     "ordering": {"reduction": 2, "scaling": 1, "binary": 0.5, "softmax": 1, "activation": 0.4, "math": 0.4},
     "distance": {"math": 2, "scaling": 3, "reduction": 2, "softmax": 1.5, "ordering": 1, "total": 1},
-    "triangle": {"matrix product": 3, "reduction": 2, "softmax": 0.5, "scaling": 0.5, "binary": 0.5, "total": 0.5},
+    "triangle": {"matrix product": 3, "reduction": 2, "scaling": 0.5, "binary": 0.5, "total": 0.5},
+    "rare math": {"reduction": 3, "scaling": 2, "binary": 1.5, "math": 0.3, "scan": 0.3, "total": 1},
     "sliding": {"normalization": 1, "activation": 1, "reduction": 1},
     "special function": {"reduction": 2, "binary": 2, "scaling": 2, "math": 0.3},
     "rounding": {"scaling": 2, "binary": 2, "reduction": 1, "activation": 0.2},
@@ -152,8 +159,10 @@ _RARE = frozenset((
     "slice_scatter", "select_scatter",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
-#: nothing is computed, or the same for all rows that are long enough: no task.
-_IDLE = frozenset(("clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach", "any", "all"))
+#: nothing is computed, or the same for all rows that are long enough (a product of many is 0): no task.
+_IDLE = frozenset((
+    "clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach", "any", "all", "prod", "cumprod",
+))  # fmt: skip
 _CLASSIFYING = frozenset((
     "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
     "kl_div",
@@ -170,8 +179,6 @@ _SCORING = frozenset((
 _EMBEDDING = frozenset(("linear", "normalize", "layer_norm", "tanh", "embedding_bag", "batch_norm_1d"))
 #: what a gated linear unit splits in two.
 _GATED = frozenset(("matrix product", "normalization", "indexing", "joining"))
-#: along the last dimension: of an image or a signal that is hardly ever meant.
-_LAST_DIMENSION = frozenset(("softmax", "scan", "ordering", "matrix product", "normalization", "distance", "joining"))
 #: nothing follows these: one number or a few, truth values, several outputs.
 _LAST = frozenset(("loss", "total", "comparison"))
 
@@ -197,7 +204,8 @@ _KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movem
 _POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
 _PLAIN_ON_POSITIVE = frozenset((
     "relu", "abs", "leaky_relu", "prelu", "elu", "celu", "selu", "sign", "sgn", "clamp_min", "threshold", "copysign",
-    "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss",
+    "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss", "clamp", "hardtanh", "softshrink",
+    "hardshrink",
 ))  # fmt: skip
 #: jump where their input differs in its last bit: after what is rounded, a faster program has other answers.
 _STEPPED = frozenset((
@@ -215,30 +223,12 @@ _EXACT = frozenset((
     "channel_scale", "embedding", "gather", "index_select", "fmax", "fmin", "square", "adaptive_max_pool2d",
 ))  # fmt: skip
 _SUMMING = frozenset(("embedding_bag", "scatter_add", "index_add", "scatter_reduce", "index_reduce", "fold"))
-#: roles beside which a special function may stand; nobody writes a Bessel function of a convolution.
-_SPECIAL_BESIDE = frozenset(("math", "scaling", "binary", "special function", "rounding", "reduction", "total"))
-#: constant or redundant: what comes before, then what may not come after.
-_POINTLESS: dict[str, frozenset[str]] = {
-    "layer_norm": frozenset((
-        "mean", "sum", "var", "std", "nanmean", "nansum", "std_mean", "var_mean", "average", "total",
-    )),
-    "instance_norm_2d": frozenset(("mean", "sum", "adaptive_avg_pool2d", "average", "total", "nanmean", "nansum")),
-    "softmax": frozenset(("sum", "mean", "nansum", "nanmean", "average", "total", "cross_entropy", "l1_loss")),
-    "normalize": frozenset(("norm", "vector_norm", "cosine_similarity", "rms_norm", "renorm")),
-    "cumsum": frozenset(("diff", "reverse_cumsum")),
-    "exp": frozenset(("log", "exp", "expm1", "exp2", "sinh", "cosh", "square", "pow_scalar", "logsumexp", "i0", "i1")),
-    "log": frozenset(("exp",)),
-    "square": frozenset(("sqrt", "exp", "cosh", "sinh", "i0")),
-    "sort": frozenset(("sum", "mean", "amax", "amin", "max", "min", "topk", "kthvalue", "median", "std", "var")),
-    "nan_to_num": frozenset(("nansum", "nanmean", "nanmedian")),
-}  # fmt: skip
-_POINTLESS |= {
-    "instance_norm_1d": _POINTLESS["instance_norm_2d"] | {"adaptive_avg_pool1d"},
-    "instance_norm_3d": _POINTLESS["instance_norm_2d"] | {"adaptive_avg_pool3d"},
-    "softmin": _POINTLESS["softmax"], "softmax2d": _POINTLESS["softmax"], "exp2": _POINTLESS["exp"],
-    "expm1": _POINTLESS["exp"], "cosh": _POINTLESS["exp"], "sinh": _POINTLESS["exp"], "i0": _POINTLESS["exp"],
-    "log_softmax": frozenset(("cross_entropy", "logsumexp", "matmul", "mm", "bmm", "linear", "log_softmax")),
-}  # fmt: skip
+#: a product of what isn't scaled: its numbers are as large as those of a power.
+_OWN_PRODUCT = "product with its own transpose"
+#: joins that may stand inside a chain; the others only begin one.
+_JOINS = frozenset(("cat", "stack"))
+#: what may follow a softmax of all that orders or indexes.
+_AFTER_SHARES = frozenset(("topk", "argmax", "sort", "gather", "take_along_dim", "log", "square", "sqrt"))
 
 
 @cache
@@ -291,15 +281,18 @@ def domain(seeds: Sequence[Seed]) -> str:
 
 
 def suits(seed: Seed, flowing: str) -> float:
-    """How well an operator goes with what flows: one on the last dimension hardly ever with images."""
-    own = domain((seed,))
-    if own != "rows" and flowing != "rows" and own != flowing:
-        return 0.0
-    if flowing in ("rows", "heads") or not seed.ports[0].layout.startswith("* "):
+    """How well an operator goes with what flows. What names rows, steps or matrices doesn't take images or signals, nor
+    does what runs along a dimension or works on the last one alone; a transposition makes a signal of a sequence."""
+    own, layout = domain((seed,)), seed.ports[0].layout
+    if own != "rows":
+        return 1.0 if flowing in ("rows", own) else 0.0
+    if flowing in ("rows", "heads") or layout == "*" or seed.operator == "transpose":
         return 1.0
-    if role(seed) in _LAST_DIMENSION:
-        return 0.02
-    return 1.0 if any(item.name == "dim" and "1" in item.choices for item in seed.parameters) else 0.1
+    if role(seed) == "scan":
+        return 0.0
+    if layout.startswith("* ") and any(item.name == "dim" and "1" in item.choices for item in seed.parameters):
+        return 1.0
+    return 0.1 if layout.startswith("* ") and role(seed) == "data movement" else 0.0
 
 
 def affinity(before: Seed, after: Seed) -> float:
@@ -309,24 +302,34 @@ def affinity(before: Seed, after: Seed) -> float:
     first, second = role(before), role(after)
     if first in _LAST or (before.operator == after.operator and first not in ("matrix product", "convolution")):
         return 0.0
-    if after.operator in _POINTLESS.get(before.operator, ()) or not _fits(before, after):
+    made = "matrix_power" if before.name == _OWN_PRODUCT else before.operator
+    if pointless(made, after.operator) or not _fits(before, after):
         return 0.0
-    if after.operator in _CLASSIFYING and before.operator not in _SCORING:
+    if _needs_another(before, first, after, second):
         return 0.0
-    if after.operator == "linear_cross_entropy" and first not in ("normalization", "activation", "indexing"):
-        return 0.0
-    if after.operator in _OF_LOGITS and first not in ("matrix product", "convolution", "scaling", "normalization"):
-        return 0.0
-    if after.operator == "glu" and first not in _GATED:
-        return 0.0
-    if after.operator in _STEPPED and not _is_exact(before):
-        return 0.0
-    special = "special function"
-    if (second == special and first not in _SPECIAL_BESIDE) or (first == special and second not in _SPECIAL_BESIDE):
-        return 0.0
-    if after.operator in _METRIC and before.operator not in _EMBEDDING:
-        return 0.0
-    return _FOLLOWS.get(first, {}).get(second, _SELDOM * min(1.0, importance(first), importance(second)))
+    return _FOLLOWS.get(first, {}).get(second, 0.0)
+
+
+def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
+    """Whether `after` is only written after other operators than `before`."""
+    name = after.operator
+    if name in _OF_LOGITS:
+        return first not in ("matrix product", "convolution", "scaling", "normalization")
+    if name in _CLASSIFYING:
+        return before.operator not in _SCORING
+    if name in _METRIC:
+        return before.operator not in _EMBEDDING
+    if name == "linear_cross_entropy":
+        return first not in ("normalization", "activation", "indexing")
+    if name in _STEPPED and not _is_exact(before):
+        return True
+    return (
+        (name == "glu" and first not in _GATED)
+        or (second == "joining" and name not in _JOINS)
+        or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _AFTER_SHARES)
+        or (second == "recurrent" and first == "matrix product" and before.operator != "linear")
+        or (before.operator in ("kron", "block_diag") and len(after.ports) > 1)
+    )
 
 
 def _is_exact(seed: Seed) -> bool:

@@ -35,6 +35,8 @@ _UNUSED = 2.0
 _TIED = frozenset((
     "clamp", "hardtanh", "unfold", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "threshold",
 ))  # fmt: skip
+#: pass over what is masked by a number far below everything.
+_LOOKING_UP = frozenset(("amax", "max", "logsumexp", "topk", "argmax"))
 
 
 class BuiltinComposer:
@@ -113,7 +115,10 @@ class BuiltinComposer:
             found = self._draw(self._torch, weights, rng)
             chain = [*chain, found] if side else [found, *chain]
         flowing = domain(chain)
-        links = tuple(Link(seed, _choices(seed, flowing, seed is chain[-1], rng)) for seed in chain)
+        links = tuple(
+            Link(seed, _choices(seed, flowing, before, after, rng))
+            for before, seed, after in zip([None, *chain], chain, [*chain[1:], None], strict=False)
+        )
         first = chain[0].ports[0].layout
         lead = lead_for(first, chain[1:], rng) if first.startswith("*") else ()
         if first.startswith("* ") and not lead:
@@ -169,17 +174,28 @@ def _builds(seed: Seed, wanted_us: float) -> float:
     return importance(found) * suits_time(found, wanted_us)
 
 
-def _choices(seed: Seed, flowing: str, last: bool, rng: random.Random) -> tuple[str, ...]:
+def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, rng: random.Random) -> tuple[str, ...]:
     """One expression for each parameter; the first of its choices, which is the usual one, more often. Settings that
-    belong together, such as two bounds, are chosen together."""
+    belong together, such as two bounds, are chosen together. What is masked before a softmax or a maximum is far below
+    everything, and zero elsewhere; what is padded already a convolution doesn't pad again."""
     together = rng.randrange(8) if seed.operator in _TIED else None
     found = []
     for item in seed.parameters:
         weights = [2.0] + [1.0] * (len(item.choices) - 1)
         if item.name == "dim" and "1" in item.choices:
-            weights = [8.0 if (choice == "1") == (flowing != "rows") else 1.0 for choice in item.choices]
+            other = 1.0 if flowing in ("rows", "heads") else 0.0
+            weights = [8.0 if (choice == "1") == (flowing != "rows") else other for choice in item.choices]
         elif item.name == "keepdim":
-            weights = [1.0 if last or choice == "False" else 0.0 for choice in item.choices]
+            weights = [1.0 if after is None or choice == "False" else 0.0 for choice in item.choices]
+        elif item.name == "value" and seed.operator == "masked_fill" and after is not None:
+            hidden = role(after) == "softmax" or after.operator in _LOOKING_UP
+            weights = [1.0 if (float(choice) < 0) == hidden else 0.0 for choice in item.choices]
+        elif item.name == "padding" and seed.family == "convolution" and len(item.choices) == 2:
+            weights = [0.0, 1.0] if before is not None and role(before) == "padding" else [1.0, 0.0]
+        elif item.name == "kernel_size" and before is not None and role(before) == "padding":
+            weights = [0.0 if choice == "1" else 1.0 for choice in item.choices]
+        elif item.name == "reduction":
+            weights = [3.0] + [1.0] * (len(item.choices) - 1)
         elif item.name == "stride" and role(seed) == "pooling":
             weights = [5.0] + [1.0] * (len(item.choices) - 1)
         if together is not None:

@@ -7,19 +7,18 @@ import random
 import re
 from collections.abc import Sequence
 
-from cuda_agent.tasks.compose.affinity import role
+from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.layouts import names_of
-from cuda_agent.tasks.compose.naming import Named, Names, constant, literal
+from cuda_agent.tasks.compose.naming import Named, Names, constant
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
-from cuda_agent.tasks.expressions import fill
+from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
+from cuda_agent.tasks.expressions import dimensions, fill
 from cuda_agent.tasks.records import Port, Seed
 
-_WIDTH = 110
 #: so few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
 _HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
 
 
@@ -100,7 +99,7 @@ def _layer(named: Named) -> list[str]:
     if seed.constructor is None:
         return []
     lines = []
-    made = without_defaults(_double(fill(seed.constructor, named.texts | _literals(named))))
+    made = without_defaults(quoted(fill(seed.constructor, named.texts | literals_of(named))))
     tree = ast.parse(made, mode="eval").body
     first = tree.args[0] if isinstance(tree, ast.Call) and tree.args else None
     if isinstance(first, ast.Call) and isinstance(first.func, ast.Name) and first.func.id.endswith("Config"):
@@ -126,11 +125,6 @@ def _initial(named: Named) -> list[str]:
         lines.append(f"nn.init.normal_({name}.running_mean, std=0.2)")
         lines.append(f"nn.init.uniform_({name}.running_var, 0.5, 1.5)")
     return lines
-
-
-def _literals(named: Named) -> dict[str, str]:
-    """What has no name of its own, as it is written."""
-    return {item: literal(value) for item, value in named.step.names.items() if item not in named.texts}
 
 
 def _in_forward(names: Names) -> list[str]:
@@ -168,19 +162,10 @@ def _call(named: Named, before: str) -> str:
     seed = named.step.seed
     port = seed.ports[0].name
     simple = isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
-    bare = re.fullmatch(r".*[(,]\s*\{" + port + r"\}\s*[,)].*", seed.call) is not None
-    texts = {item: _own(text, named) if item in named.texts else text for item, text in _texts(named).items()}
+    bare = stands_alone(seed, port)
+    texts = {item: _own(text, named) if item in named.texts else text for item, text in texts_of(named).items()}
     texts |= named.ports | {port: before if simple or bare else f"({before})", "layer": f"self.{named.layer}"}
-    return without_defaults(_double(fill(seed.call, texts)))
-
-
-def _double(text: str) -> str:
-    """With double quotes around texts, and `x - 1.0` for `x + -1.0`."""
-    return re.sub(r"'([^'\"]*)'", r'"\1"', text).replace(" + -", " - ")
-
-
-def _texts(named: Named) -> dict[str, str]:
-    return named.texts | _literals(named)
+    return without_defaults(quoted(fill(seed.call, texts)))
 
 
 def _own(text: str, named: Named) -> str:
@@ -192,8 +177,11 @@ def _own(text: str, named: Named) -> str:
 def _get_inputs(names: Names) -> str:
     first = names.steps[0].step.seed.ports[0]
     texts = [_drawn(first, names.first_shape, names.steps[0])]
+    made = "normal"
     for named in names.steps:
-        texts += [_drawn(port, named.shapes[port.name], named) for port in named.step.seed.ports[1:]]
+        ports = [_beside(port, made) for port in named.step.seed.ports[1:]]
+        texts += [_drawn(port, named.shapes[port.name], named) for port in ports]
+        made = made_by(named.step.seed)
     head = "def get_inputs() -> list[torch.Tensor]:"
     scaled = _scaled(names, texts)
     if scaled is not None:
@@ -202,11 +190,17 @@ def _get_inputs(names: Names) -> str:
     if len(texts) > 1 and len(set(texts)) == 1:
         return f"{head}\n    return [{texts[0]} for _ in range({len(texts)})]"
     line = f"    return [{', '.join(texts)}]"
-    if len(line) <= _WIDTH:
+    if len(line) <= WIDTH:
         return f"{head}\n{line}"
     variables = _variables(names)
     lines = [f"    {variable} = {text}" for variable, text in zip(variables, texts, strict=True)]
     return "\n".join([head, *lines, f"    return [{', '.join(variables)}]"])
+
+
+def _beside(port: Port, made: str) -> Port:
+    """A target that a loss holds against numbers between 0 and 1 lies there too."""
+    inside = made == "probabilities" and port.name == "target" and port.values == "normal"
+    return port.model_copy(update={"values": "uniform"}) if inside else port
 
 
 def _scaled(names: Names, texts: Sequence[str]) -> tuple[int, str] | None:
@@ -266,7 +260,7 @@ def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
 def _bound(port: Port, named: Named) -> str:
     """The exclusive bound of indices, in names where it has them."""
     text = port.high or "2"
-    values = _texts(named)
+    values = texts_of(named)
     return re.sub(r"[A-Za-z_]\w*", lambda found: values.get(found[0], found[0]), text)
 
 
@@ -276,14 +270,21 @@ def _contracted(port: Port, named: Named) -> str | None:
     if step.seed.family not in ("matrix product", "convolution") or port.name == step.seed.ports[0].name:
         return None
     size = step.flops / (2 * sum(tensor.numel() for tensor in step.outputs))
+    if step.seed.operator == "chain_matmul":
+        return constant(named.texts["K" if port.name == "y" else "P"])
     inside = [item for item in names_of(port.layout) if item in named.sizes and item in ("K", "D", "C")]
     for item in inside:
         if step.names[item] == size:
             return constant(named.texts[item])
     shape = named.shapes[port.name]
-    for item, text in zip(names_of(port.layout), shape[-len(names_of(port.layout)) :], strict=False):
-        if item in ("K", "D") and step.names[item] == size and not text.isidentifier():
+    starred, laid = dimensions(port.layout)
+    for item, text in zip(laid, shape[-len(laid) :] if starred else shape, strict=True):
+        if text.isidentifier():
+            continue
+        if item in ("K", "D") and step.names[item] == size:
             return f"({text})"
+        if item == "C" and size % step.names[item] == 0:
+            return f"({text} * {int(size // step.names[item])})"
     for item in inside:
         if item == "C" and size % step.names[item] == 0:
             return f"({constant(named.texts[item])} * {int(size // step.names[item])})"
@@ -292,13 +293,13 @@ def _contracted(port: Port, named: Named) -> str | None:
 
 def _wrapped(line: str) -> list[str]:
     """A line, broken after its first open bracket where it is too long; then after every argument."""
-    if len(line) <= _WIDTH or "\n" in line or "(" not in line:
+    if len(line) <= WIDTH or "\n" in line or "(" not in line:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
     start = line.index("(") + 1
     end = _closing(line, start)
     inside = line[start:end]
-    if len(indent) + 4 + len(inside) <= _WIDTH:
+    if len(indent) + 4 + len(inside) <= WIDTH:
         return [line[:start], f"{indent}    {inside}", f"{indent}{line[end:]}"]
     arguments = [part for text in _split(inside) for part in _wrapped(f"{indent}    {text},")]
     return [line[:start], *arguments, f"{indent}{line[end:]}"]
@@ -323,60 +324,3 @@ def _closing(line: str, start: int) -> int:
         if depth == 0:
             return place
     return len(line)
-
-
-def docstring(sized: Sized, names: Names) -> str:
-    """What the module computes: a phrase of its operators, and a formula."""
-    phrases = [_phrase(named) for named in names.steps]
-    title = _joined(phrases)
-    title = title if title.startswith("x ") else f"{title[0].upper()}{title[1:]}"
-    formula = names.first
-    for named in names.steps:
-        formula = _formula(formula, named)
-    result = "loss" if role(names.steps[-1].step.seed) == "loss" else "out" if re.search(r"\by\b", formula) else "y"
-    line = f"{title}: {result} = {formula}."
-    return line if len(line) <= _WIDTH else f"{title}.\n\n{result} = {formula}\n"
-
-
-def _formula(before: str, named: Named) -> str:
-    """The formula of one more operator."""
-    seed, others = named.step.seed, list(named.ports.values())
-    port = seed.ports[0].name
-    outer = before if isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name) else f"({before})"
-    if seed.operator in _INFIX and len(others) == 1:
-        return f"{outer} {_INFIX[seed.operator]} {others[0]}"
-    if seed.constructor is None and re.search(r"^\{\w+\} [-+*/@] ", seed.call):
-        return _double(fill(seed.call, _texts(named) | named.ports | {port: outer}))
-    if seed.constructor is None and (seed.call.count(f"{{{port}}}") > 1 or seed.operator == "einsum"):
-        written = _double(fill(seed.call, _texts(named) | named.ports | {port: outer}))
-        return re.sub(r"\b(torch|F)\.", "", written)
-    return f"{_function(seed)}({', '.join([before, *others])})"
-
-
-def _function(seed: Seed) -> str:
-    called = re.findall(r"[.\w]*?(\w+)\(", seed.call)
-    if seed.constructor is None and len(called) == 1:
-        return str(called[0])
-    return re.sub(r"_?[123]d$", "", seed.operator)
-
-
-def _phrase(named: Named) -> str:
-    """The seed's own phrase, with the dimension named where it says `a dimension`."""
-    says, dim = named.step.seed.says, named.step.names.get("dim")
-    if "(2, 3)" in named.step.seed.call:
-        return says.replace("a dimension", "height and width")
-    if "a dimension" in says and isinstance(dim, int):
-        rank = len(named.step.shapes[0])
-        if rank > 2 and named.dims[dim] == "channels":
-            return says.replace("a dimension", "channels")
-        place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"
-        says = says.replace("a dimension", place)
-    return says
-
-
-def _joined(phrases: Sequence[str]) -> str:
-    if len(phrases) == 1:
-        return phrases[0]
-    if len(phrases) == 2:
-        return f"{phrases[0]} followed by {phrases[1]}"
-    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"

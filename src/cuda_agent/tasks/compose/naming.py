@@ -38,11 +38,15 @@ _SECOND = {
     "matmul": ("weight", "projection"), "bmm": ("weight", "keys"), "maximum": ("other",), "minimum": ("other",),
     "mm": ("weight",), "addmm": ("weight",), "baddbmm": ("weight",), "einsum": ("weight", "keys"), "inner": ("weight",),
     "tensordot": ("weight",), "pow": ("exponent",), "lerp": ("end",), "where": ("other",), "fmax": ("other",),
-    "fmin": ("other",), "cdist": ("other", "centres"), "cosine_similarity": ("other",),
+    "fmin": ("other",), "cdist": ("centres",), "transformer": ("target",),
+    "chain_matmul": ("weight1", "weight2"), "hypot": ("other",), "logaddexp": ("other",),
+    "addcmul": ("scale", "update"), "outer": ("other",), "cosine_similarity": ("other",),
     "pairwise_distance": ("other",), "cat": ("other",), "stack": ("other",), "rsub": ("other",),
 }  # fmt: skip
 _VAGUE = frozenset(("y", "z", "other", "input2", "b"))
 _MORE = ("y", "z", "w", "u", "v")
+#: a second operand with a matrix for each of the batch is no weight.
+_BATCHED = ("other", "keys")
 #: where a name is taken.
 _AGAIN = {
     "weight": ("kernel", "matrix"), "bias": ("shift", "offset"), "scale": ("factor", "gain"), "mask": ("other_mask",),
@@ -50,6 +54,10 @@ _AGAIN = {
 }  # fmt: skip
 #: by so many elements padding or a window without it changes a size.
 _MARGIN = 16
+#: a size of an input without a name is written as a number up to this one.
+_PLAIN = 16
+#: a size that is at most so many times smaller or larger than a named one is written by it.
+_MOST_TIMES = 4
 _FEATURE_WORDS = frozenset(("channels", "features", "hidden", "inner", "columns", "embedding", "width"))
 
 
@@ -209,6 +217,8 @@ def _shape(port: Port, texts: dict[str, str], step: Step, before: Sequence[str])
     starred, named = dimensions(port.layout)
     written = {item: texts.get(item, str(step.names[item])) for text in named for item in variables(text)}
     found = [constant(_written(text, written)) for text in named]
+    if any(text.isdecimal() and int(text) > _PLAIN and text not in named for text in (*found, *before)):
+        raise Unsolvable("an input has a size without a name")
     return (*(before if starred else ()), *found)
 
 
@@ -239,7 +249,9 @@ def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: lis
     for place, size in enumerate(after):
         kept = moved[place] if moved[place] in names_with(size, step, current) else None
         own = made.get(size) or _doubled(made, size) or new.get(size) if place == feature else None
-        found.append(own or kept or new.get(size) or moved[place])
+        alike = next((text for text in names_with(size, step, current) if text), None)
+        alike = alike if step.seed.family == "matrix product" else None
+        found.append(own or kept or new.get(size) or alike or moved[place])
     return found
 
 
@@ -274,6 +286,8 @@ def _part(old: int, new: int, symbol: str | None) -> str | None:
     if symbol is None or old == new:
         return symbol
     if not symbol.isidentifier() or new == 1:
+        return None
+    if max(old // new, new // old) > _MOST_TIMES:
         return None
     if old // new > 1 and old // (old // new) == new:
         return f"{symbol} // {old // new}"
@@ -312,7 +326,10 @@ def _slug(text: str) -> str:
 def _port(seed: Seed, port: Port, taken: set[str]) -> str:
     """A variable for one more input, not used yet."""
     own = (port.name,) if port.name == "other" else ()
-    wanted: tuple[Any, ...] = (*_SECOND.get(seed.operator, own), *_MORE) if port.name in _VAGUE else (port.name,)
+    second = _BATCHED if port.layout.startswith("B ") and _SECOND.get(seed.operator, own)[:1] == ("weight",) else None
+    wanted: tuple[Any, ...] = (
+        (*(second or _SECOND.get(seed.operator, own)), *_MORE) if port.name in _VAGUE else (port.name,)
+    )
     for found in (*wanted, *_AGAIN.get(port.name, ()), *(f"{port.name}{number}" for number in range(2, 9))):
         if found not in taken:
             taken.add(found)

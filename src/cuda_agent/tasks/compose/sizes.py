@@ -43,13 +43,24 @@ _RANGES = {
     "input_size": Range((128, 256, 512), 64, 1024, 4096),
     "hidden_size": Range((256, 512, 1024), 64, 1024, 4096),
     "picks": Range((64, 128, 256), 8, 4096, 1 << 16),
+    "points": Range((1024, 2048, 4096, 8192), 64, 16384, 1 << 18),
+    "centres": Range((256, 512, 1024, 2048), 64, 8192, 32768),
+    "source_length": Range((128, 256, 512, 1024), 64, 4096, 8192),
+    "target_length": Range((128, 256, 512, 1024), 64, 4096, 8192),
+    "memory_length": Range((256, 512, 1024), 64, 4096, 8192),
 }
 _OTHER = Range((16, 32, 64, 128), 2, 16384, 1 << 20)
 #: words whose sizes nobody scales: they stand as they are drawn.
-_FIXED = frozenset(("heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots"))
+_FIXED = frozenset((
+    "heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots",
+    "input_size",
+))  # fmt: skip
 
 #: what is scaled first to meet a time.
-_ORDER = ("rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "keys", "columns", "picks")
+_ORDER = (
+    "rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "points", "source_length",
+    "target_length", "memory_length", "keys", "columns", "picks", "centres",
+)  # fmt: skip
 #: odd factors of natural sizes, and how often each is taken.
 _FACTORS = {1: 8.0, 3: 3.0, 5: 1.0, 7: 1.0}
 _FEW_FACTORS = {1: 8.0, 3: 2.0}
@@ -72,6 +83,15 @@ _BY_FAMILY = {
         "N": "rows", "B": "batch", "T": "length", "D": "features", "K": "picks", "M": "picks", "V": "vocabulary",
     },
 }  # fmt: skip
+_BY_OPERATOR = {
+    "cdist": {"M": "points", "P": "centres", "K": "features"},
+    "transformer": {"S": "source_length", "T": "target_length"},
+    "transformer_decoder": {"S": "memory_length"},
+    "transformer_decoder_layer": {"S": "memory_length"},
+    "column_stack": {"B": "rows", "T": "features"},
+    "block_diag": {"T": "rows", "D": "columns", "M": "block"},
+    "rnn_cell": {"N": "rows"}, "gru_cell": {"N": "rows"}, "lstm_cell": {"N": "rows"},
+}  # fmt: skip
 _BY_LETTER = {
     "N": "rows", "B": "batch", "T": "length", "L": "length", "D": "features", "C": "channels", "E": "out_features",
     "M": "columns", "K": "slots", "V": "vocabulary", "S": "keys", "H": "height", "W": "width", "Z": "depth",
@@ -82,6 +102,9 @@ def word_for(seed: Seed, name: str) -> str:
     """What a person calls a dimension of this seed: `height` for the H of an image, `inner` for the K of a product."""
     if len(name) > 1:
         return name
+    own = _BY_OPERATOR.get(seed.operator, {}).get(name)
+    if own is not None:
+        return own
     first = names_of(seed.ports[0].layout)
     if "H" in first and "W" in first and name in _IMAGE:
         return _IMAGE[name]
@@ -115,6 +138,8 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
     if named and plan.lead[-1:] == ("height",):
         # Rows of an image, whatever the operator calls them; so with the heads of an attention.
         found[0, named[-1]] = "width"
+    if named and plan.lead[-1:] == ("channels",):
+        found[0, named[-1]] = "length"
     if named and "heads" in plan.lead:
         found[0, named[-1]] = "head_dim"
     return found
@@ -139,7 +164,18 @@ def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tupl
 def reaches(named: dict[tuple[int, str], str]) -> dict[tuple[int, str], str]:
     """The word whose range each unknown has. A batch of plain vectors may be as large as rows are."""
     found = set(named.values())
-    plain = not found & {"length", "height", "channels", "samples", "steps", "rows", "tokens", "keys", "columns"}
+    plain = not found & {
+        "length",
+        "height",
+        "channels",
+        "samples",
+        "steps",
+        "rows",
+        "tokens",
+        "keys",
+        "columns",
+        "points",
+    }
     return {key: "rows" if word == "batch" and plain else word for key, word in named.items()}
 
 
@@ -153,11 +189,13 @@ def scaled(size: int, factor: float, word: str, rng: random.Random, *, width: fl
 
 def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40, *, few: bool = False) -> int:
     """A power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two more often than others. `few`:
-    without 5 and 7."""
+    without 5 and 7, and no 3 or 6."""
     near = {}
     for factor, weight in (_FEW_FACTORS if few else _FACTORS).items():
         for power in range(41):
             found = factor << power
+            if few and factor == 3 and power < 2:
+                continue
             if least <= found <= most and size / 1.25 <= found <= size * 1.25:
                 near[found] = weight
     if not near:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import ast
+import random
+import re
 from typing import Any
 
 import pytest
 import torch
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.tasks.compose.affinity import affinity
-from cuda_agent.tasks.compose.builtin import BuiltinComposer
+from cuda_agent.tasks.compose.affinity import affinity, domain
+from cuda_agent.tasks.compose.builtin import BuiltinComposer, _choices
 from cuda_agent.tasks.compose.chain import Link, Plan, solve
+from cuda_agent.tasks.compose.emission import emit
 from cuda_agent.tasks.compose.layouts import Unsolvable
+from cuda_agent.tasks.compose.naming import name as name_all
 from cuda_agent.tasks.compose.novelty import Novelty, chain_of
 from cuda_agent.tasks.compose.rates import H200, memory_bytes, rates_for
 from cuda_agent.tasks.compose.schedule import Schedule
-from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.compose.sizes import lead_for
+from cuda_agent.tasks.compose.sizing import Target, fit
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.records import DatasetTask, Seed
 
@@ -40,6 +45,26 @@ def composed(seed: int = 0, numbers: list[int] = NUMBERS) -> list[DatasetTask]:
         found.append(composer.compose(number))
         composer.tell(found[-1])
     return found
+
+
+def written(*names: str, attempts: int = 60) -> str:
+    """A task of these operators, or seeds by their names, in this order. Raises Unsolvable."""
+    seeds = [next(seed for seed in SEEDS if name in (seed.name, seed.operator)) for name in names]
+    flowing = domain(seeds)
+    for attempt in range(attempts):
+        rng = random.Random(attempt)
+        around = zip([None, *seeds], seeds, [*seeds[1:], None], strict=False)
+        links = tuple(
+            Link(seed, _choices(seed, flowing, *ends, rng)) for *ends, seed in ((a, c, b) for a, b, c in around)
+        )
+        first = seeds[0].ports[0].layout
+        lead = lead_for(first, seeds[1:], rng) if first.startswith("*") else ()
+        try:
+            sized = fit(Plan(links, lead), Target(), 3000.0, rng)
+            return emit(sized, name_all(sized), rng)
+        except Unsolvable:
+            continue
+    raise Unsolvable(" ".join(names))
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +153,42 @@ def test_two_layers_that_have_channels_of_their_own() -> None:
 
 def test_nothing_jumps_after_it_was_rounded() -> None:
     product, clamp = seed("nn.Linear", "* D"), seed("torch.clamp", "*")
-    sign = seed("torch.sign", "*")
-    assert affinity(product, sign) == 0 < affinity(clamp, sign)
+    rounding = seed("torch.round", "*")
+    assert affinity(product, rounding) == 0 < affinity(clamp, rounding)
+
+
+def test_second_operands_keep_the_size_of_values() -> None:
+    first = written("cat", "F.conv1d")
+    assert "weight = torch.randn(OUT_CHANNELS, 2 * CHANNELS, 3) / (2 * CHANNELS * 3) ** 0.5" in first
+    assert "/ (CHANNELS * 9) ** 0.5" in written("relu", "F.conv2d")
+    assert "weight2 = torch.randn(COLUMNS, OUT_FEATURES) / COLUMNS**0.5" in written("chain_matmul")
+
+
+def test_formulas_have_the_order_of_the_function() -> None:
+    assert "y = relu(addmm(bias, x, weight))." in written("addmm", "relu")
+    assert "where(mask, relu(x), other)" in written("relu", "where")
+    assert "(x @ other).transpose(-2, -1)" in written("bmm", "product with its own transpose")
+    assert 'einsum("bmk,kp->bmp", x / ' in written("div_scalar", "torch.einsum with one matrix")
+
+
+def test_what_is_masked_is_hidden_from_a_softmax_and_zero_elsewhere() -> None:
+    assert "masked_fill(mask, -10000.0)" in written("masked_fill", "softmax").replace("x, mask", "mask")
+    assert "masked_fill(mask, 0.0)" in written("masked_fill", "linear").replace("x, mask", "mask")
+
+
+def test_what_is_padded_is_not_padded_again() -> None:
+    assert re.search(r"padding=\d", written("circular_pad_2d", "depthwise nn.Conv2d")) is None
+
+
+def test_targets_lie_where_the_values_do() -> None:
+    assert "torch.rand(" in written("sigmoid", "mse_loss") and "target = torch.randn" not in written("tanh", "l1_loss")
+
+
+def test_dimensions_have_names() -> None:
+    assert "POINTS, FEATURES, CENTRES" in written("cdist")
+    assert "CHANNELS, LENGTH" in written("cat", "F.conv1d")
+    with pytest.raises(Unsolvable):
+        written("kron", "mse_loss", attempts=3)
 
 
 def test_without_seeds_of_a_library_nothing_is_composed() -> None:

@@ -1,0 +1,105 @@
+"""What a composed module computes, in words and as a formula; and how values and calls are written."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+
+from cuda_agent.tasks.compose.affinity import role
+from cuda_agent.tasks.compose.naming import Named, Names, literal
+from cuda_agent.tasks.compose.sizing import Sized
+from cuda_agent.tasks.expressions import fill
+from cuda_agent.tasks.records import Seed
+
+#: of a line of a composed module.
+WIDTH = 110
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
+
+
+def docstring(sized: Sized, names: Names) -> str:
+    """What the module computes: a phrase of its operators, and a formula."""
+    phrases = [_phrase(named) for named in names.steps]
+    title = _joined(phrases)
+    title = title if title.startswith("x ") else f"{title[0].upper()}{title[1:]}"
+    formula = names.first
+    for named in names.steps:
+        formula = _formula(formula, named)
+    result = "loss" if role(names.steps[-1].step.seed) == "loss" else "out" if re.search(r"\by\b", formula) else "y"
+    line = f"{title}: {result} = {formula}."
+    return line if len(line) <= WIDTH else f"{title}.\n\n{result} = {formula}\n"
+
+
+def _formula(before: str, named: Named) -> str:
+    """The formula of one more operator."""
+    seed, others = named.step.seed, list(named.ports.values())
+    port = seed.ports[0].name
+    outer = before if isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name) else f"({before})"
+    if seed.operator in _INFIX and len(others) == 1:
+        return f"{outer} {_INFIX[seed.operator]} {others[0]}"
+    if seed.constructor is None and re.search(r"^\{\w+\} [-+*/@] ", seed.call):
+        return quoted(fill(seed.call, texts_of(named) | named.ports | {port: outer}))
+    repeated = seed.call.count(f"{{{port}}}") > 1 and ".device" not in seed.call
+    if seed.constructor is None and (repeated or seed.operator == "einsum"):
+        inside = before if stands_alone(seed, port) and f"{{{port}}}." not in seed.call else outer
+        written = quoted(fill(seed.call, texts_of(named) | named.ports | {port: inside}))
+        return re.sub(r"\b(torch|F)\.", "", written)
+    return f"{_function(seed)}({', '.join(_ordered(named, before))})"
+
+
+def _ordered(named: Named, before: str) -> list[str]:
+    """What an operator takes, in the order of its function: `where(mask, x, other)`, `addmm(bias, x, weight)`."""
+    seed, first = named.step.seed, named.step.seed.ports[0].name
+    texts = {first: before, **named.ports}
+    if seed.operator == "where":
+        return [texts["mask"], *(text for name, text in texts.items() if name != "mask")]
+    called = seed.call if seed.constructor is None else ""
+    return [texts[name] for name in sorted(texts, key=lambda name: called.find(f"{{{name}}}"))]
+
+
+def _function(seed: Seed) -> str:
+    called = re.findall(r"[.\w]*?(\w+)\(", seed.call)
+    if seed.constructor is None and len(called) == 1:
+        return str(called[0])
+    return re.sub(r"_?[123]d$", "", seed.operator)
+
+
+def _phrase(named: Named) -> str:
+    """The seed's own phrase, with the dimension named where it says `a dimension`."""
+    says, dim = named.step.seed.says, named.step.names.get("dim")
+    if "(2, 3)" in named.step.seed.call:
+        return says.replace("a dimension", "height and width")
+    if "a dimension" in says and isinstance(dim, int):
+        rank = len(named.step.shapes[0])
+        if rank > 2 and dim == 1 and (rank > 3 or str(named.dims[1]).endswith("channels")):
+            return says.replace("a dimension", "channels")
+        place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"
+        says = says.replace("a dimension", place)
+    return says
+
+
+def _joined(phrases: Sequence[str]) -> str:
+    if len(phrases) == 1:
+        return phrases[0]
+    if len(phrases) == 2:
+        return f"{phrases[0]} followed by {phrases[1]}"
+    return f"{', '.join(phrases[:-1])} and {phrases[-1]}"
+
+
+def quoted(text: str) -> str:
+    """With double quotes around texts, and `x - 1.0` for `x + -1.0`."""
+    return re.sub(r"'([^'\"]*)'", r'"\1"', text).replace(" + -", " - ")
+
+
+def texts_of(named: Named) -> dict[str, str]:
+    return named.texts | literals_of(named)
+
+
+def literals_of(named: Named) -> dict[str, str]:
+    """What has no name of its own, as it is written."""
+    return {item: literal(value) for item, value in named.step.names.items() if item not in named.texts}
+
+
+def stands_alone(seed: Seed, port: str) -> bool:
+    """Whether the port stands between brackets or commas wherever the call names it first."""
+    return re.fullmatch(r".*?[(,]\s*\{" + port + r"\}\s*[,)].*", seed.call) is not None
