@@ -135,13 +135,14 @@ Statistic = Callable[[Numbers], Numbers]
 
 
 def estimate(values: Numbers, statistic: Statistic) -> Estimate:
-    """A statistic of tasks with its 95 % bootstrap interval; no interval of a single task, nothing of none."""
+    """A statistic of tasks with its 95 % bootstrap interval; no interval of a single task (of those that have a value),
+    nothing of none."""
     if not len(values):
         return Estimate(value=None)
     value = float(statistic(values[None, :])[0])
     if math.isnan(value):
         return Estimate(value=None)
-    if len(values) < 2:
+    if np.count_nonzero(~np.isnan(values)) < 2:
         return Estimate(value=value)
     low, high = interval(values, statistic)
     return Estimate(value=value, low=min(low, value), high=max(high, value))

@@ -8,6 +8,7 @@ import fnmatch
 import gzip
 import re
 import tempfile
+import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,10 @@ from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import read_lines
 
 _LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
-#: of a task's id, which names a folder.
+#: bytes of a task's id, which names a folder.
 _LONGEST = 100
+#: a name that ends so is a file that isn't there, and none of a data set on Hugging Face.
+_OF_FILES = (".py", ".parquet", ".jsonl", ".gz", ".json")
 #: all tasks, read back when the run is taken up again.
 SUITE_FILE = "suite.jsonl"
 
@@ -77,7 +80,7 @@ def select(
 
 def _is_named(problem: Problem, wanted: str) -> bool:
     entry = problem.entry
-    if wanted.isdigit():
+    if wanted.isdecimal():
         number = re.match(r"\d+", entry.name)
         return entry.id == wanted or (number is not None and int(number.group()) == int(wanted))
     return any(fnmatch.fnmatchcase(word, wanted) for word in (entry.id, entry.name, entry.key))
@@ -100,11 +103,19 @@ def _read(place: str) -> list[Problem]:
         return [replace(p, peak_bytes=peaks.get(p.task.name, p.peak_bytes)) for p in problems]
     if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)
-    return [_source(source) for source in read_sources(path) if not Path(source.name).name.startswith("_")]
+    sources = [source for source in read_sources(path) if not Path(source.name).name.startswith("_")]
+    if all(source.name.endswith(".py") for source in sources):
+        sources.sort(key=lambda source: _counted(source.name))
+    return [_source(source) for source in sources]
+
+
+def _counted(name: str) -> list[tuple[str, int]]:
+    """`level1/2_b` before `level1/10_a`."""
+    return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _hub(name: str) -> list[Problem]:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) is None:
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) is None or name.endswith(_OF_FILES):
         raise UsageError(f"No such suite: {name}", "Give a folder, a file, or a data set's name on Hugging Face")
     return [_source(source, origin=name) for source in read_hub(name)]
 
@@ -157,9 +168,10 @@ def _source(source: Source, origin: str = "file") -> Problem:
 
 def problem_of(task: Task, *, level: str | None = None, operators: Sequence[str] = ()) -> Problem:
     """A task as part of a suite."""
-    word = re.sub(r"[^A-Za-z0-9._-]+", "_", task.name).strip("._") or "task"
+    word = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", task.name)).strip("._") or "task"
+    name = f"level{level}-{word}" if level is not None else word
     entry = SuiteTask(
-        id=(f"level{level}-{word}" if level is not None else word)[:_LONGEST],
+        id=name.encode()[:_LONGEST].decode(errors="ignore"),
         name=task.name,
         key=task.key,
         level=level,
@@ -176,11 +188,11 @@ def _unique(problems: Iterable[Problem]) -> list[Problem]:
     for problem in problems:
         entry, number = problem.entry, 1
         name = entry.id
-        if taken.get(name) == entry.key:
-            continue
-        while name in taken:
+        while taken.get(name, entry.key) != entry.key:
             number += 1
             name = f"{entry.id}-{number}"
+        if name in taken:
+            continue
         taken[name] = entry.key
         unique.append(replace(problem, entry=entry.model_copy(update={"id": name})))
     return unique

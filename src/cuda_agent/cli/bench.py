@@ -53,7 +53,9 @@ from cuda_agent.core.config import JudgeOptions, Limits, OptimizeOptions, Timing
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.report.metrics import metrics_view
+from cuda_agent.report.plain import plain
 from cuda_agent.report.suite import RunRow, suite_view
+from cuda_agent.report.units import bounds, times
 
 
 def command(
@@ -178,7 +180,9 @@ def _play(bench: Bench, *, as_json: bool) -> int:
     if as_json:
         emit(json.dumps(_document(bench, results, metrics)))
     else:
-        show(suite_view([RunRow(result.task.id, result) for result in results]), "", metrics_view(metrics))
+        if results:
+            show(suite_view([RunRow(result.task.id, result) for result in results]), "")
+        show(metrics_view(metrics))
     if code == EXIT_INTERRUPTED:
         say(f"stopped; go on with: cuda-agent bench --resume --out {bench.directory.path}")
     else:
@@ -188,9 +192,10 @@ def _play(bench: Bench, *, as_json: bool) -> int:
 
 def _tell(result: BenchResult, done: int, tasks: int) -> None:
     row = RunRow(result.task.id, result)
-    ratios = [f"{ratio:.2f}x over {name}" for name in ("eager", "compile", "matched") if (ratio := row.ratio(name))]
+    known = [(name, ratio) for name in ("eager", "compile", "matched") if (ratio := row.against(name))]
+    ratios = [f"{times(ratio.value)} {bounds(ratio.low, ratio.high)} over {name}" for name, ratio in known]
     said = ", ".join(ratios) or " ".join(row.note.split())[:160]
-    say(f"[{done}/{tasks}] {result.task.id}: {row.state}: {said} ({result.wall_s:.0f} s)")
+    say(plain(f"[{done}/{tasks}] {result.task.id}: {row.state}: {said} ({result.wall_s:.0f} s)"))
 
 
 def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dict[str, Any]:

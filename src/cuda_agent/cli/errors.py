@@ -9,6 +9,7 @@ import typer
 
 from cuda_agent.cli.output import emit, say
 from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, UsageError
+from cuda_agent.report.plain import plain
 
 #: The base of the argument parser's errors; typer has brought its own copy of click since 0.20.
 _PARSER_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -61,4 +62,5 @@ def _machine_error(error: OSError) -> CudaAgentError:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Also without what would steer the terminal: a task's own exception may be the cause."""
+    return plain(" ".join(text.split()))

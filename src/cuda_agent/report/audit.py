@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from cuda_agent.core.bench import Audit, Audits
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.report.plain import plain
@@ -84,7 +84,8 @@ def _reasons(row: Row, limits: Roofline | None) -> list[str]:
         flags = (*row.profile.notes, *found.notes)
         why += [note for note in flags if note.startswith("fewer operations")]
     share = row.memory_share(limits)
-    if share is not None and share > 1.0:
+    # What a CPU's caches hold may move faster than memory.
+    if share is not None and share > 1.0 and found is not None and found.device is not Device.CPU:
         why.append(f"moves its bytes at {percent(share)} of the measured bandwidth")
     return why
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.evaluation import baseline_label
@@ -255,7 +256,10 @@ def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
         yield f"{said}."
         return
     said += f", {percent(share)} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
-    if share >= _FULL:
+    cached = row.evaluation is not None and row.evaluation.device is Device.CPU
+    if cached and share > 1.0:
+        yield f"{said}: more than memory gives, so that the caches hold much of it."
+    elif share >= _FULL:
         yield f"{said}: the task is bound by memory, and this is nearly all there is."
     elif share >= _ROOM:
         yield f"{said}: bound by memory, with some room left."

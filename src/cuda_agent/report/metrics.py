@@ -8,9 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.bench import Estimate, Group, Metrics
-from cuda_agent.report.units import times
+from cuda_agent.report.plain import plain
+from cuda_agent.report.units import bounds, times
 
 _HEADERS = ("faster", "significantly", "≥ 5 %", "geomean, all", "geomean, correct", "median, all", "top tenth")
+
+_LEGEND = (
+    "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure counts 1.0 "
+    "in means over all; in brackets: 95 % by bootstrap over tasks (of the rates: in metrics.json)"
+)
 
 
 def metrics_view(metrics: Metrics) -> RenderableType:
@@ -26,16 +32,18 @@ def metrics_view(metrics: Metrics) -> RenderableType:
         _add_rows(table, group)
     lines: list[RenderableType] = [table] if metrics.groups else [Text("no task is done")]
     if metrics.groups:
-        lines.append(Text("rates are shares of all tasks; a failure counts 1.0 in means over all; 95 % by bootstrap"))
+        lines.append(Text(_LEGEND))
     if metrics.done < metrics.tasks:
         lines.append(Text(f"{metrics.done} of {metrics.tasks} tasks are done", style="yellow"))
     return Lines(*lines)
 
 
 def _add_rows(table: Table, group: Group) -> None:
-    name = group.name if group.by == "all" else f"{group.by} {group.name}"
+    name = Text(group.name if group.by == "all" else plain(f"{group.by} {group.name}"))
     for index, against in enumerate(group.against):
-        first = (name, str(group.tasks), percent(group.passed)) if index == 0 else ("", "", "")
+        first: tuple[RenderableType, ...] = ("", "", "")
+        if index == 0:
+            first = (name, str(group.tasks), percent(group.passed))
         share = against.top_tenth_share
         table.add_row(
             *first,
@@ -46,7 +54,7 @@ def _add_rows(table: Table, group: Group) -> None:
             ratio(against.geomean_all),
             ratio(against.geomean_correct),
             ratio(against.median_all),
-            "—" if share is None else f"{share:.0%}",
+            "—" if share is None else f"{100 * share:.0f} %",
         )
 
 
@@ -61,4 +69,4 @@ def ratio(estimate: Estimate) -> str:
         return "—"
     if estimate.low is None or estimate.high is None:
         return times(estimate.value)
-    return f"{times(estimate.value)} [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return f"{times(estimate.value)} {bounds(estimate.low, estimate.high)}"

@@ -29,7 +29,7 @@ from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, Row
 from cuda_agent.report.samples import STRIP, Program, programs
 from cuda_agent.report.training import Series
-from cuda_agent.report.units import interval, microseconds, moment, percent, seconds, times
+from cuda_agent.report.units import bounds, interval, microseconds, moment, percent, seconds, times
 
 _ASSETS = "assets"
 #: what a page may weigh, and to how many characters a text of a transcript is cut until it does.
@@ -213,7 +213,13 @@ def _environment() -> Environment:
         "baseline": baseline_label,
         "symbol": symbol,
     }
-    environment.globals |= {"BASELINES": BASELINES, "names": _NAMES, "sizes": charts, "interval": _interval}
+    environment.globals |= {
+        "BASELINES": BASELINES,
+        "names": _NAMES,
+        "sizes": charts,
+        "interval": _interval,
+        "bounds": bounds,
+    }
     return environment
 
 

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.records import ProfileReport, Timing, Trajectory
-from cuda_agent.report.units import geometric_mean, microseconds, times
+from cuda_agent.core.records import ProfileReport, Ratio, Timing, Trajectory
+from cuda_agent.report.plain import plain
+from cuda_agent.report.units import bounds, geometric_mean, microseconds, times
 from cuda_agent.reward import is_faster
 
 BASELINES = ("eager", "compile", "matched")
@@ -54,12 +55,14 @@ class RunRow:
         passed = run is not None and self.state == "passed" and run.evaluation is not None
         return run.evaluation.profile if passed and run is not None and run.evaluation is not None else None
 
+    def against(self, baseline: str) -> Ratio | None:
+        """`eager`, `compile` or `matched` over ours, with its interval; None without a passed profile."""
+        profile = self.profile
+        return profile.ratios.get(profile.matched if baseline == "matched" else baseline) if profile else None
+
     def ratio(self, baseline: str) -> float | None:
         """How many times faster than `eager`, `compile` or `matched`; None without a passed profile."""
-        profile = self.profile
-        if profile is None:
-            return None
-        found = profile.ratios.get(profile.matched if baseline == "matched" else baseline)
+        found = self.against(baseline)
         return found.value if found else None
 
 
@@ -72,15 +75,8 @@ def summary(rows: Sequence[RunRow]) -> dict[str, Any]:
         ratios = [ratio for row in rows if (ratio := row.ratio(baseline)) is not None]
         out[f"geomean_vs_{baseline}"] = geometric_mean(ratios)
         out[f"timed_vs_{baseline}"] = len(ratios)
-        out[f"faster_than_{baseline}"] = sum(_is_faster(row, baseline) for row in rows)
+        out[f"faster_than_{baseline}"] = sum(is_faster(row.against(baseline)) for row in rows)
     return out
-
-
-def _is_faster(row: RunRow, baseline: str) -> bool:
-    profile = row.profile
-    if profile is None:
-        return False
-    return is_faster(profile.ratios.get(profile.matched if baseline == "matched" else baseline))
 
 
 def suite_view(rows: Sequence[RunRow]) -> RenderableType:
@@ -89,10 +85,11 @@ def suite_view(rows: Sequence[RunRow]) -> RenderableType:
     table.add_column("task", overflow="fold")
     table.add_column("result", no_wrap=True)
     for header in ("eager µs", "compile µs", "matched µs", "ours µs", "vs eager", "vs compile", "vs matched", "reward"):
-        table.add_column(header, justify="right", no_wrap=True)
+        # A ratio's interval goes below it where the terminal is narrow.
+        table.add_column(header, justify="right", no_wrap=not header.startswith("vs"))
     for row in rows:
-        table.add_row(row.task, Text(row.state, style=_style(row.state)), *_numbers(row))
-    notes = [Text(f"{row.task}: {row.state}: {row.note}") for row in rows if row.note]
+        table.add_row(Text(plain(row.task)), Text(row.state, style=_style(row.state)), *_numbers(row))
+    notes = [Text(plain(f"{row.task}: {row.state}: {row.note}")) for row in rows if row.note]
     return Group(table, *notes, *map(Text, _totals(rows)))
 
 
@@ -107,10 +104,9 @@ def _numbers(row: RunRow) -> list[str]:
         return ["—"] * 7 + [reward]
     shown: list[Timing | None] = [profile.baselines.get(name) for name in ("eager", "compile", profile.matched)]
     shown.append(profile.candidate)
-    ratios = [row.ratio(baseline) for baseline in BASELINES]
-    return (
-        [microseconds(t.latency_us) if t else "—" for t in shown] + [times(r) if r else "—" for r in ratios] + [reward]
-    )
+    ratios = [row.against(baseline) for baseline in BASELINES]
+    known = [f"{times(r.value)} {bounds(r.low, r.high)}" if r else "—" for r in ratios]
+    return [microseconds(t.latency_us) if t else "—" for t in shown] + known + [reward]
 
 
 def _totals(rows: Sequence[RunRow]) -> list[str]:
@@ -122,7 +118,9 @@ def _totals(rows: Sequence[RunRow]) -> list[str]:
         if facts[f"geomean_vs_{name}"] is not None
     ]
     faster = [f"{name} {facts[f'faster_than_{name}']}/{facts['tasks']}" for name in BASELINES]
-    lines = [f"{facts['tasks']} tasks: {states}", f"at least 5 % faster than: {', '.join(faster)}"]
+    lines = [f"{facts['tasks']} tasks: {states}", f"at least 5 % faster, by the interval, than: {', '.join(faster)}"]
+    if any(row.profile for row in rows):
+        lines.append("in brackets: 95 % intervals of each ratio's own timing")
     if means:
         lines.insert(1, f"geometric means over the tasks that passed: vs {', vs '.join(means)}")
     return lines

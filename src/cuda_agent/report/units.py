@@ -18,6 +18,11 @@ def interval(low: float, high: float) -> str:
     return f"[{microseconds(low)}, {microseconds(high)}]"
 
 
+def bounds(low: float, high: float) -> str:
+    """`[1.21, 1.25]`: the interval of a ratio."""
+    return f"[{low:.2f}, {high:.2f}]"
+
+
 def times(value: float) -> str:
     """`1.23×`."""
     return f"{value:.2f}×" if value < 100 else f"{value:,.0f}×"

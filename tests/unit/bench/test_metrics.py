@@ -104,6 +104,15 @@ def test_one_task_has_no_interval() -> None:
     assert (eager.geomean_all.value, eager.geomean_all.low, eager.geomean_all.high) == (pytest.approx(2.0), None, None)
 
 
+def test_one_correct_task_of_several_has_no_interval() -> None:
+    one, other = (problem(name).entry for name in "ab")
+    (group,) = metrics_of([result(one, passed(eager=(2.0, 1.9))), result(other, failed())]).groups
+    eager = against(group, "eager")
+    assert eager.geomean_correct.value == pytest.approx(2.0)
+    assert eager.geomean_correct.low is eager.median_correct.low is None
+    assert eager.geomean_all.low == pytest.approx(1.0)
+
+
 def test_nothing_is_done() -> None:
     assert metrics_of([], tasks=3).groups == ()
 

@@ -33,11 +33,11 @@ def ids(*places: str | Path) -> list[str]:
 def test_a_folder_with_levels(tmp_path: Path) -> None:
     problems = read_suite([str(folder(tmp_path))])
     assert [(p.entry.id, p.entry.level) for p in problems] == [
-        ("level1-12_twelve", "1"),
         ("level1-1_one", "1"),
+        ("level1-12_twelve", "1"),
         ("level2-1_uno", "2"),
     ]
-    assert problems[0].task.name == "12_twelve"
+    assert problems[1].task.name == "12_twelve"
 
     def chosen(**how: object) -> list[str]:
         return [p.entry.id for p in select(problems, **how)]  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ def test_a_folder_with_levels(tmp_path: Path) -> None:
     assert chosen(levels=["2"]) == ["level2-1_uno"]
     assert chosen(ids=["1"]) == ["level1-1_one", "level2-1_uno"]
     assert chosen(ids=["*_u*", "12"]) == ["level1-12_twelve", "level2-1_uno"]
-    assert chosen(limit=1) == ["level1-12_twelve"]
+    assert chosen(limit=1) == ["level1-1_one"]
     with pytest.raises(UsageError, match="no level 3"):
         chosen(levels=["3"])
     with pytest.raises(UsageError, match="nine"):
@@ -59,6 +59,16 @@ def test_files_and_equal_names(tmp_path: Path) -> None:
     one, two = tmp_path / "a/same.py", tmp_path / "b/same.py"
     assert ids(one, two) == ["same", "same-2"]
     assert ids(one, one) == ["same"], "the same task once"
+    assert ids(one, two, two) == ["same", "same-2"], "also the second"
+
+
+def test_names_in_any_script_and_a_file_that_isnt_there(tmp_path: Path) -> None:
+    for name in ("größe", "行列 積", "\u202e[red]", "ü" * 80):
+        (tmp_path / f"{name}.py").write_text(f"# {name}\n{SOURCE}")
+    found = ids(tmp_path)
+    assert {"größe", "行列_積", "red"} < set(found) and all(len(name.encode()) <= 100 for name in found)
+    with pytest.raises(UsageError, match=r"No such suite: suite/gone\.py"):
+        ids("suite/gone.py")
 
 
 def test_a_broken_file_is_a_task(tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_a_suite_counts_failures_and_averages_over_the_correct() -> None:
     shown = text(suite_view(rows))
     for words in ("d: not covered: no skill covers aten.foo", "e: error: no Model", "5 tasks:", "4.00× (of 2)", "2/5"):
         assert words in shown, words
+    assert "2.00× [" in shown and "8.00× [" in shown, "no ratio without its interval"
+
+
+def test_what_a_task_says_doesnt_steer_the_terminal() -> None:
+    shown = text(suite_view([RunRow("a[bold]", error="bad \x1b[31mred \u202e")]))
+    assert "a[bold]" in shown and "\x1b" not in shown and "[U+202E]" in shown
 
 
 def test_exit_codes_of_a_run() -> None:

@@ -28,8 +28,8 @@ def test_a_benchmark(tmp_path: Path) -> None:
     assert by_id["wrong_answers"].verdict == "incorrect" and by_id["wrong_answers"].note == "relative error 3.2e-01"
     assert by_id["adaln_modulate"].directory is None, "its folder is gone"
     assert by_id["swiglu"].directory is not None
-    swiglu = by_id["swiglu"].ratio("matched")
-    assert swiglu is not None and swiglu.baseline == "eager"
+    swiglu, profile = by_id["swiglu"].ratio("matched"), by_id["swiglu"].profile
+    assert swiglu is not None and profile is not None and swiglu.baseline == profile.matched
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
