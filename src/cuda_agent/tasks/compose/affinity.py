@@ -45,7 +45,7 @@ _ROLES: dict[str, frozenset[str]] = {
     "rare math": frozenset((
         "cosh", "sinh", "asinh", "atan", "acos", "asin", "atanh", "acosh", "i0", "erfc", "erfinv", "digamma", "lgamma",
         "logit", "tan", "expm1", "exp2", "sinc", "angle", "log10", "hypot", "atan2", "logaddexp", "logaddexp2", "xlogy",
-        "pow", "entr", "arctan2",
+        "pow", "entr", "arctan2", "erf",
     )),
     "triangle": frozenset(("tril", "triu")),
     "sliding": frozenset(("unfold", "fold")),
@@ -57,6 +57,11 @@ _IMPORTANCE = {
     "indexing": 1.2, "ordering": 0.8, "total": 0.5, "padding": 0.5, "joining": 0.5, "special function": 0.4,
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
     "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8, "rare math": 0.4,
+}  # fmt: skip
+#: the same for layers of transformers.
+_IMPORTANCE_OF_LAYERS = {
+    "attention": 5.0, "feed-forward": 5.0, "transformer block": 4.0, "normalization": 3.0, "experts": 3.0,
+    "gated layer": 2.0, "state space": 1.5,
 }  # fmt: skip
 #: roles whose time lies in arithmetic, and the time from which on they are preferred.
 _HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
@@ -133,7 +138,7 @@ _FOLLOWS: dict[str, dict[str, float]] = {
     "distance": {"math": 2, "scaling": 3, "reduction": 2, "softmax": 1.5, "ordering": 1, "total": 1},
     "triangle": {"matrix product": 3, "reduction": 2, "scaling": 0.5, "binary": 0.5, "total": 0.5},
     "rare math": {"reduction": 3, "scaling": 2, "binary": 1.5, "math": 0.3, "scan": 0.3, "total": 1},
-    "sliding": {"normalization": 1, "activation": 1, "reduction": 1},
+    "sliding": {"activation": 1, "reduction": 1},
     "special function": {"reduction": 2, "binary": 2, "scaling": 2, "math": 0.3},
     "rounding": {"scaling": 2, "binary": 2, "reduction": 1, "activation": 0.2},
 }  # fmt: skip
@@ -248,9 +253,9 @@ def role(seed: Seed) -> str:
     return _role(seed.family, seed.operator, len(seed.ports))
 
 
-def importance(name: str) -> float:
-    """How often a task is built around this role, relative to one that isn't named."""
-    return _IMPORTANCE.get(name, 1.0)
+def importance(seed: Seed) -> float:
+    """How often a task is built around the seed's role, relative to one that isn't named."""
+    return (_IMPORTANCE if seed.library == "torch" else _IMPORTANCE_OF_LAYERS).get(role(seed), 1.0)
 
 
 def suits_time(name: str, wanted_us: float) -> float:
@@ -325,11 +330,17 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
         return True
     return (
         (name == "glu" and first not in _GATED)
+        or (first == "padding" and second == "convolution" and not pads(after))
         or (second == "joining" and name not in _JOINS)
         or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _AFTER_SHARES)
         or (second == "recurrent" and first == "matrix product" and before.operator != "linear")
         or (before.operator in ("kron", "block_diag") and len(after.ports) > 1)
     )
+
+
+def pads(seed: Seed) -> bool:
+    """Whether a convolution may be asked not to pad."""
+    return any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
 
 
 def _is_exact(seed: Seed) -> bool:

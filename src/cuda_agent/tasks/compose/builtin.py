@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.compose.affinity import commonness, domain, importance, role, suits_time
+from cuda_agent.tasks.compose.affinity import commonness, domain, importance, pads, role, suits_time
 from cuda_agent.tasks.compose.chain import Link, Plan
 from cuda_agent.tasks.compose.emission import emit
 from cuda_agent.tasks.compose.layouts import Unsolvable
@@ -159,19 +159,20 @@ class BuiltinComposer:
 
 
 def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
-    """By identity, each seed's share of its role: by how common its operator is, however many spellings that has."""
+    """By identity, each seed's share of its role in its library: by how common its operator is, however many spellings
+    that has."""
     spellings = Counter((seed.library, seed.operator) for seed in seeds)
     weights = [commonness(seed) / math.sqrt(spellings[seed.library, seed.operator]) for seed in seeds]
-    totals: dict[str, float] = {}
+    totals: dict[tuple[str, str], float] = {}
     for seed, weight in zip(seeds, weights, strict=True):
-        totals[role(seed)] = totals.get(role(seed), 0.0) + weight
-    return {id(seed): weight / totals[role(seed)] for seed, weight in zip(seeds, weights, strict=True)}
+        place = (seed.library, role(seed))
+        totals[place] = totals.get(place, 0.0) + weight
+    return {id(seed): weight / totals[seed.library, role(seed)] for seed, weight in zip(seeds, weights, strict=True)}
 
 
 def _builds(seed: Seed, wanted_us: float) -> float:
     """How often a task of this time is built around the seed's role."""
-    found = role(seed)
-    return importance(found) * suits_time(found, wanted_us)
+    return importance(seed) * suits_time(role(seed), wanted_us)
 
 
 def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, rng: random.Random) -> tuple[str, ...]:
@@ -190,9 +191,11 @@ def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, 
         elif item.name == "value" and seed.operator == "masked_fill" and after is not None:
             hidden = role(after) == "softmax" or after.operator in _LOOKING_UP
             weights = [1.0 if (float(choice) < 0) == hidden else 0.0 for choice in item.choices]
-        elif item.name == "padding" and seed.family == "convolution" and len(item.choices) == 2:
+        elif item.name == "padding" and seed.family == "convolution" and pads(seed):
             weights = [0.0, 1.0] if before is not None and role(before) == "padding" else [1.0, 0.0]
-        elif item.name == "kernel_size" and before is not None and role(before) == "padding":
+        elif item.name == "kernel_size" and (
+            "groups={C}" in (seed.constructor or "") or (before is not None and role(before) == "padding")
+        ):
             weights = [0.0 if choice == "1" else 1.0 for choice in item.choices]
         elif item.name == "reduction":
             weights = [3.0] + [1.0] * (len(item.choices) - 1)

@@ -253,7 +253,11 @@ def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
     drawn = f"torch.randn({sizes}{kind})"
     inner = _contracted(port, named)
     return (
-        drawn if inner is None else f"{drawn} / {inner}**0.5" if inner.isidentifier() else f"{drawn} / {inner} ** 0.5"
+        drawn
+        if inner is None
+        else f"{drawn} / {inner}**0.5"
+        if re.fullmatch(r"\w+", inner)
+        else f"{drawn} / {inner} ** 0.5"
     )
 
 
@@ -270,8 +274,9 @@ def _contracted(port: Port, named: Named) -> str | None:
     if step.seed.family not in ("matrix product", "convolution") or port.name == step.seed.ports[0].name:
         return None
     size = step.flops / (2 * sum(tensor.numel() for tensor in step.outputs))
-    if step.seed.operator == "chain_matmul":
-        return constant(named.texts["K" if port.name == "y" else "P"])
+    if step.seed.operator in ("addbmm", "chain_matmul"):
+        text = named.shapes[port.name][-2] if len(names_of(port.layout)) > 1 and port.name != "bias" else None
+        return text if text is None or re.fullmatch(r"\w+", text) else f"({text})"
     inside = [item for item in names_of(port.layout) if item in named.sizes and item in ("K", "D", "C")]
     for item in inside:
         if step.names[item] == size:

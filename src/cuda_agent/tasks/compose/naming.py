@@ -36,7 +36,8 @@ _BY_OPERATOR = {
 _SECOND = {
     "add": ("residual", "bias"), "mul": ("gate", "scale"), "sub": ("offset", "mean"), "div": ("scale", "norm"),
     "matmul": ("weight", "projection"), "bmm": ("weight", "keys"), "maximum": ("other",), "minimum": ("other",),
-    "mm": ("weight",), "addmm": ("weight",), "baddbmm": ("weight",), "einsum": ("weight", "keys"), "inner": ("weight",),
+    "mm": ("weight",), "addmm": ("weight",), "baddbmm": ("weight",), "addbmm": ("weight",),
+    "einsum": ("weight", "keys"), "inner": ("weight",),
     "tensordot": ("weight",), "pow": ("exponent",), "lerp": ("end",), "where": ("other",), "fmax": ("other",),
     "fmin": ("other",), "cdist": ("centres",), "transformer": ("target",),
     "chain_matmul": ("weight1", "weight2"), "hypot": ("other",), "logaddexp": ("other",),

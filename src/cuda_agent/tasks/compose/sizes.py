@@ -90,7 +90,7 @@ _BY_OPERATOR = {
     "transformer_decoder_layer": {"S": "memory_length"},
     "column_stack": {"B": "rows", "T": "features"},
     "block_diag": {"T": "rows", "D": "columns", "M": "block"},
-    "rnn_cell": {"N": "rows"}, "gru_cell": {"N": "rows"}, "lstm_cell": {"N": "rows"},
+    "fold": {"N": "batch"}, "rnn_cell": {"N": "rows"}, "gru_cell": {"N": "rows"}, "lstm_cell": {"N": "rows"},
 }  # fmt: skip
 _BY_LETTER = {
     "N": "rows", "B": "batch", "T": "length", "L": "length", "D": "features", "C": "channels", "E": "out_features",

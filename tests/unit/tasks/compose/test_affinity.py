@@ -27,7 +27,7 @@ def seed(operator: str, spelling: str = "functional") -> Seed:
         ("triu", "log_softmax"), ("log_softmax", "einsum"), ("diag_embed", "matmul"), ("cosh", "gru_cell"),
         ("hypot", "gru"), ("addmm", "i0"), ("conv2d", "exp2"), ("atan", "linear"), ("gru", "vstack"),
         ("log_softmax", "multilabel_soft_margin_loss"), ("softmin", "median"), ("matmul", "lstm"),
-        ("zero_pad_2d", "relu"),
+        ("zero_pad_2d", "relu"), ("zero_pad_2d", "conv_transpose2d"),
     ],
 )  # fmt: skip
 def test_pointless_pairs(before: str, after: str) -> None:

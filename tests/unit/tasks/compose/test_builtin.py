@@ -162,6 +162,7 @@ def test_second_operands_keep_the_size_of_values() -> None:
     assert "weight = torch.randn(OUT_CHANNELS, 2 * CHANNELS, 3) / (2 * CHANNELS * 3) ** 0.5" in first
     assert "/ (CHANNELS * 9) ** 0.5" in written("relu", "F.conv2d")
     assert "weight2 = torch.randn(COLUMNS, OUT_FEATURES) / COLUMNS**0.5" in written("chain_matmul")
+    assert "torch.randn(2 * FEATURES, COLUMNS) / (2 * FEATURES) ** 0.5" in written("cat", "chain_matmul")
 
 
 def test_formulas_have_the_order_of_the_function() -> None:
