@@ -71,7 +71,7 @@ def _phrase(named: Named) -> str:
         return says.replace("a dimension", "height and width")
     if "a dimension" in says and isinstance(dim, int):
         rank = len(named.step.shapes[0])
-        if rank > 2 and dim == 1 and (rank > 3 or str(named.dims[1]).endswith("channels")):
+        if rank > 2 and dim == 1 and named.dims[1] != "heads" and (rank > 3 or str(named.dims[1]).endswith("channels")):
             return says.replace("a dimension", "channels")
         place = "the last dimension" if dim in (-1, rank - 1) else f"dimension {dim}"
         says = says.replace("a dimension", place)
