@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.buffers import Layout, contiguous, extent_bytes, synchronize
+from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, synchronize
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
@@ -117,6 +117,7 @@ class Ring:
         self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
         self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
+        self._bits: dict[int, Any] = {}
         wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire()}
         try:
             worker.attach(self._inputs.arena)
@@ -142,13 +143,30 @@ class Ring:
         self._views(slots)[0].zero_()
         synchronize(self.device)
 
-    def outputs(self, slot: int) -> list[Any]:
-        """The tensors that the last burst left for a slot."""
-        return self._outputs.arena.tensors(self._outputs.layout.slots[slot * self._each : (slot + 1) * self._each])
+    def output_places(self, slots: int) -> tuple[list[list[int]], list[int]]:
+        """Of each output, where the first slots begin (elements of its type) and how many elements one has; the same
+        in every worker's ring."""
+        found = self._outputs.layout.slots
+        begins = [
+            [found[slot * self._each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]
+            for index in range(self._each)
+        ]
+        return begins, [found[index].meta.numel for index in range(self._each)]
+
+    def take(self, output: int, positions: Any) -> Any:
+        """Copies of what the last burst left of an output at these places. Bits, so that every type can be taken."""
+        import torch
+
+        meta = self._outputs.layout.slots[output].meta
+        size = ITEM_BYTES[meta.dtype]
+        if size not in self._bits:
+            self._bits[size] = self._outputs.arena.raw().view(getattr(torch, f"int{8 * size}"))
+        return self._bits[size][positions].view(getattr(torch, meta.dtype))
 
     def close(self) -> None:
         """Frees both rings. A worker that won't let go of them is ended."""
         self._pairs.clear()
+        self._bits.clear()
         if self.worker.alive:
             try:
                 self.worker.request("unring", {}, timeout_s=60.0)

@@ -120,6 +120,7 @@ class Rounds:
         share = SHORT_BURST if self.schedule.coarse else 1.0
         self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0, share), affordable))
         self._draw(self._active)
+        self._choose_positions()
         for name in names * DECOY_BURSTS[device]:
             if self._left_s() * 3 < self.options.timing_budget_s * 2:
                 break
@@ -182,7 +183,7 @@ class Rounds:
 
     def _one_round(self) -> Round | None:
         """None where a baseline failed on the way; the round is then made again without it."""
-        self.check.new_round()
+        self._choose_positions()
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in self.schedule.taking_part():
@@ -195,13 +196,16 @@ class Rounds:
         self.wrong_output = self.check.compare(samples[CANDIDATE], samples[EAGER])
         return found
 
+    def _choose_positions(self) -> None:
+        """Ahead of the round: choosing takes longer than looking."""
+        ring = next(iter(self._rings.values()))
+        self.check.draw(*ring.output_places(self._active), self.options.device.value)
+
     def _burst(self, name: str) -> tuple[Burst | None, list[Any]]:
         """One burst under the judge's clock, and samples of what it left."""
         worker = self._worker(name)
         ring = self._rings[worker]
-        fill, outputs = ring.prepare_fill(self._active), [ring.outputs(slot) for slot in range(self._active)]
-        self.check.draw(outputs)
-        order = self._rng.sample(range(self._active), self._active)
+        fill = ring.prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
         params = {"program": name, "flush_bytes": flush_bytes, "specs": specs, "core": self._core}
@@ -213,14 +217,14 @@ class Rounds:
         if reply is not None and self.ask(name, "deliver", {}) is None:
             reply = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
-        samples = {} if reply is None else {slot: self.check.sample(slot, outputs[slot]) for slot in order}
+        samples = [] if reply is None else self.check.sample(ring.take)
         synchronize(self.options.device)
         wall_us = (time.perf_counter_ns() - begin) / 1e3
         if reply is None:
             return None, []
         self.ask(name, "release", {})
         burst = Burst(self._event_times(name, reply), wall_us, max(0.0, number(reply, "waited_us")))
-        return burst, [samples[slot] for slot in range(self._active)]
+        return burst, samples
 
     def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
         """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,52 +63,41 @@ class OutputCheck:
     bounds: Bounds
     rng: random.Random
     checked: int = 0
+    _slots: int = 0
     _errors: list[list[float]] = field(default_factory=list)
     _elements: list[int] = field(default_factory=list)
-    _positions: dict[tuple[int, int], Any] = field(default_factory=dict)
+    _positions: list[Any] = field(default_factory=list)
 
-    def new_round(self) -> None:
-        """Forget the positions: the next ones are drawn when first asked for."""
-        self._positions.clear()
-
-    def draw(self, slots: Sequence[Sequence[Any]]) -> None:
-        """Choose this round's positions ahead, for outputs of every slot: choosing takes longer than looking."""
-        for slot, outputs in enumerate(slots):
-            for index, tensor in enumerate(outputs):
-                if tensor.numel() > WHOLE:
-                    self._drawn(slot, index, tensor)
-
-    def sample(self, slot: int, outputs: Sequence[Any]) -> list[Any]:
-        """A slot's outputs at this round's positions, copies in float64 (integers as they are)."""
-        found = []
-        for index, tensor in enumerate(outputs):
-            flat = tensor.reshape(-1)
-            if flat.numel() > WHOLE:
-                flat = flat[self._drawn(slot, index, flat)]
-            found.append(flat.double() if flat.is_floating_point() else flat.clone())
-        return found
-
-    def _drawn(self, slot: int, index: int, flat: Any) -> Any:
+    def draw(self, begins: Sequence[Sequence[int]], sizes: Sequence[int], device: str) -> None:
+        """Choose the next round's positions: of each output, where its slots begin, and how many elements each has."""
         import torch
 
-        if (slot, index) not in self._positions:
-            generator = torch.Generator().manual_seed(self.rng.getrandbits(62))
-            drawn = torch.randint(flat.numel(), (POSITIONS,), generator=generator)
-            self._positions[slot, index] = drawn.to(flat.device)
-        return self._positions[slot, index]
+        self._slots = len(begins[0]) if begins else 0
+        self._positions = []
+        for places, size in zip(begins, sizes, strict=True):
+            if size <= WHOLE:
+                inside = torch.arange(size, device=device).expand(len(places), size)
+            else:
+                generator = torch.Generator(device).manual_seed(self.rng.getrandbits(62))
+                inside = torch.randint(size, (len(places), POSITIONS), generator=generator, device=device)
+            self._positions.append((torch.tensor(places, device=device).unsqueeze(1) + inside).reshape(-1))
 
-    def compare(self, mine: Sequence[Sequence[Any]], eager: Sequence[Sequence[Any]]) -> str | None:
-        """One round: samples by slot, then by output. Says what convicts by itself, None where nothing does."""
-        self.checked += sum(len(outputs) for outputs in mine)
+    def sample(self, take: Callable[[int, Any], Any]) -> list[Any]:
+        """Of every output what `take(output, positions)` copies, floating point as float64."""
+        found = [take(index, positions) for index, positions in enumerate(self._positions)]
+        return [values.double() if values.is_floating_point() else values for values in found]
+
+    def compare(self, mine: Sequence[Any], eager: Sequence[Any]) -> str | None:
+        """One round: samples by output. Says what convicts by itself, None where nothing does."""
+        self.checked += self._slots * len(mine)
         errors = []
-        for index in range(len(eager[0]) if eager else 0):
-            pairs = [(m[index], e[index]) for m, e in zip(mine, eager, strict=True)]
-            reason, error = self._compare_output(pairs)
+        for index, (c, e) in enumerate(zip(mine, eager, strict=True)):
+            reason, error = self._compare_output(c, e)
             if reason is not None:
                 return f"output {index}: {reason}"
             errors.append(error)
         self._errors.append(errors)
-        self._elements = [sum(m[index].numel() for m in mine) for index in range(len(errors))]
+        self._elements = [values.numel() for values in mine]
         return None
 
     def verdict(self) -> str | None:
@@ -122,10 +111,9 @@ class OutputCheck:
                 )
         return None
 
-    def _compare_output(self, pairs: Sequence[tuple[Any, Any]]) -> tuple[str | None, float]:
+    def _compare_output(self, c: Any, e: Any) -> tuple[str | None, float]:
         import torch
 
-        c, e = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
         if not e.is_floating_point():
             return self._compare_exact(c, e)
         finite = torch.isfinite(e)

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.rings import MAX_SLOTS, plan_ring
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.judge.buffers import contiguous
+from cuda_agent.judge.reference import allocate
+from cuda_agent.judge.rings import MAX_SLOTS, Ring, plan_ring
 from cuda_agent.judge.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 
 MIB = 1 << 20
@@ -51,10 +54,11 @@ def check(error: float = 1e-5, absolute: float = 0.0) -> OutputCheck:
 
 
 def one_round(found: OutputCheck, mine: list[torch.Tensor], eager: list[torch.Tensor]) -> str | None:
-    found.new_round()
-    theirs = [found.sample(slot, [t]) for slot, t in enumerate(eager)]
-    ours = [found.sample(slot, [t]) for slot, t in enumerate(mine)]
-    return found.compare(ours, theirs)
+    """One output, whose slots lie one after the other."""
+    size = eager[0].numel()
+    found.draw([[slot * size for slot in range(len(eager))]], [size], "cpu")
+    ours, theirs = (torch.cat([t.reshape(-1) for t in tensors]) for tensors in (mine, eager))
+    return found.compare(found.sample(lambda _, at: ours[at]), found.sample(lambda _, at: theirs[at]))
 
 
 def test_right_outputs_pass() -> None:
@@ -110,3 +114,22 @@ def test_integers() -> None:
     assert one_round(check(), [tie], [eager]) is None
     assert one_round(check(), [eager + 1], [eager]) is not None
     assert one_round(check(), [torch.tensor([1])], [torch.tensor([2])]) is not None
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "int64", "bfloat16", "float8_e4m3fn", "float64"])
+def test_every_type_is_taken_from_a_ring(dtype: str) -> None:
+    """Two outputs and three slots; positions as they are drawn for a round."""
+    metas = [contiguous(TensorMeta(shape=(5, 7), dtype=name, strides=(7, 1))) for name in ("float32", dtype)]
+    places = allocate("outputs", metas, Device.CPU, 3)
+    values = torch.arange(3 * 35).reshape(3, 5, 7) % 2
+    for slot in range(3):
+        for tensor in places.arena.tensors(places.layout.slots[2 * slot : 2 * slot + 2]):
+            tensor.copy_(values[slot].to(tensor.dtype))
+    ring = object.__new__(Ring)
+    ring._outputs, ring._each, ring._bits = places, 2, {}
+    found = check()
+    found.draw(*ring.output_places(3), "cpu")
+    for sample in found.sample(ring.take):
+        assert torch.equal(sample.to(torch.int64), values.reshape(-1))
+    ring._bits.clear()
+    places.arena.close()
