@@ -1,10 +1,10 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge starts its
-clock, copies the masters into that worker's input ring, sends `burst`, and stops its clock when it has the answer and
-has taken secret positions of all outputs, in a secret order: what isn't done by then is wrong or late. A null program
-(the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
-checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
+clock, copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its
+clock when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
+baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
+against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
