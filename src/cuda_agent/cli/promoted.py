@@ -30,18 +30,21 @@ def command(
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
-    """List what was promoted, and what of it stands. With --check, exit code 9 where something no longer holds."""
+    """List what was promoted, and what of it stands. Exit code 9 where something no longer holds: evidence that was
+    changed, and with --check another stack, too."""
     if dry_run and not check:
         raise UsageError("--dry-run says what --check would revoke", "Pass both")
     if sign_key is not None and not check:
         raise UsageError("--sign-key is for --check", "Pass both")
     found = evidence.entries(registry)
-    faults: dict[str, str] = {}
+    standing = [entry for entry in found if entry.stands]
     if check:
         here, key = read_lock(), None if sign_key is None else evidence.read_key(sign_key)
-        checked = {entry.digest: evidence.check(registry, entry, here, key) for entry in found if entry.stands}
-        faults = {digest: fault for digest, fault in checked.items() if fault}
-    if not dry_run:
+        checked = {entry.digest: evidence.check(registry, entry, here, key) for entry in standing}
+    else:
+        checked = {entry.digest: evidence.fault(registry, entry) for entry in standing}
+    faults = {digest: fault for digest, fault in checked.items() if fault}
+    if check and not dry_run:
         found = tuple(
             evidence.revoke(registry, entry, faults[entry.digest]) if entry.digest in faults else entry
             for entry in found
@@ -49,9 +52,10 @@ def command(
     if as_json:
         emit(json.dumps({"schema_version": 1, "entries": [_document(entry, faults) for entry in found]}, indent=1))
     else:
-        show(_table(found))
+        show(_table(found, faults) if found else Text("nothing was promoted"))
         for digest, fault in faults.items():
-            say(f"{digest[:12]} {'would be' if dry_run else 'is'} revoked: {plain(fault)}")
+            what = "would be revoked" if dry_run else "is revoked" if check else "doesn't hold, --check revokes it"
+            say(f"{digest[:12]} {what}: {plain(fault)}")
     return EXIT_NOT_PASSED if faults else EXIT_OK
 
 
@@ -62,7 +66,7 @@ def _document(entry: Entry, faults: dict[str, str]) -> dict[str, object]:
     return document
 
 
-def _table(found: tuple[Entry, ...]) -> Table:
+def _table(found: tuple[Entry, ...], faults: dict[str, str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("entry", "task", "since", "speed", "state"):
         table.add_column(column, overflow="fold")
@@ -72,6 +76,9 @@ def _table(found: tuple[Entry, ...]) -> Table:
         state = Text("stands", style="green")
         if entry.revoked is not None:
             state = Text(f"revoked {entry.revoked.when}: {plain(entry.revoked.reason)}", style="red")
+        elif entry.digest in faults:
+            # Nothing of it can be believed, its numbers neither.
+            speed, state = "", Text(f"doesn't hold: {plain(faults[entry.digest])}", style="red")
         task, since = (plain(promotion.task), promotion.started) if promotion else ("?", "?")
         table.add_row(entry.digest[:12], task, since, plain(speed.removeprefix("at worst ")), state)
     return table

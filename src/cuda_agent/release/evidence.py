@@ -143,6 +143,21 @@ def _promotion(registry: Path, digest: str) -> Promotion | None:
 def check(registry: Path, entry: Entry, here: StackLock, key: bytes | None = None) -> str:
     """Why an entry doesn't stand any more: its evidence isn't what was promoted, or the stack is another one; "" where
     it does."""
+    changed = fault(registry, entry)
+    if changed:
+        return changed
+    folder = registry / "entries" / entry.digest
+    try:
+        differences = StackLock.load(folder / LOCK).differences(here)
+        if differences:
+            return f"the stack changed: {'; '.join(map(str, differences))}"
+        return _signature_fault(folder, entry.digest, key)
+    except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
+        return f"the evidence can't be read: {' '.join(str(error).split())[:200]}"
+
+
+def fault(registry: Path, entry: Entry) -> str:
+    """What of an entry's evidence isn't as it was promoted; "" where all is."""
     folder = registry / "entries" / entry.digest
     try:
         manifest = (folder / MANIFEST).read_bytes()
@@ -160,10 +175,9 @@ def check(registry: Path, entry: Entry, here: StackLock, key: bytes | None = Non
         promotion = Promotion.read(folder)
         if promotion.candidate_digest != candidate or not promotion.passed:
             return "the gates weren't those of this candidate"
-        differences = StackLock.load(folder / LOCK).differences(here)
-        if differences:
-            return f"the stack changed: {'; '.join(map(str, differences))}"
-        return _signature_fault(folder, entry.digest, key)
+        return ""
+    except FileNotFoundError:
+        return f"the evidence is gone: {folder} holds no {MANIFEST}"
     except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
         return f"the evidence can't be read: {' '.join(str(error).split())[:200]}"
 

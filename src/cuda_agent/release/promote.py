@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -61,6 +62,8 @@ def promote(
         registry.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"Can't make the registry {registry}: {error.strerror}", "Choose another --registry") from None
+    if not os.access(registry, os.W_OK):
+        raise StoreError(f"The registry {registry} can't be written", "Choose another --registry")
     own = [one for one in subject.evaluations if one.task_key == subject.task.key]
     remember(registry, subject.task.key, own)
     with judge_folder() as folder:
@@ -126,6 +129,9 @@ class Examination:
         if later.status == "failed" and mine.violations == ():
             # Seen only in a later process; the gate has one result.
             self.results = [later if one.name == "guard" else one for one in self.results]
+        swapped = self._swapped(evaluations)
+        if swapped is not None:
+            self.results = [swapped if one.name == "rebuild" else one for one in self.results]
         self._say(speed(self._gate.speed, processes))
         self._say(checks.roofline(evaluations, self._device))
         self._say(self._whole_model())
@@ -190,6 +196,15 @@ class Examination:
         said = "not reproducible: two clean builds gave different bytes"
         strict = self._gate.rebuild.reproducible == "required"
         return failed("rebuild", said, **digests) if strict else passed("rebuild", said, **digests)
+
+    def _swapped(self, evaluations: Sequence[Evaluation]) -> GateResult | None:
+        """Whether a process ran another library than the one that was rebuilt."""
+        rebuilt = next(one.data.get("library") for one in self.results if one.name == "rebuild")
+        for number, found in enumerate(evaluations, start=1):
+            ran = None if found.build is None else found.build.library_digest
+            if ran is not None and ran != rebuilt:
+                return failed("rebuild", f"process {number} ran the library {ran[:12]}, {str(rebuilt)[:12]} was built")
+        return None
 
     def _cache(self, name: str) -> Path:
         """An empty build cache, but for the precompiled header of torch, which holds nothing of a candidate."""

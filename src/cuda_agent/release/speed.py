@@ -57,7 +57,7 @@ def speed(options: SpeedGate, processes: Sequence[Process]) -> GateResult:
     needed = f"a lower bound of {options.margin:g}x over every baseline is needed"
     if worst[0] < options.margin:
         return failed(NAME, f"{worst[1]}; {needed}{noted}", table=table)
-    return passed(NAME, f"at worst {worst[1]}{noted}", table=table)
+    return passed(NAME, f"at worst {worst[1]}{noted} (needed: {options.margin:g}x)", table=table)
 
 
 def compared(

@@ -46,8 +46,19 @@ def load_subject(path: Path) -> Subject:
         cause = f"The run in {path} holds a comparison ({evaluation.comparison}), no CUDA extension"
         raise UsageError(cause, "Only CUDA extensions are promoted")
     layout.check_candidate(candidate)
+    _check_unedited(layout.Workspace(path / "workspace", task, options.judge), candidate)
     said = () if evaluation is None else (evaluation,)
     return Subject(path, task, candidate, options.judge, (*said, *_failures(path)))
+
+
+def _check_unedited(workspace: layout.Workspace, best: Candidate) -> None:
+    """Whoever edits an ended run's workspace and promotes the run would believe that the edit was looked at."""
+    place = workspace.directory
+    if not (place.parent / Trajectory.file_name).is_file() or not (place / ".cuda-agent").is_dir():
+        return
+    if workspace.snapshot().digest != best.digest:
+        cause = f"{place} was changed since the run ended, and isn't its best candidate any more"
+        raise UsageError(cause, f"Promote what it holds now, {place}, or undo the change")
 
 
 def _failures(path: Path) -> tuple[Evaluation, ...]:

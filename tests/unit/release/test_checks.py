@@ -13,6 +13,7 @@ from cuda_agent.core.extraction import WholeModel, WholePart
 from cuda_agent.core.records import Evaluation, TrialReport, VerifyReport, Violation
 from cuda_agent.release import checks
 from cuda_agent.release.gate import SpeedGate, WholeModelGate
+from cuda_agent.release.promote import Examination
 from cuda_agent.release.records import GateResult
 from cuda_agent.release.speed import Process, speed
 
@@ -177,3 +178,12 @@ def test_whole_model() -> None:
     assert checks.whole_model(options, whole(0.99), "d", stack).status == "failed"
     differs = whole(agreed=False, original=None, patched=None, speedup=None, reason="0.3 apart")
     assert "0.3 apart" in checks.whole_model(options, differs, "d", stack).reason
+
+
+def test_another_library_than_the_rebuilt_one() -> None:
+    examination = Examination.__new__(Examination)
+    examination.results = [checks.passed("rebuild", "compiled anew", library="d" * 64)]
+    mine, other = (builders.evaluation(build=builders.build(library_digest=digit * 64)) for digit in "de")
+    assert examination._swapped([mine, mine]) is None
+    found = examination._swapped([mine, other])
+    assert found is not None and found.status == "failed" and "process 2" in found.reason

@@ -62,7 +62,9 @@ def test_it_stands_until_something_changes(tmp_path: Path, here: StackLock) -> N
         ("promotion.json", None, "promotion.json is missing"),
     ],
 )
-def test_evidence_that_was_changed(tmp_path: Path, here: StackLock, name: str, text: str | None, said: str) -> None:
+def test_evidence_that_was_changed(
+    tmp_path: Path, here: StackLock, capsys: pytest.CaptureFixture[str], name: str, text: str | None, said: str
+) -> None:
     entry = added(tmp_path, here)
     path = tmp_path / "entries" / entry.digest / name
     path.parent.mkdir(exist_ok=True)
@@ -71,6 +73,11 @@ def test_evidence_that_was_changed(tmp_path: Path, here: StackLock, name: str, t
     else:
         path.write_text(text)
     assert said in evidence.check(tmp_path, entry, here)
+    # A mere listing doesn't believe it either, and revokes nothing.
+    assert run(["promoted", "--registry", str(tmp_path)]) == 9
+    shown = capsys.readouterr()
+    assert "doesn't hold" in shown.out and "stands" not in shown.out and said in shown.err
+    assert not any(event.event == "revoked" for event in evidence.history(tmp_path))
 
 
 def test_a_signature(tmp_path: Path, here: StackLock) -> None:
@@ -109,7 +116,7 @@ def test_an_entry_whose_folder_is_gone_and_one_without_a_line(tmp_path: Path, he
     assert evidence.entries(tmp_path)[0].stands
     evidence.note(tmp_path, "promoted", promotion(), "", "f" * 64)
     gone = next(one for one in evidence.entries(tmp_path) if one.digest != entry.digest)
-    assert gone.promotion is None and "can't be read" in evidence.check(tmp_path, gone, here)
+    assert gone.promotion is None and "is gone" in evidence.check(tmp_path, gone, here)
     assert not evidence.revoke(tmp_path, gone, "gone").stands
 
 

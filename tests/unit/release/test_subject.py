@@ -47,6 +47,20 @@ def test_a_run_that_was_killed_and_one_that_ended(run: RunDirectory) -> None:
         load_subject(run.path)
 
 
+def test_a_run_whose_workspace_was_edited_since(run: RunDirectory) -> None:
+    Trajectory(
+        task_key=TASK.key, task_name="t", policy="p", turns=(), budget=Budget(turns_limit=1), outcome="finished",
+        best=builders.CANDIDATE, evaluation=builders.evaluation(),
+    ).write(run.path)  # fmt: skip
+    layout.create(TASK, run.workspace, options=OPTIONS.judge).restore(builders.CANDIDATE)
+    assert load_subject(run.path).candidate == builders.CANDIDATE
+    with (run.workspace / "model_new.py").open("a") as stream:
+        stream.write("# faster\n")
+    with pytest.raises(UsageError, match="changed since the run ended"):
+        load_subject(run.path)
+    assert load_subject(run.workspace).candidate != builders.CANDIDATE
+
+
 def test_what_earlier_candidates_failed_on(run: RunDirectory) -> None:
     BestRecord(candidate=builders.CANDIDATE, evaluation=builders.evaluation()).write(run.path)
     (run.path / "agent-1" / "logs").mkdir(parents=True)

@@ -78,7 +78,8 @@ def package_name(name: str, kind: Kind, *, given: bool) -> str:
     if not given and not re.match(r"[a-z]", word):
         word = f"task_{word}"
     plain = r"[a-z][a-z0-9_]*[a-z0-9]" if kind is Kind.HF_KERNELS else r"[A-Za-z_]\w*"
-    wanted = "letters, digits and _" if kind is not Kind.HF_KERNELS else "small letters, digits and _"
+    letters = "small letters" if kind is Kind.HF_KERNELS else "letters"
+    wanted = f"{letters}, digits and _, a letter first, and no word of Python's own"
     if not re.fullmatch(plain, word, re.ASCII) or keyword.iskeyword(word) or (given and word != name.replace("-", "_")):
         raise UsageError(f"{name!r} can't be the name of a package", f"Use {wanted}")
     if word in _RESERVED:

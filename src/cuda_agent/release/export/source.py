@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, UsageError
@@ -31,6 +32,8 @@ class Finished:
 
 def read_run(directory: Path) -> Finished:
     """The best candidate that passed. Raises UsageError (no run), StoreError (can't be read), NotPassed."""
+    if (directory / BenchManifest.file_name).is_file():
+        raise UsageError(f"{directory} is a benchmark of several tasks", f"Export one of them: {directory}/tasks/ID")
     task, options, _ = RunDirectory(directory).read_start()
     candidate, evaluation = _best(directory)
     if candidate is None or evaluation is None:

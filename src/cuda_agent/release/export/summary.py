@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent.core.records import Evaluation, Timing
+from cuda_agent.core.records import Evaluation, Ratio, Timing
 from cuda_agent.core.stack import Stack
 
 
@@ -10,8 +10,9 @@ def evidence(evaluation: Evaluation) -> str:
     """Times with their intervals, errors and stack, as Markdown. The evaluation has passed."""
     profile, verify = evaluation.profile, evaluation.verify
     assert profile is not None and verify is not None
-    rows = ["| | µs | 95 % interval |", "|---|---|---|"]
-    rows += [_row(name + (" (matched)" if name == profile.matched else ""), t) for name, t in profile.baselines.items()]
+    rows = ["| | µs | 95 % interval | these kernels are faster by | 95 % interval |", "|---|---|---|---|---|"]
+    for name, timing in profile.baselines.items():
+        rows.append(_row(name + (" (matched)" if name == profile.matched else ""), timing, profile.ratios.get(name)))
     rows.append(_row("**these kernels**", profile.candidate))
     errors = [trial for trial in verify.trials if trial.candidate_error is not None]
     lines = [*rows, ""]
@@ -34,5 +35,6 @@ def stack_line(stack: Stack) -> str:
     return ", ".join(parts)
 
 
-def _row(name: str, timing: Timing) -> str:
-    return f"| {name} | {timing.latency_us:,.1f} | {timing.low_us:,.1f} – {timing.high_us:,.1f} |"
+def _row(name: str, timing: Timing, ratio: Ratio | None = None) -> str:
+    faster = "| |" if ratio is None else f"{ratio.value:.3f}× | {ratio.low:.3f} – {ratio.high:.3f} |"
+    return f"| {name} | {timing.latency_us:,.1f} | {timing.low_us:,.1f} – {timing.high_us:,.1f} | {faster}"

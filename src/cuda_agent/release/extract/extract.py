@@ -122,7 +122,10 @@ def _record(task: _FoundTask) -> ExtractedTask:
 
 
 def _check_free(out: Path) -> None:
-    if (out / Extraction.file_name).exists() or (out.exists() and not out.is_dir()):
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file", "Choose another --out")
+    # One without tasks is nothing that anybody goes on from.
+    if (out / Extraction.file_name).exists() and read_extraction(out).tasks:
         raise UsageError(f"{out} holds an extraction already", "Choose another --out, or remove it")
     tasks = out / "tasks"
     if tasks.is_dir() and any(tasks.iterdir()):
