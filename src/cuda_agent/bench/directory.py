@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from cuda_agent.agent.rundir import RunDirectory, current_commit, now
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
@@ -85,7 +87,15 @@ class BenchDirectory:
         peaks = manifest.peak_bytes
         pairs = zip(manifest.tasks, tasks, strict=True)
         problems = [Problem(entry, task, peaks.get(entry.id)) for entry, task in pairs]
-        return manifest, problems, BenchOptions.model_validate(manifest.configuration)
+        try:
+            return manifest, problems, BenchOptions.model_validate(manifest.configuration)
+        except ValidationError as error:
+            first = error.errors()[0]
+            said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            path = self.path / BenchManifest.file_name
+            raise StoreError(
+                f"The options in {path} can't be read: {said}", "Use the cuda-agent that wrote it"
+            ) from None
 
     def write_resumption(self, manifest: BenchManifest, done: int) -> tuple[BenchManifest, list[str]]:
         """Notes that it goes on, after `done` tasks; what is another stack than it was begun on. Raises StoreError."""
@@ -124,7 +134,12 @@ class BenchDirectory:
 def read_results(directory: Path) -> list[BenchResult]:
     """In the order of the suite. Raises StoreError where there is no such run, or a line can't be read."""
     manifest, path = BenchManifest.read(directory), directory / RESULTS_FILE
-    by_id = {result.task.id: result for result in read_lines(path, BenchResult)} if path.exists() else {}
+    try:
+        by_id = {result.task.id: result for result in read_lines(path, BenchResult)} if path.exists() else {}
+    except StoreError as error:
+        # What was played is also in its run directory.
+        remedy = "Restore the file, or remove that line and go on with --resume: the task's run is read again"
+        raise StoreError(error.cause.replace(": : ", ": "), remedy) from None
     return [by_id[entry.id] for entry in manifest.tasks if entry.id in by_id]
 
 

@@ -103,7 +103,13 @@ def _read(place: str) -> list[Problem]:
         return [replace(p, peak_bytes=peaks.get(p.task.name, p.peak_bytes)) for p in problems]
     if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)
-    sources = [source for source in read_sources(path) if not Path(source.name).name.startswith("_")]
+    if path.is_file() and path.suffix not in (".py", ".parquet"):
+        raise UsageError(f"{path} is no suite", "Give .py, .parquet, .jsonl or .jsonl.gz, or a folder of task files")
+    try:
+        found = read_sources(path)
+    except UsageError:
+        raise UsageError(f"{path} holds no task", "Give a folder of task files, or a data set") from None
+    sources = [source for source in found if not Path(source.name).name.startswith("_")]
     if all(source.name.endswith(".py") for source in sources):
         sources.sort(key=lambda source: _counted(source.name))
     return [_source(source) for source in sources]

@@ -168,10 +168,11 @@ def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
 
 
 def _metrics(path: Path, done: int) -> Metrics | None:
-    """None where there are none, or they are of another number of results."""
-    if not (path / Metrics.file_name).is_file():
+    """None where there are none that can be read, or they are of another number of results: they can be worked out."""
+    try:
+        metrics = Metrics.read(path)
+    except StoreError:
         return None
-    metrics = Metrics.read(path)
     return metrics if metrics.done == done else None
 
 

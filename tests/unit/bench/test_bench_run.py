@@ -45,6 +45,19 @@ def test_begun_and_gone_on_with(tmp_path: Path) -> None:
         go_on(out)
 
 
+def test_files_of_a_run_that_somebody_edited(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", {"a": failed(), "b": None})
+    lines = (folder / RESULTS_FILE).read_text()
+    (folder / RESULTS_FILE).write_text('{"cut\n' + lines)
+    with pytest.raises(StoreError, match=r"line 1: Invalid JSON.* remove that line"):
+        read_results(folder)
+    manifest = json.loads((folder / "bench.json").read_text())
+    manifest["configuration"]["run"]["judge"]["device"] = "tpu"
+    (folder / "bench.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=r"run\.judge\.device"):
+        go_on(folder)
+
+
 def test_a_folder_that_holds_something_else(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(UsageError, match="isn't empty"):

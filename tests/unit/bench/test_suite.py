@@ -71,6 +71,14 @@ def test_names_in_any_script_and_a_file_that_isnt_there(tmp_path: Path) -> None:
         ids("suite/gone.py")
 
 
+def test_what_is_no_suite(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no task"):
+        ids(tmp_path)
+    (tmp_path / "tasks.txt").write_text("")
+    with pytest.raises(UsageError, match="is no suite"):
+        ids(tmp_path / "tasks.txt")
+
+
 def test_a_broken_file_is_a_task(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def (:")
     assert ids(tmp_path) == ["broken"]
@@ -118,5 +126,5 @@ def test_an_id_is_a_folders_name() -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such suite"):
         read_suite([str(tmp_path / "missing")])
-    with pytest.raises(UsageError, match=r"no evaluation task"):
+    with pytest.raises(UsageError, match=r"holds no task"):
         read_suite([str(tmp_path)])
