@@ -19,6 +19,9 @@ PYTEST := $(BIN)/pytest --durations=10
 # A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 
+# Every test begins many processes: each would compile torch's, verl's and our Python anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint unit integration train train-ray train-env gpu adversarial clean
 .DEFAULT_GOAL := demo
 

@@ -22,6 +22,10 @@ _FOLDERS = [
 ]
 sys.path[:0] = [str(path) for path in (_HERE, *_FOLDERS)]
 
+#: what takes longest comes first: no core works on it alone at the end, and who has nothing left to do takes no part of
+#: it, whose fixtures would be made twice.
+_LONGEST = ("test_tasks_filter", "test_pocket_policy", "test_bench", "test_export", "test_workspace")
+
 _own_cache = pytest.StashKey[str]()
 
 
@@ -42,6 +46,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not query_gpus()[0]:
         for item in marked:

@@ -26,7 +26,7 @@ from judge_specimens import HONEST, TASK, eager_only, specimen, verified
 
 pytestmark = pytest.mark.integration
 
-CALL_TIMEOUT_S = 12.0
+CALL_TIMEOUT_S = 8.0
 #: they take every core for as long as they are let.
 GREEDY = ("fork_bomb", "forks_and_hangs")
 
