@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from cuda_agent.cli.options import DebugArg, JsonArg
 from cuda_agent.cli.output import ProgressView, emit, say, show
-from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError
+from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Candidate, Evaluation
 from cuda_agent.release import evidence, render
@@ -47,6 +48,7 @@ def command(
     from cuda_agent.release.promote import promote
 
     try:
+        _check_writable(junit, html)
         options = load_gate(gate)
         key = None if sign_key is None else evidence.read_key(sign_key)
         subject = load_subject(directory)
@@ -56,7 +58,8 @@ def command(
             promotion, evaluations = promote(subject, options, rivals, registry, view)
         promotion = _concluded(subject, options, rivals, lock, registry, promotion, evaluations, key)
     except CudaAgentError as error:
-        if junit is not None:
+        # Where it can't be written, that is the error.
+        if junit is not None and not junit.is_dir():
             write_durably(junit, render.junit_error(directory.name, str(error)))
         raise
     if junit is not None:
@@ -69,6 +72,18 @@ def command(
         show(_table(promotion))
         say(f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted")
     return EXIT_OK if promotion.passed else EXIT_NOT_PASSED
+
+
+def _check_writable(*files: Path | None) -> None:
+    """Before the gates take their time. Raises UsageError, StoreError."""
+    for file in files:
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"{file} is a folder", "Give a file")
+        above = next(parent for parent in file.absolute().parents if parent.exists())
+        if not os.access(above, os.W_OK):
+            raise StoreError(f"{file} can't be written", "Choose a folder that can be written")
 
 
 def _concluded(

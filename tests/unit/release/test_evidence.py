@@ -158,6 +158,13 @@ def test_junit_and_html(here: StackLock) -> None:
     assert "&lt;fast&gt;" in page and "<script" not in page and "http" not in page and "1.900 to 2.100" in page
 
 
+def test_where_promote_writes_is_looked_at_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["promote", str(tmp_path), "--html", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert run(["promote", str(tmp_path), "--junit", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
 def test_promote_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junit = tmp_path / "junit.xml"
     assert run(["promote", str(tmp_path / "none"), "--junit", str(junit), "--registry", str(tmp_path / "r")]) == 2

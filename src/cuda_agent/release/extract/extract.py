@@ -127,6 +127,9 @@ def _check_free(out: Path) -> None:
     # One without tasks is nothing that anybody goes on from.
     if (out / Extraction.file_name).exists() and read_extraction(out).tasks:
         raise UsageError(f"{out} holds an extraction already", "Choose another --out, or remove it")
+    above = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        raise StoreError(f"{out} can't be written", "Choose another --out")
     tasks = out / "tasks"
     if tasks.is_dir() and any(tasks.iterdir()):
         raise UsageError(f"{tasks} isn't empty", "Choose another --out, or remove it")
