@@ -262,7 +262,7 @@ def _text(text: str, blobs: Blobs, kept: int, name: str, suffix: str = "") -> Te
 
 def _file(path: str, text: str, blobs: Blobs) -> File:
     coloured = highlighted(_cut(text, _CODE * KEPT), PurePosixPath(path).suffix)
-    return File(plain(path), text.count("\n") + 1, blobs.put(str(coloured)))
+    return File(plain(path), len(text.splitlines()), blobs.put(str(coloured)))
 
 
 def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Text | None:
@@ -281,7 +281,7 @@ def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Tex
 
 
 def _lines(text: str) -> str:
-    count = text.count("\n") + 1
+    count = len(text.splitlines())
     return f"{count:,} lines" if count > 1 else f"{len(text):,} characters"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import keyword
 import math
@@ -89,7 +90,8 @@ class CallText:
     def _text(self, spec: Spec, name: str) -> str:
         if "t" in spec:
             free = name if name.isidentifier() and not keyword.iskeyword(name) else "tensor"
-            free = f"{free}_" if free in ("self", "torch", "nn") else free
+            # `input` is what torch calls it, and a builtin that no candidate may name.
+            free = f"{free}_" if free in ("self", "torch", "nn") or hasattr(builtins, free) else free
             number, word = 1, free
             while word in self.parameters:
                 number, word = number + 1, f"{free}_{number}"

@@ -234,6 +234,8 @@ def test_parameters_have_names_of_their_own() -> None:
     text = CallText(Odd(), spec, len(tensors))
     assert len(set(text.parameters)) == 4 and all(name.isidentifier() for name in text.parameters)
     assert "torch" not in text.parameters
+    spec, tensors = describe([x], {})
+    assert CallText(nn.Linear(1, 1), spec, len(tensors)).parameters == ["input_"], "no candidate may name a builtin"
 
 
 def test_a_model_that_fails_says_so() -> None:
