@@ -155,7 +155,7 @@ def test_a_task_opens_by_its_address(browsing: Browsing, page: Path) -> None:
     tab.wait_for_selector("#detail .code .k")
     assert "class Model(nn.Module)" in tab.locator("#detail .code").first.inner_text()
     files = tab.locator("#detail .files select")
-    files.select_option(label="model_new.py, 5 lines")
+    files.select_option(label="model_new.py, 4 lines")
     sync_api.expect(tab.locator(".files pre:not(.gutter)")).to_contain_text("FACTOR")
     assert tab.locator("#detail .strips svg").count() >= 4
     folded = tab.locator("#detail .turns details[data-blob]").first
