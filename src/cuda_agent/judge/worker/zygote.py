@@ -62,9 +62,10 @@ class Zygote:
         # The driver's management library answers what torch asks about GPUs, so that nothing of CUDA starts here.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         # The compiler reads these when it is imported. A pool of its processes would outlive its task; each fork has a
-        # cache of its own, in which a precompiled header pays for nothing.
+        # cache of its own, in which a precompiled header, and a try of the processor's instructions, pay for nothing.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+        os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
         # A fork has none of the threads that its parent had, and an OpenMP that believes in them waits for ever.
         torch.set_num_threads(1)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
