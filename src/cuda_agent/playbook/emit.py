@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ _SCALAR_TYPES = {
     "uint8": "torch::kUInt8", "bool": "torch::kBool",
 }  # fmt: skip
 
+#: names that `model_new.py` has already.
+_TAKEN = {"torch", "nn", "cuda_extension", "CONFIG", "ModelNew", "results"}
 
 FORWARD, DERIVE = "fused_forward", "fused_derive"
 
@@ -198,12 +201,23 @@ def _source(item: GraphInput, graph: Graph) -> str:
     if item.kind is ValueKind.INPUT:
         if item.position is None or item.position >= len(graph.forward_parameters):
             raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
-        return graph.forward_parameters[item.position]
+        return parameters(graph)[item.position]
     if item.target is not None and item.target in graph.state:
         return _attribute(item.target)
     if item.kind is ValueKind.CONSTANT:
         return f"self.{constant_name(item)}"
     return f"self._derived[{int(item.name.removeprefix('derived_'))}]"
+
+
+def parameters(graph: Graph) -> list[str]:
+    """Those of `forward`, by another name where their own means something else in `model_new.py`: the judge refuses
+    names such as `input`, whatever they stand for."""
+    found: list[str] = []
+    for name in graph.forward_parameters:
+        while hasattr(builtins, name) or name in _TAKEN or name in found:
+            name += "_"
+        found.append(name)
+    return found
 
 
 def config_line(tunables: Mapping[str, int], config: Mapping[str, int] | None) -> str:
@@ -234,7 +248,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
             "config": config_line(forward.tunables, None),
             "signature": graph.init_signature,
             "registrations": _registrations(graph) + _constants(constants),
-            "forward_parameters": ", ".join(["self", *graph.forward_parameters]),
+            "forward_parameters": ", ".join(["self", *parameters(graph)]),
             "forward_call": call(forward),
             "result": _nest(spec).replace("results[0]", "results") if single else _nest(spec),
             "plain": spec == {"t": 0},
