@@ -40,11 +40,11 @@ class Bystander:
     def busy(self) -> Iterator[None]:
         """While it runs what it was asked to. It takes microseconds, since no other program's burst has this before it;
         work of processes that are new since `look` counts as done beside others."""
-        before, begin = sum(map(_clock_ns, self._pids)), time.perf_counter_ns()
+        before, begin = sum(map(_own_ns, self._pids)), time.perf_counter_ns()
         try:
             yield
         finally:
-            self._own_ns += max(0, sum(map(_clock_ns, self._pids)) - before)
+            self._own_ns += max(0, sum(map(_own_ns, self._pids)) - before)
             self._own_wall_ns += time.perf_counter_ns() - begin
 
     def verdict(self) -> str | None:
@@ -58,19 +58,24 @@ class Bystander:
 
 
 def processor_ns(pid: int) -> int:
-    """Processor time of all threads that a process ever had, and of its children that it waited for (in ticks); 0 when
-    it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            user, system, *waited_for = map(int, stream.read().rpartition(")")[2].split()[11:15])
-    except (OSError, ValueError):
-        return 0
-    return (_clock_ns(pid) or (user + system) * _TICK_NS) + sum(waited_for) * _TICK_NS
+    """Nanoseconds of processor time of all threads that a process ever had, and of its children that it waited for (in
+    ticks); 0 when it is gone."""
+    return _own_ns(pid) + sum(_ticks(pid)[2:]) * _TICK_NS
 
 
-def _clock_ns(pid: int) -> int:
-    """A process' own clock, made as clock_getcpuclockid(3) does; 0 where the system doesn't let us read it."""
+def _own_ns(pid: int) -> int:
+    """Of its threads alone: by its own clock, made as clock_getcpuclockid(3) does, in ticks where the system doesn't let
+    us read that."""
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
-        return 0
+        return sum(_ticks(pid)[:2]) * _TICK_NS
+
+
+def _ticks(pid: int) -> list[int]:
+    """User and system time of a process, and of the children that it waited for; nothing when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return list(map(int, stream.read().rpartition(")")[2].split()[11:15]))
+    except (OSError, ValueError):
+        return []

@@ -25,6 +25,10 @@ CHILDREN = (
 )
 
 
+def refused(_clock: int) -> int:
+    raise OSError("not permitted")
+
+
 @contextmanager
 def program(code: str) -> Iterator[Bystander]:
     with subprocess.Popen([sys.executable, "-c", code]) as process:
@@ -47,8 +51,12 @@ def test_work_beside_others_is_seen(code: str) -> None:
         assert "processor time" in (bystander.verdict() or "")
 
 
+@pytest.mark.parametrize("readable", [True, False], ids=["clock", "ticks"])
 @pytest.mark.parametrize("code", [IDLE, THREAD])
-def test_its_own_burst_is_its_own(code: str) -> None:
+def test_its_own_burst_is_its_own(code: str, readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the system keeps the clocks of other processes to itself."""
+    if not readable:
+        monkeypatch.setattr(time, "clock_gettime_ns", refused)
     with program(code) as bystander:
         bystander.look()
         for _ in range(3):
