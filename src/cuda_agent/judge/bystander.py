@@ -64,8 +64,8 @@ def processor_ns(pid: int) -> int:
 
 
 def _own_ns(pid: int) -> int:
-    """Of its threads alone: by its own clock, made as clock_getcpuclockid(3) does, in ticks where the system doesn't let
-    us read that."""
+    """Of its threads alone: by its own clock, made as clock_getcpuclockid(3) does; in ticks where the system doesn't
+    let us read that."""
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
