@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,24 @@ def test_exit_code_output_and_signal(spec: SandboxSpec) -> None:
     assert (code, text) == (7, "hello\n")
     code, _ = run(python("import os; os.kill(os.getpid(), 11)"), spec)
     assert code == -11
+
+
+def test_fixed_addresses_are_the_same_in_every_process(spec: SandboxSpec) -> None:
+    """Whatever the arguments and the environment: the stack, the program, its libraries."""
+    script = "maps = open('/proc/self/maps').read().splitlines(); print(*(line.split()[0] for line in maps[:4] + maps[-4:]))"
+
+    ask = "import ctypes; exit(ctypes.CDLL(None).personality(0x0040000) == -1)"
+    forbidden = subprocess.run(python(ask), check=False).returncode != 0
+
+    def addresses(word: str, fixed: bool) -> str:
+        (spec.scratch.parent / "log").unlink(missing_ok=True)
+        own = replace(spec, fixed_addresses=fixed, environment={"WORD": word})
+        code, text = run([*python(script), word], own)
+        assert code == 0, text
+        return text
+
+    assert addresses("a", True) == addresses("a" * 777, True) or forbidden
+    assert addresses("a", False) != addresses("a", False)
 
 
 def test_writes_only_in_scratch(spec: SandboxSpec, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ class Worker:
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
                 limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
+                fixed_addresses=True,
             )
             # -P: the working directory is no place to import from.
             command = [sys.executable, "-P", "-m", "cuda_agent.judge.worker.main", self.role, str(theirs.fileno())]

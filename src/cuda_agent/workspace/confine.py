@@ -1,4 +1,4 @@
-"""The last step before a sandboxed program: limits, `no_new_privs`, Landlock, system-call filter, then `exec`.
+"""The last step before a sandboxed program: addresses, limits, `no_new_privs`, Landlock, system-call filter, `exec`.
 
 Run as `python -I -S confine.py JSON COMMAND…`, not imported: standard library only, and nothing of the judge's memory.
 With `"supervise"` (level `reduced`, where no PID namespace ends what the program left behind) it stays as the parent
@@ -25,6 +25,8 @@ _NO_ROOT_LOCKED = 0b1111
 _CAPABILITY_VERSION_3 = 0x20080522
 _SETUP_FAILED = 125
 _MIB = 1 << 20
+_ADDR_NO_RANDOMIZE, _PERSONALITY_NOW = 0x0040000, 0xFFFFFFFF
+_PAGE = 4096
 
 
 def _load(name: str) -> Any:
@@ -121,6 +123,21 @@ def _drop_capabilities() -> None:
         raise OSError(ctypes.get_errno(), "can't drop capabilities")
 
 
+def _fix_addresses(command: list[str]) -> None:
+    """Every process of this kind gets its memory at the same places, where the system allows that: what lies how to each
+    other decides by some per cent how fast an interpreter is, for as long as it lives. The stack begins below the
+    arguments and the environment, so these are filled up to whole pages."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.personality.argtypes = [ctypes.c_ulong]
+    now = libc.personality(_PERSONALITY_NOW)
+    if now != -1:
+        libc.personality(now | _ADDR_NO_RANDOMIZE)
+    os.environ["FILL"] = ""
+    words = [*command, *(f"{name}={value}" for name, value in os.environ.items())]
+    used = sum(len(os.fsencode(word)) + 1 for word in words)
+    os.environ["FILL"] = "-" * (-used % _PAGE)
+
+
 def _confine(options: dict[str, Any]) -> None:
     _apply_limits(options["limits"])
     with contextlib.suppress(OSError):
@@ -148,6 +165,8 @@ def main(arguments: list[str]) -> None:
         if os.getppid() != parent:
             os._exit(_SETUP_FAILED)
     try:
+        if options.get("fixed_addresses"):
+            _fix_addresses(command)
         _confine(options)
         # The interpreter ignores these two, and an ignored signal survives exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -64,6 +64,8 @@ class SandboxSpec:
     limits: Limits = Limits()
     #: off only for tools that must trace what they run (compute-sanitizer).
     filter_syscalls: bool = True
+    #: no address-space randomisation, where the system allows that: for what is timed.
+    fixed_addresses: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
         },
         "network": spec.network,
         "seccomp": spec.filter_syscalls,
+        "fixed_addresses": spec.fixed_addresses,
     }
     if spec.level is SandboxLevel.REDUCED:
         hidden, readable, writable = _paths(spec)
