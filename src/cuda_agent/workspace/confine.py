@@ -124,9 +124,9 @@ def _drop_capabilities() -> None:
 
 
 def _fix_addresses(command: list[str]) -> None:
-    """Every process of this kind gets its memory at the same places, where the system allows that: what lies how to each
-    other decides by some per cent how fast an interpreter is, for as long as it lives. The stack begins below the
-    arguments and the environment, so these are filled up to whole pages."""
+    """Every such process gets its memory at the same places, where the system allows that: what lies how to each other
+    decides by some per cent how fast an interpreter is, for as long as it lives. The stack begins below the arguments
+    and the environment, so these are filled up to whole pages."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.personality.argtypes = [ctypes.c_ulong]
     now = libc.personality(_PERSONALITY_NOW)
