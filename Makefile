@@ -54,7 +54,7 @@ integration: $(VENV)/.installed-dev
 	$(PYTEST) -m "alone and not (gpu or adversarial)"
 
 $(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/.installed-dev
-	$(BIN)/python scripts/train_environment.py venv $(TRAIN) --over $(VENV)
+	$(BIN)/python scripts/train_environment.py $(TRAIN) --over $(VENV)
 	@touch $@
 
 train-env: $(TRAIN)/.installed

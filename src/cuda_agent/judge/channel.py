@@ -68,6 +68,19 @@ def decode(raw: bytes) -> Any:
     raise ProtocolViolation(f"nested deeper than {MAX_DEPTH}")
 
 
+def spin(sock: socket.socket, until: float) -> None:
+    """Asks without a pause whether there is something to read, until there is or the time (monotonic) has come. What it
+    is, an end or an error included, is for the next read to see."""
+    while time.monotonic() < until:
+        try:
+            sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            continue
+        except OSError:
+            pass
+        return
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
@@ -87,9 +100,16 @@ class JudgeChannel:
         self._next_id = 0
 
     def request(
-        self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float, descriptors: Sequence[int] = ()
+        self,
+        op: str,
+        params: dict[str, Any] | None = None,
+        *,
+        timeout_s: float,
+        descriptors: Sequence[int] = (),
+        spin_s: float = 0.0,
     ) -> Any:
-        """The worker's `ok` value.
+        """The worker's `ok` value. For `spin_s` seconds this thread doesn't sleep while it waits: to wake up takes a
+        virtual machine's processor some 100 µs, sometimes more, sometimes less.
 
         Raises RemoteFailure (it answered with an error), ChannelClosed, DeadlinePassed, ProtocolViolation.
         """
@@ -108,6 +128,8 @@ class JudgeChannel:
             raise DeadlinePassed(f"{op}: the worker doesn't read its requests") from None
         except OSError as error:
             raise ChannelClosed(f"{op}: {error.strerror}") from None
+        if spin_s > 0:
+            spin(self._socket, min(deadline, time.monotonic() + spin_s))
         return self._answer(self._next_id, op, deadline)
 
     def hello(self, *, timeout_s: float) -> Any:
@@ -186,8 +208,11 @@ class WorkerChannel:
     def hello(self, value: Any) -> None:
         self.answer(0, value)
 
-    def receive(self) -> Request:
-        """The next request. Raises ChannelClosed when the judge is gone."""
+    def receive(self, *, spin_s: float = 0.0) -> Request:
+        """The next request; for `spin_s` seconds this thread doesn't sleep meanwhile. Raises ChannelClosed when the
+        judge is gone."""
+        if spin_s > 0:
+            spin(self._socket, time.monotonic() + spin_s)
         header, descriptors = self._first(_HEADER.size)
         (length,) = _HEADER.unpack(header)
         message = json.loads(self._rest(b"", length))

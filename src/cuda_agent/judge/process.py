@@ -178,12 +178,19 @@ class Worker:
             ) from None
 
     def request(
-        self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float, descriptors: Sequence[int] = ()
+        self,
+        op: str,
+        params: dict[str, Any] | None = None,
+        *,
+        timeout_s: float,
+        descriptors: Sequence[int] = (),
+        spin_s: float = 0.0,
     ) -> Any:
-        """The answer. Raises WorkerFault; the worker is then ended, except after an error that it reported itself."""
+        """The answer, waited for without sleep for the first `spin_s` seconds. Raises WorkerFault; the worker is then
+        ended, except after an error that it reported itself."""
         self.ready()
         try:
-            return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors)
+            return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors, spin_s=spin_s)
         except ChannelError as error:
             raise WorkerFault(self._fault(error, op, timeout_s)) from None
 

@@ -1,10 +1,11 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
-One round: the reference worker draws inputs into the masters. For each program in random order the judge starts its
-clock, copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its
-clock when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
-baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
-against eager's. Which programs take part, and when it is enough, says `schedule.py`.
+One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
+worker to be `ready` (it moves to the round's core, and neither of them sleeps any more), starts its clock, copies the
+masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock when it has
+taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the baseline worker's
+runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked against eager's.
+Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
 DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
 SHORT_BURST = 0.3
+#: so long neither side of a burst sleeps while it waits for the other. On a cpu the program under test has the cores.
+SPIN_S = {Device.CUDA: 0.25, Device.CPU: 0.0}
 
 
 class CandidateFault(Exception):
@@ -208,13 +211,16 @@ class Rounds:
         fill = ring.prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
-        params = {"program": name, "flush_bytes": flush_bytes, "specs": specs, "core": self._core}
+        params = {"program": name, "flush_bytes": flush_bytes, "specs": specs}
+        spin_s = SPIN_S[self.options.device]
+        if self.ask(name, "ready", {"core": self._core, "spin_s": spin_s}) is None:
+            return None, []
         begin = time.perf_counter_ns()
         fill()
-        reply = self.ask(name, "burst", params)
+        reply = self.ask(name, "burst", params, spin_s=spin_s)
         # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
         ring.wipe(self._active)
-        if reply is not None and self.ask(name, "deliver", {}) is None:
+        if reply is not None and self.ask(name, "deliver", {}, spin_s=spin_s) is None:
             reply = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
         samples = [] if reply is None else self.check.sample(ring.take)
@@ -259,12 +265,14 @@ class Rounds:
 
     # ------------------------------------------------------------ asking
 
-    def ask(self, name: str, op: str, params: dict[str, Any], timeout_s: float | None = None) -> Any:
+    def ask(
+        self, name: str, op: str, params: dict[str, Any], timeout_s: float | None = None, spin_s: float = 0.0
+    ) -> Any:
         """The worker's answer; None where a baseline form failed and is now left out. Raises CandidateFault,
         TaskError."""
         worker = self._worker(name)
         try:
-            return worker.request(op, params, timeout_s=timeout_s or self._timeout_s)
+            return worker.request(op, params, timeout_s=timeout_s or self._timeout_s, spin_s=spin_s)
         except WorkerFault as error:
             if name == CANDIDATE:
                 raise CandidateFault(error.fault) from None

@@ -23,6 +23,10 @@ MIN_ROUNDS = 6
 LEAST_TO_CONVICT = 5
 #: mean over median of a burst's calls, against a trusted program's, that no honest program shows round after round.
 UNEVEN = 1.5
+#: of what a burst of nothing says of its calls: no program's events say less, unless they lie.
+LEAST_EVENT = 0.8
+#: share of a program's rounds that a trusted one must have been in to show what is usual.
+OFTEN = 0.5
 #: share of the judge's clock that events account for, above which few rounds are enough.
 EXPLAINED = 0.7
 #: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
@@ -158,13 +162,17 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     their calls, and how long the quickest of them waits for its events, is taken off. A program that says that it
     waited longer may have given memory back, which a driver frees while somebody waits: it pays for that, and isn't
     convicted as long as it took no longer than the calls themselves. Unevenness within bursts doesn't convict, but it
-    pays (`Witness.low_us`).
+    pays (`Witness.low_us`). A trusted program that was left out after a few rounds shows nothing. Events that say less
+    than those of calls of nothing convict at once.
     """
-    trusted = tuple(trusted)
     mine = [r.bursts[name] for r in rounds if name in r.bursts]
     nulls = [r.null for r in rounds if r.null is not None]
     if not nulls or len(mine) < LEAST_TO_CONVICT:
         return None
+    event_us, nothing_us = median(b.median_us for b in mine), median(b.median_us for b in nulls)
+    if event_us < LEAST_EVENT * nothing_us:
+        return f"its events say {event_us:.2f} µs per call, calls of a program that does nothing {nothing_us:.2f} µs"
+    trusted = tuple(t for t in trusted if len(medians(rounds, t)) >= OFTEN * len(mine))
     waiting = _waiting_us(rounds, trusted)
     usual = [median(b.outside_us for b in nulls)]
     usual += [median(r.bursts[t].outside_us for r in rounds if t in r.bursts) for t in trusted if medians(rounds, t)]
@@ -175,7 +183,6 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
         if len(pairs) >= LEAST_TO_CONVICT
     ]
     hidden_us = max([hidden_us, *([min(paired)] if paired else [])])
-    event_us = median(medians(rounds, name))
     if not TOLERANCES[device].exceeded(hidden_us, event_us):
         return None
     return (

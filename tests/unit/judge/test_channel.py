@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -59,6 +60,32 @@ def test_a_request_gets_its_answer(pair: Pair) -> None:
     assert judge.request("double", {"x": 21}, timeout_s=5) == {"op": "double", "twice": 42}
     assert judge.request("double", {"x": 1}, timeout_s=5)["twice"] == 2
     thread.join()
+
+
+def test_nobody_sleeps_where_asked(pair: Pair) -> None:
+    """The same answers, also those that come later than the spinning ends; an end and a deadline are seen as well."""
+    judge, theirs = pair
+
+    def worker(channel: WorkerChannel) -> None:
+        for pause in (0.0, 0.05):
+            request = channel.receive(spin_s=0.02)
+            time.sleep(pause)
+            channel.answer(request.id, request.op)
+        channel.receive(spin_s=5)
+        theirs.close()
+
+    thread = answering(theirs, worker)
+    assert [judge.request(op, timeout_s=5, spin_s=0.02) for op in "ab"] == ["a", "b"]
+    with pytest.raises(ChannelClosed):
+        judge.request("c", timeout_s=5, spin_s=5)
+    thread.join()
+
+
+def test_a_deadline_ends_the_spinning(pair: Pair) -> None:
+    begin = time.monotonic()
+    with pytest.raises(DeadlinePassed):
+        pair[0].request("a", timeout_s=0.1, spin_s=60)
+    assert time.monotonic() - begin < 5
 
 
 def test_a_descriptor_reaches_the_worker(pair: Pair) -> None:

@@ -6,6 +6,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -270,6 +271,29 @@ def test_no_honest_short_program_is_convicted() -> None:
     for seed in range(60):
         rounds = on_a_gpu(random.Random(seed), 13, 8.0)
         assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is None
+
+
+@pytest.mark.parametrize(("says", "lies"), [(0.3, True), (0.6, True), (1.0, False)])
+def test_events_below_those_of_nothing_are_a_lie(says: float, lies: bool) -> None:
+    """Also where the judge's own clock finds nothing."""
+    rounds = on_a_gpu(random.Random(5), 20, 4.5, says=says)
+    for found in rounds:
+        burst = found.bursts["candidate"]
+        found.bursts["candidate"] = replace(burst, wall_us=sum(burst.event_us) + 45.0 * 32)
+    assert (timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is not None) is lies
+
+
+def test_a_trusted_program_of_a_few_rounds_excuses_nobody() -> None:
+    rounds = on_a_gpu(random.Random(6), 40, 24.0, says=1e-4, says_waited=0.0)
+    for index, found in enumerate(rounds):
+        slow = found.bursts.pop("graphs")
+        if index < 6:
+            found.bursts["graphs"] = replace(slow, wall_us=slow.wall_us + 40.0 * 32)
+    for found in rounds:
+        # Far enough above nothing that only the judge's clock can tell.
+        burst = found.bursts["candidate"]
+        found.bursts["candidate"] = replace(burst, event_us=(4.5,) * 32, wall_us=burst.wall_us)
+    assert timing.disagreement(rounds, "candidate", Device.CUDA, TRUSTED) is not None
 
 
 def test_a_claim_of_no_time_at_all_still_has_an_interval() -> None:

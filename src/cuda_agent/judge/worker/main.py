@@ -46,6 +46,8 @@ class Context:
         self.device = Device.CPU
         self.arenas: dict[str, Attached] = {}
         self.control = control
+        #: for how long it waits for the next request without sleep; see `timed.ready`.
+        self.spin_s = 0.0
         #: came with the request that is being answered; whoever takes them closes them.
         self.descriptors: tuple[int, ...] = ()
 
@@ -83,7 +85,7 @@ def serve(channel: WorkerChannel, context: Context, operations: Mapping[str, Ope
     """Answers until the judge is gone."""
     while True:
         try:
-            request = channel.receive()
+            request = channel.receive(spin_s=context.spin_s)
             failure = _answer(channel, context, operations, request)
             if failure is not None:
                 channel.fail(request.id, *failure)

@@ -23,6 +23,8 @@ from cuda_agent.judge.worker.pytree import flatten
 
 Program = Callable[..., Any]
 Slot = Sequence[Any]
+_BLOCKING_SYNC = 4
+
 #: one call's output tensors, flattened in `pytree.flatten`'s order.
 Outputs = Sequence[Any]
 
@@ -240,8 +242,21 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _persisting_l2_reset() -> Callable[[], Any] | None:
     """`cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
+    runtime = _cuda_runtime()
+    return None if runtime is None else getattr(runtime, "cudaCtxResetPersistingL2Cache", None)
+
+
+def sleep_while_waiting() -> None:
+    """Threads of this process that wait for the GPU leave their core to others. Before the GPU is first used."""
+    runtime = _cuda_runtime()
+    if runtime is not None:
+        runtime.cudaSetDeviceFlags(_BLOCKING_SYNC)
+
+
+def _cuda_runtime() -> Any:
+    """The CUDA runtime that torch has loaded; None where it isn't found."""
     major = str(torch.version.cuda or "").partition(".")[0]
     try:
-        return ctypes.CDLL(f"libcudart.so.{major}").cudaCtxResetPersistingL2Cache
-    except (OSError, AttributeError):
+        return ctypes.CDLL(f"libcudart.so.{major}")
+    except OSError:
         return None

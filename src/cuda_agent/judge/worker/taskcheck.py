@@ -4,8 +4,9 @@ Everything here runs beside the task's code, so its answers are the task's own w
 means); the judge's side holds its clock against the times.
 
 Requests, each answered by what it found or by {finding: {rule, detail}}:
-  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads}  the task's
-           module, its device. `memory_bytes`: what one eager call may hold; `device_bytes`: what this process may
+  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads, sleeps}  the
+           task's module, its device. `memory_bytes`: what one eager call may hold; `device_bytes`: what this process
+           may; `sleeps`: whether it does while it waits for the device
   run      {}       the model, one call -> {peak_memory_bytes}
   graph    {}       -> {graph: JSON}, also without `run`
   answers  {floor}  repeats itself, varies, null answers fail
@@ -43,7 +44,7 @@ from cuda_agent.judge.worker.capture import capture
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64
 from cuda_agent.judge.worker.pytree import flatten
-from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.judge.worker.runner import Runner, sleep_while_waiting
 from cuda_agent.judge.worker.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -121,6 +122,8 @@ class TaskCheck:
     def open(self, params: dict[str, Any]) -> dict[str, Any]:
         """Starts the device and executes the task's source; nothing of the device's time is used."""
         torch.set_num_threads(int(params["threads"]))
+        if params.get("sleeps") and params["device"] == Device.CUDA.value:
+            sleep_while_waiting()
         self._context.start(params)
         self._memory_bytes = int(params["memory_bytes"])
         if self._context.device is Device.CUDA:

@@ -4,9 +4,11 @@ Requests (names are the operations that a role adds to its own):
   ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
   other unring  {}                                     forgets the rings, so that their arenas may be detached
   warm    {program, calls, seconds}              -> {}
-  burst   {program, flush_bytes, specs, core}    -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
+  ready   {core, spin_s}                         a burst comes: moves to the core that it launches from (null:
+                                                 anywhere), and doesn't sleep until `release`, or for so long
+  burst   {program, flush_bytes, specs}          -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
                                                  `specs`: one per slot to run, the first ones; null: all, as the ring
-                                                 says. `core`: where to launch from; null: anywhere
+                                                 says
   deliver {}                                     the last burst's outputs into the output ring
   record  {program, calls}                       -> what the dispatcher saw of a burst of so many (`guard.operators`)
   release {}                                     frees the last burst's outputs
@@ -36,6 +38,7 @@ class TensorSource(Protocol):
     """What this needs of a worker's context."""
 
     device: Device
+    spin_s: float
 
     def tensors(self, arena: str, layout: Any) -> list[Any]: ...
 
@@ -67,6 +70,7 @@ class TimedPrograms:
             "ring": self.ring,
             "unring": self.unring,
             "warm": self.warm,
+            "ready": self.ready,
             "burst": self.burst,
             "deliver": self.deliver,
             "record": self.record,
@@ -109,12 +113,16 @@ class TimedPrograms:
         self.runner.warmup(program, self._slots, calls=int(params["calls"]), seconds=float(params["seconds"]))
         return {}
 
+    def ready(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._stay_on(params["core"])
+        self._context.spin_s = float(params["spin_s"])
+        return {}
+
     def burst(self, params: dict[str, Any]) -> dict[str, Any]:
         program, slots = self._program(params["program"]), self._slots
         if params["specs"] is not None:
             pairs = zip(params["specs"], self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
-        self._stay_on(params["core"])
         times = self.runner.run(program, slots, flush_bytes=int(params["flush_bytes"]), inputs_at=self._inputs_at)
         return {"event_us": times.event_us, "waited_us": times.waited_us}
 
@@ -130,6 +138,7 @@ class TimedPrograms:
         return operators.report()
 
     def release(self, _params: dict[str, Any]) -> dict[str, Any]:
+        self._context.spin_s = 0.0
         self.runner.release()
         return {}
 

@@ -40,10 +40,12 @@ _STEPS = {
 
 @dataclass(frozen=True)
 class Room:
-    """What a task's process gets: bytes of the device's memory, threads."""
+    """What a task's process gets: bytes of the device's memory, threads. `sleeps`: while it waits for the device, so
+    that others have its core; what is timed doesn't."""
 
     device_bytes: int
     threads: int
+    sleeps: bool = False
 
 
 class Asked:
@@ -73,6 +75,7 @@ class Asked:
             device_bytes=self._room.device_bytes,
             host_bytes=options.host_memory_mib * 2**20,
             threads=self._room.threads,
+            sleeps=self._room.sleeps,
         )
 
     @contextmanager

@@ -89,31 +89,33 @@ class Passes:
 
     # ------------------------------------------------------------ pass 1
 
-    def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
-        """Every task's result, in any order, of as many as there is time for. What fails beside others for lack of
-        time or memory is tried again with fewer of them, so that nobody's finding depends on its neighbours."""
+    def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement | Unfit]:
+        """Every task's result, in any order, of as many as there is time for."""
         count = self._options.worker_count()
-        counts = [count] + ([count // _SHARE] if count >= 2 * _SHARE else []) + ([1] if count > 1 else [])
+        yield from self._run(tasks, count, self._checker(count))
+
+    def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
+        """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
+        finding depends on its neighbours."""
+        count = self._options.worker_count()
         left = list(tasks)
-        for position, at_a_time in enumerate(counts):
-            last = position + 1 == len(counts)
+        for at_a_time in (count // _SHARE, 1) if count >= 2 * _SHARE else (1,):
+            if not left or self.over:
+                return
+            self._say(f"{len(left)} tasks ran short of time or memory; again, {at_a_time} at a time")
             unfit: list[DatasetTask] = []
             for result in self._run(left, at_a_time, self._checker(at_a_time)):
                 if not isinstance(result, Unfit):
                     yield result
-                elif last:
+                elif at_a_time == 1:
                     yield failed(result.task.task.key, result.failure)
                 else:
                     unfit.append(result.task)
             left = unfit
-            if self.over:
-                return
-            if left:
-                self._say(f"{len(left)} tasks ran short of time or memory; again, {counts[position + 1]} at a time")
 
     def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
         options = self._fitting_options(at_a_time)
-        room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time))
+        room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
         memory = Memory(options.device, room.device_bytes)
 
         def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:

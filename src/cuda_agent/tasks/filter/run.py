@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import Journal, only_one, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.passes import Passes, Void
+from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import read_lines
@@ -102,6 +102,8 @@ def filter_folder(
                 for start in range(0, len(waiting), size):
                     if not passes.over:
                         run.batch(passes, waiting[start : start + size])
+                if not passes.over:
+                    run.rest(passes)
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
     return Filtered(
         path=journal.path,
@@ -131,24 +133,45 @@ class _Run:
         self._done = self._checks = 0
         self._begun, self._told = time.monotonic(), 0.0
         self.left: dict[str, str] = {}
+        self._unfit: list[DatasetTask] = []
         self.seconds = {"check": 0.0, "time": 0.0}
 
     def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
-        begun = time.monotonic()
-        known = self._journal.checked
+        begun, known = time.monotonic(), self._journal.checked
         unchecked = [task for task in tasks if task.task.key not in known]
         self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
-        for result in passes.check_all(unchecked):
-            if isinstance(result, Checked):
+        self._check(passes.check_all(unchecked))
+        self.seconds["check"] += time.monotonic() - begun
+        self._time(passes, tasks)
+
+    def rest(self, passes: Passes) -> None:
+        """Those that failed beside others for lack of time or memory: last, since meanwhile most of the machine
+        idles."""
+        begun, tasks = time.monotonic(), self._unfit
+        self._unfit = []
+        self._check(passes.check_again(tasks))
+        self.seconds["check"] += time.monotonic() - begun
+        self._time(passes, tasks)
+
+    def _check(self, results: Iterable[Checked | Measurement | Unfit]) -> None:
+        for result in results:
+            if isinstance(result, Unfit):
+                self._unfit.append(result.task)
+            elif isinstance(result, Checked):
                 self._journal.add_checked(result)
                 self._checks += 1
             else:
                 self._journal.add(result)
                 self._done += 1
             self._tell()
-        middle = time.monotonic()
-        self.seconds["check"] += middle - begun
-        ready = [(task, known[task.task.key]) for task in tasks if task.task.key in known]
+
+    def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+        begun, known, measured = time.monotonic(), self._journal.checked, self._journal.measured
+        ready = [
+            (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
+        ]
+        if not ready:
+            return
         self._say(f"timing {len(ready)} tasks")
         names = {task.task.key: task.task.name for task in tasks}
         for timed in passes.time_all(ready):
@@ -158,7 +181,7 @@ class _Run:
                 self._journal.add(timed)
                 self._done += 1
             self._tell()
-        self.seconds["time"] += time.monotonic() - middle
+        self.seconds["time"] += time.monotonic() - begun
 
     def _tell(self) -> None:
         now = time.monotonic()

@@ -8,15 +8,17 @@ run, send, receive = Runner.run, channel.WorkerChannel._send, channel.WorkerChan
 state = {}
 
 
-def remember(self):
-    state["channel"], state["request"] = self, receive(self)
+def remember(self, **how):
+    state["channel"], state["request"] = self, receive(self, **how)
     return state["request"]
 
 
-def run_after_answering(self, program, slots, outputs, **settings):
-    send(state["channel"], {"id": state["request"].id, "ok": {"event_us": [1.0] * len(slots)}})
-    state["sent"] = True
-    return run(self, program, slots, outputs, **settings)
+def run_after_answering(self, program, slots, **settings):
+    if state["request"].op == "burst":
+        times = {"event_us": [1.0] * len(slots), "waited_us": 0.0}
+        send(state["channel"], {"id": state["request"].id, "ok": times})
+        state["sent"] = True
+    return run(self, program, slots, **settings)
 
 
 def send_once(self, message):

