@@ -340,7 +340,8 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
 
 def pads(seed: Seed) -> bool:
     """Whether a convolution may be asked not to pad."""
-    return any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
+    asked = "{padding}" in (seed.constructor or "") + seed.call
+    return asked and any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
 
 
 def _is_exact(seed: Seed) -> bool:

@@ -28,6 +28,14 @@ _SATURATING = _BOUNDS | _SHRINKS | {
     "sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "atan", "ndtr", "logsigmoid", "softmax", "softmin",
     "softmax2d",
 }  # fmt: skip
+#: never beyond one, so that the largest of many is one.
+_BOUNDED = frozenset(("sigmoid", "hardsigmoid", "tanh", "softsign", "erf", "ndtr", "sin", "cos"))
+_EXTREMES = frozenset(("amax", "amin", "max", "min", "topk", "kthvalue", "logsumexp"))
+#: the identity, or a constant, on numbers near zero.
+_FLAT_AT_ZERO = _SOFTMAX | {
+    "sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "atan", "ndtr", "logsigmoid", "softplus", "exp",
+    "exp2", "expm1", "cos", "cosh", "sin", "sinh", "sinc", "i0",
+}  # fmt: skip
 #: the identity, or nearly, on numbers well above zero.
 _LINEAR_ABOVE = frozenset((
     "relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "hardswish", "softplus", "abs", "prelu",
@@ -51,7 +59,7 @@ _POINTLESS: dict[str, frozenset[str]] = {
     "layer_norm": _AVERAGING,
     "softmax": _AVERAGING - {"var", "std", "std_mean", "var_mean"} | {"cross_entropy", "l1_loss", "log"},
     "log_softmax": _PRODUCTS | {"cross_entropy", "logsumexp"},
-    "normalize": frozenset(("norm", "vector_norm", "rms_norm", "renorm")),
+    "normalize": frozenset(("norm", "vector_norm", "rms_norm", "renorm")) | _FLAT_AT_ZERO,
     "cumsum": frozenset(("diff", "reverse_cumsum")),
     "exp": _GROWING | {"log", "logsumexp"},
     "log": _GROWING,
@@ -67,7 +75,7 @@ _POINTLESS: dict[str, frozenset[str]] = {
     "amax": _SATURATING | _LINEAR_ABOVE,
     "std": _SATURATING | _LINEAR_ABOVE,
     "logsumexp": _SATURATING | _LINEAR_ABOVE | _GROWING,
-    "cosine_similarity": frozenset(("add_scalar", "square", "pow_scalar")),
+    "cosine_similarity": frozenset(("add_scalar", "square", "pow_scalar", "mean", "average")),
     "nan_to_num": frozenset(("nansum", "nanmean", "nanmedian")),
     "diag_embed": _PRODUCTS,
     "sort": _REDUCING,
@@ -93,6 +101,8 @@ def pointless(before: str, after: str) -> bool:
     if after in _POINTLESS.get(_ALIKE.get(before, before), ()):
         return True
     if before in _LARGE and (after in _GROWING or after in _SATURATING):
+        return True
+    if before in _BOUNDED and after in _EXTREMES:
         return True
     if before.startswith("instance_norm") and after in _POOLED:
         return True

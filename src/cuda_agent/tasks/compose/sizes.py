@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def scaled(size: int, factor: float, word: str, rng: random.Random, *, width: fl
 
 def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40, *, few: bool = False) -> int:
     """A power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two more often than others. `few`:
-    without 5 and 7, and no 3 or 6."""
+    without 5 and 7, and no 3 or 6, even where nothing else is as near."""
     near = {}
     for factor, weight in (_FEW_FACTORS if few else _FACTORS).items():
         for power in range(41):
@@ -198,6 +199,9 @@ def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40
                 continue
             if least <= found <= most and size / 1.25 <= found <= size * 1.25:
                 near[found] = weight
+    if not near and few:
+        powers = [1 << power for power in range(41) if least <= 1 << power <= most]
+        return min(powers, key=lambda power: abs(math.log(power / size)), default=int(least))
     if not near:
         return int(min(max(round(size), least), most))
     return rng.choices(sorted(near), [near[found] for found in sorted(near)])[0]
