@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from library_kernels import compile_kernels
+from library_kernels import compile_kernels, source_of
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
@@ -13,7 +13,9 @@ from cuda_agent.judge.toolchain import find_toolchain
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize(("skill", "header"), [("gemm", "cublasLt.h"), ("convolution", "cudnn.h")])
+@pytest.mark.parametrize(
+    ("skill", "header"), [("gemm", "cublasLt.h"), ("convolution", "cudnn.h"), ("attention", "cuda_runtime.h")]
+)
 def test_source_compiles(skill, header, tmp_path, monkeypatch):
     try:
         tools = find_toolchain(Device.CUDA, "9.0")
@@ -22,6 +24,6 @@ def test_source_compiles(skill, header, tmp_path, monkeypatch):
     more = [Path(item) for item in os.environ.get("CPATH", "").split(":") if item]
     if not any((folder / header).exists() for folder in (*tools.includes, *more)):
         pytest.skip(f"{header} is missing")
-    done = compile_kernels(skill, tmp_path / "kernels.o")
+    done = compile_kernels(source_of(skill), tmp_path / "kernels.o")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "warning" not in done.stderr.replace("-Wdeprecated", "")

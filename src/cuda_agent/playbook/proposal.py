@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
+from cuda_agent.core.graph import Graph, GraphInput, Node, TensorMeta, ValueKind
 from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
+from cuda_agent.playbook.algebra.draft import Draft
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.registry import SKILLS
+from cuda_agent.playbook.skills.attention.skill import OPERATOR as ATTENTION
+from cuda_agent.playbook.skills.attention.skill import read as read_attention
 
 _KNOWN_DTYPES = frozenset(ir.ITEM_BYTES)
 
@@ -45,25 +48,44 @@ class Proposal:
 
 def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Proposal, ...]:
     """The plans worth measuring, the default one first: on cuda, one more whose convolutions run with their channels
-    innermost, where there are such. Raises NotCovered as `propose` does."""
-    default = propose(graph, device, precision)
-    if device is not Device.CUDA or "convolution" not in default.skills:
-        return (default,)
-    try:
-        other = propose(graph, device, precision, channels_last=True)
-    except NotCovered:
-        return (default,)
-    return (default, other) if other.files != default.files else (default,)
+    innermost, and one more whose attentions are one kernel each, where there are such. Raises NotCovered as `propose`
+    does."""
+    found = [propose(graph, device, precision)]
+    others: list[dict[str, bool]] = []
+    if device is Device.CUDA and "convolution" in found[0].skills:
+        others.append({"channels_last": True})
+    if any(node.op == ATTENTION for node in graph.nodes):
+        others.append({"attention": True})
+    for options in others:
+        try:
+            other = propose(graph, device, precision, **options)
+        except NotCovered:
+            continue
+        if all(other.files != one.files for one in found):
+            found.append(other)
+    return tuple(found)
 
 
 def propose(
-    graph: Graph, device: Device, precision: Precision, *, channels_last: bool = False, fused: bool = True
+    graph: Graph,
+    device: Device,
+    precision: Precision,
+    *,
+    channels_last: bool = False,
+    attention: bool = False,
+    fused: bool = True,
 ) -> Proposal:
     """Raises NotCovered, naming the operators, where no skill covers the whole graph. `channels_last`: convolutions
-    read and write NHWC where they can, and what is between them too. Not `fused`: a kernel for each operator, which
+    read and write NHWC where they can, and what is between them too. `attention`: one kernel for each attention, where
+    it can be, instead of products and a softmax. Not `fused`: a kernel for each operator, which
     is what fusion is measured against."""
     _check(graph)
-    rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last)
+
+    def is_whole(draft: Draft, node: Node) -> bool:
+        return read_attention(node, draft.meta, device, precision) is not None
+
+    whole = is_whole if attention else None
+    rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last, whole=whole)
     main = rewritten.graph
     steps, state = plan(main, device, precision, SKILLS, channels_last=channels_last, fused=fused)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}

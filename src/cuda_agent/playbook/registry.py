@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cuda_agent.playbook.plan import Skill
+from cuda_agent.playbook.skills.attention.skill import SKILL as ATTENTION
 from cuda_agent.playbook.skills.convolution.skill import SKILL as CONVOLUTION
 from cuda_agent.playbook.skills.gemm.skill import SKILL as GEMM
 
-SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION)
+SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION, ATTENTION)

@@ -25,6 +25,7 @@ SKILLS = {
     "windows": "stencil",
     "gemm": "gemm",
     "convolution": "convolution",
+    "attention": "attention",
     "pointwise": "pointwise",
 }
 _PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)

@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,22 +29,32 @@ def graph_of(module: torch.nn.Module, inputs: list[torch.Tensor]):
     return capture(module.eval(), inputs, SimpleNamespace(Model=type(module)))
 
 
-def compile_kernels(skill: str, output: Path, arch: str = "9.0") -> subprocess.CompletedProcess[str]:
-    """The skill's `.cu` as an object file, with a build's flags. Raises DeviceError without nvcc."""
+def compile_kernels(source: Path, output: Path, arch: str = "9.0") -> subprocess.CompletedProcess[str]:
+    """A `.cu` as an object file, with a build's flags. Raises DeviceError without nvcc."""
     # ctypes must see the launchers.
     command = [part.replace("-fvisibility=hidden,", "") for part in find_toolchain(Device.CUDA, arch).nvcc_command()]
-    command += ["-c", str(SKILLS / skill / f"{skill}.cu"), "-o", str(output)]
+    command += ["-c", str(source), "-o", str(output)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def library(skill: str, directory: Path) -> ctypes.CDLL:
     """The skill's launchers as a shared library."""
-    done = compile_kernels(skill, directory / f"{skill}.o")
+    return compiled(source_of(skill), directory, LIBRARIES[skill])
+
+
+def source_of(skill: str) -> Path:
+    return SKILLS / skill / f"{skill}.cu"
+
+
+def compiled(source: Path, directory: Path, libraries: Sequence[str]) -> ctypes.CDLL:
+    """A `.cu` with the CUDA runtime and these libraries, loaded."""
+    name = source.stem
+    done = compile_kernels(source, directory / f"{name}.o")
     assert done.returncode == 0, done.stderr[-3000:]
     tools = find_toolchain(Device.CUDA, "9.0")
-    wanted = [path for path in tools.libraries if path.name.split(".")[0][3:] in (*LIBRARIES[skill], "cudart")]
-    result = directory / f"lib{skill}.so"
-    command = ["g++", "-shared", str(directory / f"{skill}.o"), *map(str, wanted), "-o", str(result)]
+    wanted = [path for path in tools.libraries if path.name.split(".")[0][3:] in (*libraries, "cudart")]
+    result = directory / f"lib{name}.so"
+    command = ["g++", "-shared", str(directory / f"{name}.o"), *map(str, wanted), "-o", str(result)]
     command += [f"-Wl,-rpath,{path.parent}" for path in wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

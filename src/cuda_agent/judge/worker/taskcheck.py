@@ -60,6 +60,8 @@ from cuda_agent.judge.worker.weights import redraw
 _SAMPLED = 64
 #: answers that stay on the device while the compiler works.
 _KEPT_BYTES = 2 << 30
+#: one of the settings of each kernel instead of the fastest of several: it need only run and agree.
+_UNTUNED = {"triton.autotune_pointwise": False}
 #: calls before a timing end after so long.
 _WARM_S = 0.1
 #: an output whose values all lie this near each other, or two answers to different inputs, relative to their size.
@@ -206,7 +208,7 @@ class TaskCheck:
     def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Rule: compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
-        program = torch.compile(self._model)
+        program = torch.compile(self._model, options=_UNTUNED)
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")

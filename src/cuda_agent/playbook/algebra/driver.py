@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.graph import Graph, Node
 from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
-from cuda_agent.playbook.algebra.draft import Rule, apply
+from cuda_agent.playbook.algebra.draft import Draft, Rule, apply
 
 RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *products.RULES, *fold.RULES)
 
@@ -23,10 +25,16 @@ class RewriteResult:
     notes: tuple[str, ...]
 
 
-def rewrite(graph: Graph, *, expose_biases: bool = False, channels_last: bool = False) -> RewriteResult:
+def rewrite(
+    graph: Graph,
+    *,
+    expose_biases: bool = False,
+    channels_last: bool = False,
+    whole: Callable[[Draft, Node], bool] | None = None,
+) -> RewriteResult:
     """Apply every rewrite until none matches. The result computes the same function up to rounding, for finite
-    values."""
-    rewritten, notes = apply(graph, RULES)
+    values. `whole`: nodes that a skill computes as they are, so they aren't lowered."""
+    rewritten, notes = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
     if expose_biases:
         rewritten, more = apply(rewritten, expose.RULES)
         notes += more
@@ -35,3 +43,13 @@ def rewrite(graph: Graph, *, expose_biases: bool = False, channels_last: bool = 
         notes += more
     derive, main = split_derive(rewritten)
     return RewriteResult(main, derive, notes)
+
+
+def _sparing(rule: Rule, whole: Callable[[Draft, Node], bool]) -> Rule:
+    """The rule, for all nodes but these."""
+
+    @wraps(rule)
+    def spared(draft: Draft, node: Node) -> str | None:
+        return None if whole(draft, node) else rule(draft, node)
+
+    return spared

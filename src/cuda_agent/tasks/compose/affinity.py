@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from cuda_agent.tasks.compose.layouts import names_of
-from cuda_agent.tasks.compose.pointless import pointless
+from cuda_agent.tasks.compose.pointless import EXTREMES, pointless
 from cuda_agent.tasks.records import Seed
 
 _ROLES: dict[str, frozenset[str]] = {
@@ -164,8 +164,10 @@ _RARE = frozenset((
     "slice_scatter", "select_scatter",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
-#: nothing is computed, or the same for all rows that are long enough (a product of many is 0): no task.
+#: nothing is computed, the same for all rows that are long enough (a product of many is 0), or what stands for another
+#: operator where no number is missing and none is complex: no task.
 _IDLE = frozenset((
+    "nansum", "nanmean", "nanmedian", "fmax", "fmin", "angle",
     "clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach", "any", "all", "prod", "cumprod",
 ))  # fmt: skip
 _CLASSIFYING = frozenset((
@@ -212,6 +214,8 @@ _PLAIN_ON_POSITIVE = frozenset((
     "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss", "clamp", "hardtanh", "softshrink",
     "hardshrink",
 ))  # fmt: skip
+#: of many numbers above zero: hardly above zero.
+_LEAST = frozenset(("amin", "min", "cummin"))
 #: jump where their input differs in its last bit: after what is rounded, a faster program has other answers.
 _STEPPED = frozenset((
     "ceil", "floor", "round", "trunc", "sign", "sgn", "frac", "heaviside", "heaviside_scalar", "remainder_scalar",
@@ -335,6 +339,7 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
         or (first == "softmax" and second in ("ordering", "indexing", "math") and name not in _AFTER_SHARES)
         or (second == "recurrent" and first == "matrix product" and before.operator != "linear")
         or (before.operator in ("kron", "block_diag") and len(after.ports) > 1)
+        or (first in ("special function", "rare math") and name in EXTREMES)
     )
 
 
@@ -358,7 +363,7 @@ def made_by(seed: Seed) -> str:
 
 def _fits(before: Seed, after: Seed) -> bool:
     made, wanted = made_by(before), after.ports[0].values
-    if made in _POSITIVE and after.operator in _PLAIN_ON_POSITIVE:
+    if made in _POSITIVE and after.operator in _PLAIN_ON_POSITIVE | _LEAST:
         return False
     if made == "zero or more" and wanted == "positive":
         return after.operator in _TAKES_ZERO

@@ -186,6 +186,7 @@ def _get_inputs(names: Names) -> str:
     scaled = _scaled(names, texts)
     if scaled is not None:
         texts[scaled[0]] = scaled[1]
+        head += "\n    # A few numbers of so many: without it they would be nearly the same at every draw."
         head += f"\n    {_scale_name(names)} = 0.5 + 0.5 * torch.rand(())"
     if len(texts) > 1 and len(set(texts)) == 1:
         return f"{head}\n    return [{texts[0]} for _ in range({len(texts)})]"
@@ -206,7 +207,8 @@ def _beside(port: Port, made: str) -> Port:
 def _scaled(names: Names, texts: Sequence[str]) -> tuple[int, str] | None:
     """Where all that is returned is a few numbers over many inputs: the first input that can be, drawn with a scale
     that differs from draw to draw. Without it a sum or a mean over millions of numbers would be as good as constant."""
-    if sum(tensor.numel() for tensor in names.steps[-1].step.outputs) > _FEW_OUTPUTS:
+    outputs = names.steps[-1].step.outputs
+    if sum(tensor.numel() for tensor in outputs) > _FEW_OUTPUTS or not any(t.is_floating_point() for t in outputs):
         return None
     for place, text in enumerate(texts):
         if re.match(r"torch\.randn?\(", text) and " < " not in text:

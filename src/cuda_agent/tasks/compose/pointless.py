@@ -30,7 +30,7 @@ _SATURATING = _BOUNDS | _SHRINKS | {
 }  # fmt: skip
 #: never beyond one, so that the largest of many is one.
 _BOUNDED = frozenset(("sigmoid", "hardsigmoid", "tanh", "softsign", "erf", "ndtr", "sin", "cos"))
-_EXTREMES = frozenset(("amax", "amin", "max", "min", "topk", "kthvalue", "logsumexp"))
+EXTREMES = frozenset(("amax", "amin", "max", "min", "topk", "kthvalue", "logsumexp"))
 #: the identity, or a constant, on numbers near zero.
 _FLAT_AT_ZERO = _SOFTMAX | {
     "sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "atan", "ndtr", "logsigmoid", "softplus", "exp",
@@ -102,7 +102,7 @@ def pointless(before: str, after: str) -> bool:
         return True
     if before in _LARGE and (after in _GROWING or after in _SATURATING):
         return True
-    if before in _BOUNDED and after in _EXTREMES:
+    if before in _BOUNDED and after in EXTREMES:
         return True
     if before.startswith("instance_norm") and after in _POOLED:
         return True

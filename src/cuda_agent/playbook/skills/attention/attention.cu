@@ -1,0 +1,274 @@
+// softmax(q·kᵀ·scale)·v in one kernel, float32 through the tensor cores' TF32 (mma.sync), without the scores in memory.
+//
+// A warp holds 16 · TILES query rows and walks over the keys, KEYS at a time, which cp.async brings into shared memory one
+// step ahead. Rows of softmax are kept as running maximum and sum. The tensor cores sum over an index in any order, so
+// fragments take what lies together: four neighbours of a row of k serve two products, two neighbouring scores of a lane
+// are the operand of the second product as they are, and four neighbours of a row of v serve four columns of the result.
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+
+// Of a head: 32, 64, 96 or 128.
+#define WIDTH 64
+#define LAUNCH launch_attention_64
+
+namespace {
+
+struct Geometry {
+  long long inner, rows, keys;
+  long long q_outer, q_inner, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row;
+};
+
+// Rounded to nearest; the tensor cores would cut.
+__device__ __forceinline__ uint32_t tf32(float x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+// c[16 × 8] += a[16 × 8] · b[8 × 8]
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes to shared memory, zeros where there is nothing to read.
+__device__ __forceinline__ void copy16(float* to, const float* from, bool inside) {
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(inside ? 16 : 0));
+}
+
+__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// Row lengths in shared memory for which neither product's loads meet in a bank.
+constexpr int K_ROW = WIDTH + 16, V_ROW = WIDTH + 4;
+
+template <int KEYS, int WARPS>
+__device__ __forceinline__ void bring(float* k_to, float* v_to, const float* k, const float* v, const Geometry& g, int first) {
+  constexpr int PIECES = WIDTH / 4;
+  for (int i = threadIdx.x; i < KEYS * PIECES; i += 32 * WARPS) {
+    const int row = i / PIECES, column = i % PIECES * 4;
+    const bool inside = first + row < g.keys;
+    const long long key = inside ? first + row : 0;
+    copy16(k_to + row * K_ROW + column, k + key * g.k_row + column, inside);
+    copy16(v_to + row * V_ROW + column, v + key * g.v_row + column, inside);
+  }
+  asm volatile("cp.async.commit_group;");
+}
+
+template <int KEYS, int WARPS, int TILES>
+__global__ void __launch_bounds__(32 * WARPS)
+    attention(float* __restrict__ out, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
+              Geometry g, long long batch, float scale, bool causal) {
+  constexpr int BLOCK = WARPS * TILES * 16, STEPS = WIDTH / 8, BLOCKS_OF_KEYS = KEYS / 8, QUARTERS = WIDTH / 32;
+  extern __shared__ float4 memory[];
+  float* k_shared = reinterpret_cast<float*>(memory);
+  float* v_shared = k_shared + 2 * KEYS * K_ROW;
+
+  // Causal: the blocks with most keys begin first. Otherwise those that share keys follow each other.
+  const long long blocks = (g.rows + BLOCK - 1) / BLOCK;
+  const long long block = causal ? blocks - 1 - blockIdx.x / batch : blockIdx.x % blocks;
+  const long long head = causal ? blockIdx.x % batch : blockIdx.x / blocks;
+  const long long outer = head / g.inner, inner = head % g.inner;
+  q += outer * g.q_outer + inner * g.q_inner;
+  k += outer * g.k_outer + inner * g.k_inner;
+  v += outer * g.v_outer + inner * g.v_inner;
+  out += head * g.rows * WIDTH;
+
+  const int lane = threadIdx.x & 31, group = lane >> 2, turn = lane & 3;
+  const int first = static_cast<int>(block * BLOCK) + (threadIdx.x >> 5) * TILES * 16;
+
+  uint32_t query[TILES][STEPS][4];
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long row = first + 16 * t + 8 * half + group;
+#pragma unroll
+      for (int j = 0; j < WIDTH / 16; ++j) {
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (row < g.rows) x = load4(q + row * g.q_row + 16 * j + 4 * turn);
+        query[t][2 * j][half] = tf32(x.x * scale);
+        query[t][2 * j][half + 2] = tf32(x.y * scale);
+        query[t][2 * j + 1][half] = tf32(x.z * scale);
+        query[t][2 * j + 1][half + 2] = tf32(x.w * scale);
+      }
+    }
+  }
+
+  float result[TILES][QUARTERS][4][4] = {};
+  float largest[TILES][2], sum[TILES][2];
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+    largest[t][0] = largest[t][1] = -INFINITY;
+    sum[t][0] = sum[t][1] = 0.0f;
+  }
+
+  const long long end = causal ? min(g.keys, (block + 1) * BLOCK) : g.keys;
+  const int steps = static_cast<int>((end + KEYS - 1) / KEYS);
+  bring<KEYS, WARPS>(k_shared, v_shared, k, v, g, 0);
+  for (int step = 0; step < steps; ++step) {
+    const float* k_now = k_shared + (step & 1) * KEYS * K_ROW;
+    const float* v_now = v_shared + (step & 1) * KEYS * V_ROW;
+    if (step + 1 < steps) {
+      const int next = (step + 1) & 1;
+      bring<KEYS, WARPS>(k_shared + next * KEYS * K_ROW, v_shared + next * KEYS * V_ROW, k, v, g,
+                                (step + 1) * KEYS);
+      asm volatile("cp.async.wait_group 1;");
+    } else {
+      asm volatile("cp.async.wait_group 0;");
+    }
+    __syncthreads();
+
+    float score[TILES][BLOCKS_OF_KEYS][4] = {};
+#pragma unroll
+    for (int j = 0; j < WIDTH / 16; ++j) {
+#pragma unroll
+      for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+        const float4 x = load4(k_now + (8 * n + group) * K_ROW + 16 * j + 4 * turn);
+        const uint32_t b0 = tf32(x.x), b1 = tf32(x.y), b2 = tf32(x.z), b3 = tf32(x.w);
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          multiply(score[t][n], query[t][2 * j], b0, b1);
+          multiply(score[t][n], query[t][2 * j + 1], b2, b3);
+        }
+      }
+    }
+
+    const int column = step * KEYS + 2 * turn;
+    if (step * KEYS + KEYS > g.keys || (causal && step * KEYS + KEYS - 1 > first)) {
+#pragma unroll
+      for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+        for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int key = column + 8 * n + (e & 1), row = first + 16 * t + group + 8 * (e >> 1);
+            if (key >= g.keys || (causal && key > row)) score[t][n][e] = -INFINITY;
+          }
+        }
+      }
+    }
+
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float top = largest[t][half];
+#pragma unroll
+        for (int n = 0; n < BLOCKS_OF_KEYS; ++n) top = fmaxf(top, fmaxf(score[t][n][2 * half], score[t][n][2 * half + 1]));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        const float base = top == -INFINITY ? 0.0f : top, shrink = exp2f(largest[t][half] - base);
+        float total = 0.0f;
+#pragma unroll
+        for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            score[t][n][e] = exp2f(score[t][n][e] - base);
+            total += score[t][n][e];
+          }
+        }
+        largest[t][half] = top;
+        sum[t][half] = sum[t][half] * shrink + total;
+#pragma unroll
+        for (int d = 0; d < QUARTERS; ++d) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            result[t][d][i][2 * half] *= shrink;
+            result[t][d][i][2 * half + 1] *= shrink;
+          }
+        }
+      }
+    }
+
+#pragma unroll
+    for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+      uint32_t weight[TILES][4];
+#pragma unroll
+      for (int t = 0; t < TILES; ++t) {
+        weight[t][0] = tf32(score[t][n][0]);
+        weight[t][1] = tf32(score[t][n][2]);
+        weight[t][2] = tf32(score[t][n][1]);
+        weight[t][3] = tf32(score[t][n][3]);
+      }
+#pragma unroll
+      for (int d = 0; d < QUARTERS; ++d) {
+        const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * group;
+        const float4 x = load4(at), y = load4(at + V_ROW);
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+          multiply(result[t][d][0], weight[t], tf32(x.x), tf32(y.x));
+          multiply(result[t][d][1], weight[t], tf32(x.y), tf32(y.y));
+          multiply(result[t][d][2], weight[t], tf32(x.z), tf32(y.z));
+          multiply(result[t][d][3], weight[t], tf32(x.w), tf32(y.w));
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float total = sum[t][half];
+      total += __shfl_xor_sync(0xffffffffu, total, 1);
+      total += __shfl_xor_sync(0xffffffffu, total, 2);
+      const float share = 1.0f / total;
+      const long long row = first + 16 * t + 8 * half + group;
+      if (row >= g.rows) continue;
+#pragma unroll
+      for (int d = 0; d < QUARTERS; ++d) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int c = 2 * half + e;
+          const float4 x = make_float4(result[t][d][0][c] * share, result[t][d][1][c] * share, result[t][d][2][c] * share,
+                                       result[t][d][3][c] * share);
+          *reinterpret_cast<float4*>(out + row * WIDTH + 32 * d + 8 * turn + 4 * e) = x;
+        }
+      }
+    }
+  }
+}
+
+template <int KEYS, int WARPS, int TILES>
+int run(float* out, const float* q, const float* k, const float* v, const Geometry& g, long long batch, float scale,
+        bool causal, cudaStream_t stream) {
+  constexpr int BYTES = 2 * KEYS * (K_ROW + V_ROW) * 4, BLOCK = WARPS * TILES * 16;
+  const cudaError_t status =
+      cudaFuncSetAttribute(attention<KEYS, WARPS, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+  if (status != cudaSuccess) return static_cast<int>(status);
+  const long long count = (g.rows + BLOCK - 1) / BLOCK * batch;
+  attention<KEYS, WARPS, TILES><<<static_cast<unsigned>(count), 32 * WARPS, BYTES, stream>>>(
+      out, q, k, v, g, batch, scale, causal);
+  return static_cast<int>(cudaGetLastError());
+}
+
+}  // namespace
+
+// geometry: outer, inner, rows, keys, and the strides (outer, inner, row) of q, k and v in elements; strides are multiples
+// of 4, pointers of 16 bytes. Returns a CUDA error, −1 for a setting that doesn't exist.
+extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const long long* geometry, float scale,
+                      int causal, int config, cudaStream_t stream) {
+  const long long* s = geometry;
+  const Geometry g = {s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12]};
+  const long long batch = s[0] * s[1];
+  // Softmax in powers of two.
+  const float factor = scale * 1.4426950408889634f;
+  float* o = static_cast<float*>(out);
+  const float *a = static_cast<const float*>(q), *b = static_cast<const float*>(k), *c = static_cast<const float*>(v);
+  // Two tiles of rows share what is read of keys and values, as long as registers last.
+#if WIDTH <= 64
+  if (config == 0) return run<32, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 1) return run<48, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
+#else
+  if (config == 0) return run<32, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 1) return run<64, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+#endif
+  if (config == 2) return run<64, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 3) return run<32, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  return -1;
+}

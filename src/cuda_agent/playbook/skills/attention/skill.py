@@ -1,0 +1,161 @@
+"""Where attention in one kernel applies, and the step that computes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Arg, Node, Ref, TensorMeta
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
+
+OPERATOR = "aten.scaled_dot_product_attention.default"
+#: sizes of a head that the kernel is written for.
+WIDTHS = (32, 64, 96, 128)
+CONFIGS = 4
+#: of a load: rows and heads lie at multiples of 16 bytes.
+_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(q·kᵀ·scale)·v: q [batch…, rows, width], k and v [batch…, keys, width]; `causal`: row i sees keys up to
+    i."""
+
+    q: str
+    k: str
+    v: str
+    batch: tuple[int, ...]
+    rows: int
+    keys: int
+    width: int
+    scale: float
+    causal: bool
+
+
+def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> Attention | None:
+    """What a node computes; None where the kernel isn't written for it: without TF32, with a mask, shared heads or
+    heads of another size."""
+    if node.op != OPERATOR or device is not Device.CUDA or precision is Precision.FP32:
+        return None
+    names = [arg.ref for arg in node.args[:3] if isinstance(arg, Ref)]
+    if len(names) != 3:
+        return None
+    metas = [meta(name) for name in names]
+    q, k, v = (item.shape for item in metas)
+    if any(item.dtype != "float32" or 0 in item.shape or len(item.shape) < 3 for item in metas):
+        return None
+    if not q[:-2] == k[:-2] == v[:-2] or not q[-1] == k[-1] == v[-1] or q[-1] not in WIDTHS or k[-2] != v[-2]:
+        return None
+    if _given(node, 3, "attn_mask") is not None or _given(node, 4, "dropout_p", 0.0) != 0.0:
+        return None
+    if _given(node, 7, "enable_gqa", False):
+        return None
+    scale = _given(node, 6, "scale")
+    factor = float(scale) if isinstance(scale, int | float) else 1.0 / math.sqrt(q[-1])
+    causal = bool(_given(node, 5, "is_causal", False))
+    return Attention(
+        names[0], names[1], names[2],
+        batch=q[:-2], rows=q[-2], keys=k[-2], width=q[-1], scale=factor, causal=causal,
+    )  # fmt: skip
+
+
+def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:
+    """The batch dimensions as two levels: (size, stride of each view), outer first; None where they need more."""
+    levels: list[tuple[int, ...]] = []
+    for place, size in enumerate(sizes):
+        if size == 1:
+            continue
+        steps = tuple(view.strides[place] for view in views)
+        if levels and levels[-1][1:] == tuple(size * step for step in steps):
+            levels[-1] = (levels[-1][0] * size, *steps)
+        else:
+            levels.append((size, *steps))
+    nothing = (1, *(0 for _ in views))
+    return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
+
+
+def _is_readable(view: StridedView) -> bool:
+    """Whether rows are contiguous and all that begins, begins at 16 bytes."""
+    steps = (*view.strides[:-1], view.offset)
+    return view.strides[-1] == 1 and all(step % _WORDS == 0 for step in steps)
+
+
+def _pointer(view: StridedView) -> str:
+    start = f"{cpp_name(view.buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {view.offset * 4}LL" if view.offset else start
+
+
+class AttentionSkill:
+    """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
+
+    name = "attention"
+
+    def claim(self, state: PlanState, node: Node) -> Claim | None:
+        """The step for an attention that the algebra left whole. Puts operands into memory that aren't there yet."""
+        call = read(node, state.meta, state.device, state.precision)
+        if call is None:
+            return None
+        names = (call.q, call.k, call.v)
+        try:
+            views = [
+                view if _is_readable(view) else plain_copy(state, name)
+                for view, name in zip(windows(state, names), names, strict=True)
+            ]
+            levels = batch_levels(call.batch, views)
+            if levels is None:
+                views = [plain_copy(state, name) for name in names]
+                levels = batch_levels(call.batch, views)
+        except NotAMatrix:
+            return None
+        return None if levels is None else self._claim(node, call, views, levels)
+
+    def _claim(
+        self, node: Node, call: Attention, views: Sequence[StridedView], levels: Sequence[tuple[int, ...]]
+    ) -> Claim:
+        outer, inner = levels
+        numbers = [outer[0], inner[0], call.rows, call.keys]
+        for place, view in enumerate(views, 1):
+            numbers += [outer[place], inner[place], view.strides[-2]]
+        name, launcher = f"attention_{cpp_name(node.name)}", f"launch_attention_{call.width}"
+        heads = outer[0] * inner[0]
+        tunable = f"attention_{heads}x{call.rows}x{call.keys}x{call.width}{'_causal' if call.causal else ''}"
+        q, k, v = map(_pointer, views)
+        lines = [
+            f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
+            f"const int status = {launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "
+            f"{call.scale!r}f, {int(call.causal)}, config_{tunable}, stream);",
+            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        ]
+        step = Step(
+            skill="attention",
+            name=name,
+            inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+            outputs=(Buffer(node.name, contiguous_meta((*call.batch, call.rows, call.width), "float32")),),
+            files={f"kernels/attention_{call.width}.cu": kernel(call.width)},
+            declaration=(
+                f'extern "C" int {launcher}(void* out, const void* q, const void* k, const void* v, '
+                "const long long* geometry, float scale, int causal, int config, cudaStream_t stream);"
+            ),
+            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            tunables={tunable: CONFIGS},
+        )
+        return Claim(step, frozenset({node.name}))
+
+
+def kernel(width: int) -> str:
+    """The source for heads of this size."""
+    text = resources.files(__package__).joinpath("attention.cu").read_text()
+    return text.replace("#define WIDTH 64", f"#define WIDTH {width}").replace(
+        "launch_attention_64", f"launch_attention_{width}"
+    )
+
+
+SKILL = AttentionSkill()

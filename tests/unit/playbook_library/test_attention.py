@@ -1,0 +1,86 @@
+"""Attention as one kernel: a plan beside the products', where the kernel is written for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from library_kernels import graph_of
+from torch import nn
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.playbook.plan import StridedView
+from cuda_agent.playbook.proposal import Proposal, proposals
+from cuda_agent.playbook.skills.attention.skill import batch_levels
+
+
+class Heads(nn.Module):
+    """Attention over heads that lie between the features of one projection."""
+
+    def __init__(self, heads: int, **how: object) -> None:
+        super().__init__()
+        self.heads, self.how = heads, how
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        return F.relu(F.scaled_dot_product_attention(q, k, v, **self.how).transpose(1, 2).flatten(2))
+
+
+def plans(module: nn.Module, width: int = 128, device: Device = Device.CUDA, precision: Precision = Precision.TF32,
+          dtype: torch.dtype = torch.float32) -> tuple[Proposal, ...]:  # fmt: skip
+    inputs = [torch.randn(2, length, width, dtype=dtype) for length in (24, 40, 40)]
+    return proposals(graph_of(module, inputs), device, precision)
+
+
+def test_one_kernel_reads_heads_where_they_lie() -> None:
+    products, whole = plans(Heads(2))
+    assert "attention" not in products.skills and whole.skills == ("attention", "pointwise")
+    assert [name for name in whole.files if "attention" in name] == ["kernels/attention_64.cu"]
+    binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
+    # outer and inner batch, rows, keys; then of q, k and v the steps between images, heads and rows.
+    assert "geometry[] = {2, 2, 24, 40, 3072, 64, 128, 5120, 64, 128, 5120, 64, 128}" in binding
+    assert "0.125f, 0, config_attention_4x24x40x64" in binding
+    text = whole.files["kernels/attention_64.cu"]
+    assert "#define WIDTH 64\n" in text and "#define LAUNCH launch_attention_64\n" in text
+
+
+def test_scale_and_causality_are_passed_on() -> None:
+    _, whole = plans(Heads(4, is_causal=True, scale=0.3))
+    binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
+    assert "0.3f, 1, config_attention_8x24x40x32_causal" in binding
+    assert "#define WIDTH 32\n" in whole.files["kernels/attention_32.cu"]
+
+
+@pytest.mark.parametrize(
+    ("heads", "how", "more"),
+    [
+        (2, {}, {"precision": Precision.FP32}),
+        (2, {}, {"device": Device.CPU}),
+        (2, {}, {"dtype": torch.bfloat16}),
+        (2, {"attn_mask": torch.ones(24, 40, dtype=torch.bool)}, {}),
+        (8, {}, {}),
+    ],
+    ids=["fp32", "cpu", "bfloat16", "mask", "small_heads"],
+)
+def test_elsewhere_products_alone(heads: int, how: dict, more: dict) -> None:
+    found = plans(Heads(heads, **how), **more)
+    assert len(found) == 1 and "attention" not in found[0].skills
+
+
+def test_a_batch_of_many_levels_needs_copies() -> None:
+    view = StridedView("x", (2, 3, 4, 8, 64), (10_000, 64, 1_000, 512, 1), 0)
+    assert batch_levels((2, 3, 4), [view]) is None
+    plain = StridedView("x", (2, 3, 4, 8, 64), (6144, 2048, 512, 64, 1), 0)
+    assert batch_levels((2, 3, 4), [plain, plain]) == ((1, 0, 0), (24, 512, 512))
+    shared = StridedView("y", (2, 3, 4, 8, 64), (0, 0, 512, 64, 1), 0)
+    assert batch_levels((2, 3, 4), [plain, shared]) == ((6, 2048, 0), (4, 512, 512))
+
+
+def test_rows_that_begin_anywhere_are_copied_first() -> None:
+    class Sliced(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q[..., 1:], k[..., 1:], v[..., 1:])
+
+    inputs = [torch.randn(2, 3, length, 65) for length in (24, 40, 40)]
+    _, whole = proposals(graph_of(Sliced(), inputs), Device.CUDA, Precision.TF32)
+    assert whole.skills == ("pointwise", "attention")
