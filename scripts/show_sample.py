@@ -42,7 +42,7 @@ def main() -> int:
     chosen = random.Random(options.seed).sample(tasks, min(options.count, len(tasks)))
     sys.stdout.write(
         f"# {len(chosen)} tasks\n\n"
-        f"Drawn at random from the first {len(tasks):,} candidates of the [data set](dataset.md): "
+        f"Drawn at random from the {len(tasks):,} candidates of the [data set](dataset.md): "
         "number, what is computed, predicted milliseconds of each operator, memory. Imports and `get_init_inputs` are "
         "left out.\n\n"
     )

@@ -280,6 +280,32 @@ def test_products_with_vectors():
     assert not {"mv", "dot", "baddbmm"} & set(ops) and ops.count("matmul") == 1
 
 
+@pytest.mark.parametrize("how", [{}, {"alpha": 0.5}, {"beta": 2.0}, {"beta": 0, "alpha": -3}], ids=str)
+def test_sums_with_products_are_both(how):
+    module = Function(
+        lambda m, x: (
+            torch.addmm(m.c, x[0], x[1].t(), **how),
+            torch.addmm(m.c[0], x[0], x[1].t(), **how) if how.get("beta") != 0 else x,
+            torch.baddbmm(m.c[None], x, x.mT, **how),
+            torch.addmv(m.c[0], x[0], x[1, 0], **how),
+            torch.addbmm(m.c, x, x.mT, **how),
+        ),
+        c=nn.Parameter(torch.randn(3, 3)),
+    )
+    ops = set(main_ops(check(module, torch.randn(2, 3, 4))))
+    assert not {"addmm", "baddbmm", "addmv", "addbmm"} & ops
+
+
+def test_a_convolution_over_time_first_becomes_a_usual_one():
+    module = Function(
+        lambda m, x: torch.conv_tbc(x, m.w, m.b, 1),
+        w=nn.Parameter(torch.randn(3, 4, 6)),
+        b=nn.Parameter(torch.randn(6)),
+    )
+    ops = main_ops(check(module, torch.randn(9, 2, 4)))
+    assert "conv1d" in ops and "conv_tbc" not in ops
+
+
 @pytest.mark.parametrize("size", [4, 40])
 def test_decomposed_diagonals_become_scalings(size):
     module = Function(lambda m, x: torch.diag(m.d) @ x, d=nn.Parameter(torch.randn(size)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref
+from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref, TensorMeta
 from cuda_agent.playbook.algebra.draft import Draft, contiguous
 
 _RANK = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
@@ -87,6 +87,17 @@ def transpose(draft: Draft, at: Node, a: Ref) -> Ref:
     rows, columns = meta.shape
     view = meta.model_copy(update={"shape": (columns, rows), "strides": meta.strides[::-1]})
     return draft.emit(at, "aten.t.default", (a,), view)
+
+
+def permute(draft: Draft, at: Node, a: Ref, order: Sequence[int]) -> Ref:
+    """The value with its dimensions in another order, as a view."""
+    if tuple(order) == tuple(range(len(order))):
+        return a
+    meta = draft.meta(a)
+    view = TensorMeta(
+        shape=tuple(meta.shape[i] for i in order), dtype=meta.dtype, strides=tuple(meta.strides[i] for i in order)
+    )
+    return draft.emit(at, "aten.permute.default", (a, list(order)), view)
 
 
 def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:

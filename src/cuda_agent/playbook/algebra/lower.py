@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cuda_agent.core.graph import Arg, Node, NonFinite, Ref, TensorMeta
+from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous, is_float
-from cuda_agent.playbook.algebra.emit import argument, binary, cast, integers, matmul, reshape
+from cuda_agent.playbook.algebra.emit import argument, binary, cast, integers, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
-
-
-def _swapped(draft: Draft, at: Node, value: Ref, order: tuple[int, ...]) -> Ref:
-    """The value with its dimensions in another order, as a view."""
-    if order == tuple(range(len(order))):
-        return value
-    meta = draft.meta(value)
-    view = TensorMeta(
-        shape=tuple(meta.shape[i] for i in order), dtype=meta.dtype, strides=tuple(meta.strides[i] for i in order)
-    )
-    return draft.emit(at, "aten.permute.default", (value, list(order)), view)
 
 
 def _causal_mask(draft: Draft, at: Node, rows: int, columns: int) -> Ref:
@@ -55,7 +44,7 @@ def attention_to_products(draft: Draft, node: Node) -> str | None:
     scale = argument(node, 6, "scale")
     factor = scale if isinstance(scale, int | float) else 1.0 / math.sqrt(q_shape[-1])
     rank = len(k_shape)
-    keys = _swapped(draft, node, k, (*range(rank - 2), rank - 1, rank - 2))
+    keys = permute(draft, node, k, (*range(rank - 2), rank - 1, rank - 2))
     scores = binary(draft, node, "mul", matmul(draft, node, q, keys), factor)
     if isinstance(mask, Ref):
         is_bool = draft.meta(mask).dtype == "bool"
@@ -101,7 +90,7 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
     def arranged(value: Ref, term: str, groups: tuple[list[str], ...]) -> Ref:
         order = tuple(term.index(c) for group in groups for c in group)
         shape = [sizes[c] for c in batch] + [math.prod(sizes[c] for c in group) for group in groups[1:]]
-        return reshape(draft, node, _swapped(draft, node, value, order), shape)
+        return reshape(draft, node, permute(draft, node, value, order), shape)
 
     if not summed or (not columns and not rows):
         return None
@@ -110,7 +99,7 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
     )
     letters_now = [*batch, *rows, *columns]
     spread = reshape(draft, node, product, [sizes[c] for c in letters_now])
-    return _swapped(draft, node, spread, tuple(letters_now.index(c) for c in result)).ref
+    return permute(draft, node, spread, tuple(letters_now.index(c) for c in result)).ref
 
 
 def _numbers(value: Arg, dims: int, default: int) -> list[int]:
@@ -139,7 +128,7 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     meta = draft.meta(weight)
     mirrored = draft.emit(node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous(shape, meta.dtype))
     grouped = reshape(draft, node, mirrored, (groups, shape[0] // groups, shape[1], *shape[2:]))
-    exchanged = _swapped(draft, node, grouped, (0, 2, 1, *range(3, dims + 3)))
+    exchanged = permute(draft, node, grouped, (0, 2, 1, *range(3, dims + 3)))
     filters = reshape(draft, node, exchanged, (groups * shape[1], shape[0] // groups, *shape[2:]))
     args: tuple[Arg, ...] = (x, filters, bias, [*[1] * dims], [*around], [*dilation], groups)
     result = draft.meta(node.name)
@@ -170,4 +159,27 @@ def named_padding(draft: Draft, node: Node) -> str | None:
     return draft.emit(node, f"aten.{name}.default", args, contiguous(result.shape, result.dtype)).ref
 
 
-RULES: tuple[Rule, ...] = (attention_to_products, einsum_to_matmul, transposed_to_forward, named_padding)
+def time_first_to_forward(draft: Draft, node: Node) -> str | None:
+    """conv_tbc(x, w, b, pad) over x [steps, batch, channels] with w [taps, channels, filters] is a 1-D convolution
+    between reorderings of dimensions: exact."""
+    if node.op != "aten.conv_tbc.default":
+        return None
+    x, weight, bias = node.args[:3]
+    padding = argument(node, 3, "pad", 0)
+    if not isinstance(x, Ref) or not isinstance(weight, Ref):
+        return None
+    signal = permute(draft, node, x, (1, 2, 0))
+    filters = permute(draft, node, weight, (2, 1, 0))
+    steps, batch, channels = draft.meta(node.name).shape
+    args: tuple[Arg, ...] = (signal, filters, bias, [1], [padding], [1], 1)
+    meta = contiguous((batch, channels, steps), draft.meta(node.name).dtype)
+    return permute(draft, node, draft.emit(node, "aten.conv1d.default", args, meta), (2, 0, 1)).ref
+
+
+RULES: tuple[Rule, ...] = (
+    attention_to_products,
+    einsum_to_matmul,
+    transposed_to_forward,
+    time_first_to_forward,
+    named_padding,
+)

@@ -6,7 +6,17 @@ import math
 
 from cuda_agent.core.graph import Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
-from cuda_agent.playbook.algebra.emit import argument, binary, integers, linear, matmul, reduce, reshape, transpose
+from cuda_agent.playbook.algebra.emit import (
+    argument,
+    binary,
+    integers,
+    linear,
+    matmul,
+    permute,
+    reduce,
+    reshape,
+    transpose,
+)
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
 
 _COPIES = aten("clone contiguous detach alias lift_fresh_copy lift_fresh detach_")
@@ -165,16 +175,36 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
     return linear(draft, node, x, weight, bias).ref
 
 
-def baddbmm_to_sum(draft: Draft, node: Node) -> str | None:
-    """baddbmm(c, A, B) = A·B + c: exact up to one rounding."""
-    if node.op != "aten.baddbmm.default" or any(
-        argument(node, 3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))
-    ):
+def added_product(draft: Draft, node: Node) -> str | None:
+    """addmm, baddbmm, addmv and addbmm of (c, A, B) = beta·c + alpha·A·B: exact up to one rounding. addbmm sums over
+    the batch too, which is one product of longer rows."""
+    name = node.op.removeprefix("aten.").removesuffix(".default")
+    if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
         return None
     c, a, b = node.args[:3]
+    factors = [argument(node, 3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
+    beta, alpha = factors
+    if name == "addmm" and factors == [1, 1]:
+        return None
     if not isinstance(a, Ref) or not isinstance(b, Ref) or not isinstance(c, Ref):
         return None
-    return binary(draft, node, "add", matmul(draft, node, a, b), c).ref
+    if not is_float(draft.meta(a).dtype) or not all(isinstance(factor, int | float) for factor in factors):
+        return None
+    if name == "addmv":
+        b = reshape(draft, node, b, (*draft.meta(b).shape, 1))
+    if name == "addbmm":
+        count, rows, inner = draft.meta(a).shape
+        a = reshape(draft, node, permute(draft, node, a, (1, 0, 2)), (rows, count * inner))
+        b = reshape(draft, node, b, (count * inner, draft.meta(b).shape[-1]))
+    product = matmul(draft, node, a, b)
+    if name == "addmv":
+        product = reshape(draft, node, product, draft.meta(product).shape[:-1])
+    product = product if alpha == 1 else binary(draft, node, "mul", product, alpha)
+    if beta == 0:
+        # Not even what isn't a number in c counts then.
+        meta = draft.meta(node.name)
+        return product.ref if draft.meta(product).shape == meta.shape else None
+    return binary(draft, node, "add", product, c if beta == 1 else binary(draft, node, "mul", c, beta)).ref
 
 
 RULES: tuple[Rule, ...] = (
@@ -186,5 +216,5 @@ RULES: tuple[Rule, ...] = (
     double_transpose,
     merge_reshapes,
     product_to_linear,
-    baddbmm_to_sum,
+    added_product,
 )

@@ -9,6 +9,7 @@ from cuda_agent.playbook.operators import (
     interpolation,
     losses,
     norms,
+    recurrent,
     reductions,
     scans,
     views,
@@ -26,4 +27,5 @@ TABLE: dict[str, Lowering] = {
     **windows.TABLE,
     **interpolation.TABLE,
     **scans.TABLE,
+    **recurrent.TABLE,
 }
