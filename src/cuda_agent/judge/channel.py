@@ -71,14 +71,20 @@ def decode(raw: bytes) -> Any:
 def spin(sock: socket.socket, until: float) -> None:
     """Asks without a pause whether there is something to read, until there is or the time (monotonic) has come. What it
     is, an end or an error included, is for the next read to see."""
-    while time.monotonic() < until:
-        try:
-            sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
-            continue
-        except OSError:
-            pass
-        return
+    timeout = sock.gettimeout()
+    # With a timeout Python sleeps before it asks.
+    sock.setblocking(False)
+    try:
+        while time.monotonic() < until:
+            try:
+                sock.recv(1, socket.MSG_PEEK)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError:
+                pass
+            return
+    finally:
+        sock.settimeout(timeout)
 
 
 def _no_constant(name: str) -> float:

@@ -81,11 +81,32 @@ def test_nobody_sleeps_where_asked(pair: Pair) -> None:
     thread.join()
 
 
-def test_a_deadline_ends_the_spinning(pair: Pair) -> None:
-    begin = time.monotonic()
+@pytest.mark.parametrize("spins", [True, False])
+def test_a_deadline_ends_the_spinning(pair: Pair, spins: bool) -> None:
+    begin, busy = time.monotonic(), time.thread_time()
     with pytest.raises(DeadlinePassed):
-        pair[0].request("a", timeout_s=0.1, spin_s=60)
+        pair[0].request("a", timeout_s=0.3, spin_s=60.0 if spins else 0.0)
     assert time.monotonic() - begin < 5
+    assert (time.thread_time() - busy > 0.05) is spins, "who doesn't sleep takes the processor"
+
+
+def test_a_worker_spins_and_sleeps_again(pair: Pair) -> None:
+    judge, theirs = pair
+    busy: list[float] = []
+
+    def worker(channel: WorkerChannel) -> None:
+        for spin_s in (10.0, 0.0):
+            begin = time.thread_time()
+            request = channel.receive(spin_s=spin_s)
+            busy.append(time.thread_time() - begin)
+            channel.answer(request.id, None)
+
+    thread = answering(theirs, worker)
+    for _ in range(2):
+        time.sleep(0.3)
+        judge.request("a", timeout_s=5)
+    thread.join()
+    assert busy[0] > 0.05 > busy[1]
 
 
 def test_a_descriptor_reaches_the_worker(pair: Pair) -> None:

@@ -90,9 +90,8 @@ class Passes:
     # ------------------------------------------------------------ pass 1
 
     def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement | Unfit]:
-        """Every task's result, in any order, of as many as there is time for."""
-        count = self._options.worker_count()
-        yield from self._run(tasks, count, self._checker(count))
+        """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again."""
+        yield from self._check_beside(tasks, self._options.worker_count())
 
     def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
         """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
@@ -104,14 +103,20 @@ class Passes:
                 return
             self._say(f"{len(left)} tasks ran short of time or memory; again, {at_a_time} at a time")
             unfit: list[DatasetTask] = []
-            for result in self._run(left, at_a_time, self._checker(at_a_time)):
-                if not isinstance(result, Unfit):
-                    yield result
-                elif at_a_time == 1:
-                    yield failed(result.task.task.key, result.failure)
-                else:
+            for result in self._check_beside(left, at_a_time):
+                if isinstance(result, Unfit):
                     unfit.append(result.task)
+                else:
+                    yield result
             left = unfit
+
+    def _check_beside(self, tasks: Sequence[DatasetTask], at_a_time: int) -> Iterator[Checked | Measurement | Unfit]:
+        """With so many at a time; what fails alone fails."""
+        for result in self._run(tasks, at_a_time, self._checker(at_a_time)):
+            if isinstance(result, Unfit) and at_a_time == 1:
+                yield failed(result.task.task.key, result.failure)
+            else:
+                yield result
 
     def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
         options = self._fitting_options(at_a_time)
