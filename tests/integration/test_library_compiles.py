@@ -14,7 +14,13 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize(
-    ("skill", "header"), [("gemm", "cublasLt.h"), ("convolution", "cudnn.h"), ("attention", "cuda_runtime.h")]
+    ("skill", "header"),
+    [
+        ("gemm", "cublasLt.h"),
+        ("convolution", "cudnn.h"),
+        ("attention", "cuda_runtime.h"),
+        ("selection", "cuda_runtime.h"),
+    ],
 )
 def test_source_compiles(skill, header, tmp_path, monkeypatch):
     try:

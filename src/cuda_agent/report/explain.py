@@ -26,6 +26,7 @@ SKILLS = {
     "gemm": "gemm",
     "convolution": "convolution",
     "attention": "attention",
+    "selection": "selection",
     "pointwise": "pointwise",
 }
 _PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)

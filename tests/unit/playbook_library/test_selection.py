@@ -1,0 +1,57 @@
+"""Where selection is planned, and what it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from library_kernels import graph_of
+from torch import nn
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.playbook.proposal import Proposal, propose
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+def planned(function: Callable[[torch.Tensor], object], *shape: int, device: Device = Device.CUDA) -> Proposal:
+    return propose(graph_of(Function(function), [torch.randn(*shape)]), device, Precision.FP32)
+
+
+def shape_of(proposal: Proposal) -> str:
+    binding = next(text for name, text in proposal.files.items() if name.endswith(".cpp"))
+    return binding.partition("shape[] = {")[2].partition("}")[0]
+
+
+def test_rows_are_read_where_they_lie_and_the_rest_is_fused_around() -> None:
+    found = planned(lambda x: torch.topk(x.relu(), 5)[0].sum(-1), 3, 4, 70)
+    assert found.skills == ("pointwise", "selection", "rowreduce")
+    assert shape_of(found) == "12, 70, 70, 5, 1, 0, 0"
+    assert shape_of(planned(lambda x: torch.topk(x[:, :40], 5, largest=False), 8, 70)) == "8, 40, 70, 5, 0, 0, 0"
+
+
+def test_the_kth_and_the_median_are_one_number_of_a_row() -> None:
+    assert shape_of(planned(lambda x: torch.kthvalue(x, 7, keepdim=True), 6, 70)) == "6, 70, 70, 7, 0, 1, 0"
+    found = planned(lambda x: x.median(-1), 6, 70)
+    assert shape_of(found) == "6, 70, 70, 35, 0, 1, 1" and found.skills == ("selection",)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: torch.topk(x, 5, dim=0), lambda x: torch.topk(x, 5000), lambda x: torch.topk(x.double(), 5)],
+    ids=["columns", "many", "double"],
+)
+def test_elsewhere_it_is_not_covered(function: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(NotCovered, match="topk"):
+        planned(function, 8, 6000)
+    with pytest.raises(NotCovered, match="topk"):
+        planned(lambda x: torch.topk(x, 5), 8, 60, device=Device.CPU)
