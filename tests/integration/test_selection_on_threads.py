@@ -19,8 +19,8 @@ SOURCE = Path(skills.__file__).parent / "selection" / "selection.cu"
 HARNESS = Path(__file__).parent.parent / "data" / "block_on_threads.h"
 THREADS = 32
 CALL = """
-extern "C" void select_on_threads(float* values, long long* places, const float* x, long long rows, int size, int k, int largest,
-                       int only_last, int nan_wins, int held) {{
+extern "C" void select_on_threads(float* values, long long* places, const float* x, long long rows, int size, int k,
+                                  int largest, int only_last, int nan_wins, int held) {{
   int padded = 1;
   while (padded < k) padded *= 2;
   run_blocks(rows, {threads}, BINS + {threads} + 2 * padded + size + 16, [=] {{

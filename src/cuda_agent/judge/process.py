@@ -38,6 +38,9 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 #: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
 #: one process' attribute look-ups slower than another's, for as long as it lives.
 _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED": "0"}
+#: On a cpu, memory that a call gives back is there for the next: else the C library returns large blocks to the system
+#: or keeps them by the history of its heap, and calls pay for fresh pages or don't, for as long as their process lives.
+_KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 _VERDICTS = {
     "load": Verdict.LOAD_FAILED,
@@ -114,7 +117,8 @@ class Worker:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         compiled = bytecode.environment()
         own = self.settings.importable
-        paths = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
+        more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
+        more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -122,7 +126,7 @@ class Worker:
                 # The folder that our package is found in: an import lists it.
                 readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
-                environment=_STEADY | compiled | paths,
+                environment=_STEADY | compiled | more,
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
