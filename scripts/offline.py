@@ -38,7 +38,10 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 pip="python3 -m pip install --quiet --no-index --no-deps --no-compile --root-user-action ignore"
 $pip --upgrade "$here"/*.whl && $pip --no-build-isolation -e "$here/.." || echo "error: the wheels can't be installed"
 export PATH="$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["scripts"])'):$PATH"
-if ! command -v bwrap >/dev/null && [ -x "$here/bwrap" ]; then export CUDA_AGENT_BWRAP="$here/bwrap"; fi
+if ! command -v bwrap >/dev/null && [ -e "$here/bwrap" ]; then
+    chmod +x "$here/bwrap"
+    export CUDA_AGENT_BWRAP="$here/bwrap"
+fi
 cuda-agent doctor
 """
 

@@ -37,6 +37,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.admission import Answers
+from cuda_agent.judge.buffers import synchronize
 from cuda_agent.judge.reference import Answer
 from cuda_agent.judge.verify import Secrets
 from cuda_agent.judge.worker.baselines import Flags, _FindProducts
@@ -155,7 +156,7 @@ class TaskCheck:
             seed_everything(self._seed)
             before = _generators()
             outputs = flatten(run_forward(self._task, self._model, inputs))[1]
-            self._synchronize()
+            synchronize(self._context.device)
             after = _generators()
         self._products = found.matmul or found.convolution
         self._changes_inputs = _versions(inputs) != versions
@@ -213,7 +214,7 @@ class TaskCheck:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._compiled = _row_major(flatten(program(*given))[1])
-                self._synchronize()
+                synchronize(self._context.device)
         except torch.OutOfMemoryError as error:
             raise Broken("memory", f"compiled: {error}") from None
         except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
@@ -315,10 +316,6 @@ class TaskCheck:
         gc.collect()
         if self._context.device is Device.CUDA:
             torch.cuda.empty_cache()
-
-    def _synchronize(self) -> None:
-        if self._context.device is Device.CUDA:
-            torch.cuda.synchronize()
 
 
 def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
