@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What must be shown on a GPU, in parts that end within ten minutes: for machines that are lent for minutes, with two
-# GPUs and a core or more for each eight processes. `scripts/gpu_parts.sh PART OUT`, in the repository, with this
+# GPUs, each with half of the cores. `scripts/gpu_parts.sh PART OUT`, in the repository, with this
 # package and its tests' packages installed; OUT gets logs and raw samples.
 #
 #   judge     the adversarial suite, then GPU tests that run alone | 300 evaluations with faults

@@ -43,7 +43,9 @@ def select(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[torc
     subprocess.run([*command, "-o", str(folder / "select.so")], check=True)
     function = ctypes.CDLL(str(folder / "select.so")).select_on_threads
 
-    def call(x: torch.Tensor, k: int, *, largest: bool, last: bool = False, nan_wins: bool = False, held: bool = True):  # type: ignore[no-untyped-def]
+    def call(
+        x: torch.Tensor, k: int, *, largest: bool, last: bool = False, nan_wins: bool = False, held: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         shape = (len(x),) if last else (len(x), k)
         values, places = torch.full(shape, float("nan")), torch.full(shape, -1)
         tensors = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (values, places, x)]

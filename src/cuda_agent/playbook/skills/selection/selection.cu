@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int BINS = 2048;
-//: of shared memory, for a row that is held.
+// Of shared memory, for a row that is held.
 constexpr int MOST_BYTES = 200 << 10;
 
 struct Pick {
