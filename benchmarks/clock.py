@@ -5,7 +5,7 @@
 
 Per program, µs: `burst` is the answer to that request less what its events say, `deliver` that to deliver, `rest` the
 copies, the wiping and the samples; each as its median and its 10th to 90th percentile over rounds. `outside` is all of
-it for each call, less the waiting that the worker tells: what a verdict about clocks rests on.
+it for each call, less `waited`, the waiting that the worker tells: what a verdict about clocks rests on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.judge.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
 
-PARTS = ("burst", "deliver", "rest", "outside")
+PARTS = ("burst", "deliver", "rest", "outside", "waited")
 
 
 class Watch:
@@ -48,7 +48,8 @@ class Watch:
                 events, calls = sum(made.event_us), len(made.event_us)
                 parts = {"burst": self._asked["burst"] - events, "deliver": self._asked["deliver"]}
                 parts["rest"] = made.wall_us - self._asked["burst"] - self._asked["deliver"]
-                parts["outside"] = made.outside_us
+                parts |= {"outside": made.outside_us, "waited": made.waited_us, "wall": made.wall_us}
+                parts["median_us"] = made.median_us
                 self.bursts.append({"program": name, "calls": calls, "event_us": events / calls, **parts})
             return made, samples
 

@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/turn.py                                     # median of 20, the published one 3 times
     .venv/bin/python benchmarks/turn.py --device cpu --count 3 --published 1
     .venv/bin/python benchmarks/turn.py --sizes "1, 128" --steps            # and where the seconds go
+    .venv/bin/python benchmarks/turn.py --limit-s 500                       # begin no turn after that
 
 Each turn is one evaluation in a session that is open, as an agent's is: what changed is compiled, a fresh worker
 verifies it, and it is timed beside the baselines. Turns follow each other after --pause seconds. The published
@@ -87,8 +88,11 @@ def ours(task: Task, device: Device, options: argparse.Namespace) -> tuple[dict[
         # Once for a task, as the precompiled header is once for a machine.
         checked(session.evaluate(edited("unchanged", device, 0), stop=options.stop))
         session.progress = steps
-        for case in CASES:
-            for index in range(options.count):
+        for index in range(options.count):
+            if time.monotonic() > options.end:
+                print(f"time limit: {index} of {options.count} turns of each case were made", file=sys.stderr)
+                break
+            for case in CASES:
                 steps("", "pause")
                 time.sleep(options.pause)
                 candidate = edited(case, device, mark + index)
@@ -182,16 +186,19 @@ def main() -> int:
     parser.add_argument(
         "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
     )
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no turn after that")
     parser.add_argument("--steps", action="store_true", help="print where the seconds go")
     options = parser.parse_args()
     device = chosen_device(options.device)
+    options.end = time.monotonic() + options.limit_s
     whole: dict[str, Any] = {}
     rows: list[list[str]] = []
     problems: list[str] = []
     for place, size in enumerate(options.sizes or SIZES[device]):
         task = small_axpby(size)
+        theirs = published(task, device, options.published)
         found, steps = ours(task, device, options)
-        found["published"] = published(task, device, options.published)
+        found["published"] = theirs
         whole[size] = {"turns": found, "steps": steps.seconds}
         rows += rows_of(size, found)
         if place == 0:

@@ -47,11 +47,11 @@ noise() {
     python3 benchmarks/noise.py --out "$here/noise" --limit-s "$(left $((limit - 25)))" 2>"$here/noise.log"
 }
 turn() {
-    timeout "$(left $((limit - 90)))" python3 benchmarks/turn.py --count 20 --published 3 --sizes "1, 128" \
+    python3 benchmarks/turn.py --count 20 --published 3 --sizes "1, 128" --limit-s "$(left $((limit - 40)))" \
         --out "$here/turn.json" 2>"$here/turn.log"
 }
 throughput() {
-    timeout "$(left "$limit")" python3 benchmarks/throughput.py --out "$here/throughput.json" 2>"$here/throughput.log"
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/throughput.py --out "$here/throughput.json" 2>"$here/throughput.log"
 }
 filter() {
     local known=() index=0 count=0 place
@@ -78,13 +78,13 @@ pocket() {
     cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" >"$here/fill.log" 2>&1
     tail -5 "$here/fill.log"
     say fill
-    timeout "$(left $((limit - 45)))" cuda-agent train all --config pocket --out runs/pocket >"$here/train.log" 2>&1
+    timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all --config pocket --out runs/pocket >"$here/train.log" 2>&1
     tail -30 "$here/train.log"
     timeout 30 cuda-agent pocket compare --config pocket --out runs/pocket
     tar czf "$out/pocket.tgz" -C runs pocket
 }
 examples() {
-    timeout "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
 }
 
 one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
@@ -100,14 +100,28 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
             "$part"
         fi
         say "$part"
+        pack "$lane"
     done
-    tar czf "$out/$lane-${2//[:+]/-}.tgz" -C "$here" .
+}
+pack() { # LANE: what it has left by now
+    local name=${parts[$1]}
+    tar czf "$out/$1-${name//[:+]/-}.tgz" -C "$work/$1" . 2>/dev/null
 }
 
+set -m
+lanes=()
 for lane in "${!parts[@]}"; do
     one "$lane" "${parts[$lane]}" >"$work/$lane.txt" 2>&1 &
+    lanes+=($!)
 done
-wait
+while [ -n "$(jobs -r)" ] && [ "$(left "$limit")" -gt -10 ]; do sleep 0.5; done
+for lane in "${!lanes[@]}"; do
+    if kill -0 "${lanes[$lane]}" 2>/dev/null; then
+        echo "out of time" >>"$work/$lane.txt"
+        kill -KILL -- "-${lanes[$lane]}"
+        pack "$lane"
+    fi
+done
 for lane in "${!parts[@]}"; do
     echo "#### ${parts[$lane]}"
     cat "$work/$lane.txt"

@@ -18,15 +18,16 @@ from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_byte
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
-MAX_SLOTS = {Device.CUDA: 32, Device.CPU: 4}
+MAX_SLOTS = {Device.CUDA: 96, Device.CPU: 4}
 #: between two uses of a slot this many times the L2 cache must have been touched.
 L2_TIMES = 3
 #: a round has a median of its own.
 LEAST_CALLS = 5
 #: a burst lasts about this long where the ring allows it, a call taking at least CALL_SECONDS with its events and
-#: synchronisations: what the protocol and a worker's waking cost once a burst, tens of µs, must be little to each call.
-#: Longer bursts would make rounds fewer, and rounds are what the interval counts.
-BURST_SECONDS = 0.003
+#: synchronisations. What two processes that take turns on a device add to a burst varies by 0.1 ms between bursts,
+#: however many calls it has (`benchmarks/clock.py`): it must be little to each call. Longer bursts make rounds fewer,
+#: and rounds are what the interval counts.
+BURST_SECONDS = 0.008
 CALL_SECONDS = 80e-6
 #: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
 RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}

@@ -30,14 +30,24 @@ from cuda_agent.judge.cores import Cores, near_gpu
 from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
 from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.rings import Masters, Ring, RingPlan, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.rings import (
+    CALL_SECONDS,
+    LEAST_CALLS,
+    Masters,
+    Ring,
+    RingPlan,
+    device_facts,
+    plan_ring,
+    total_bytes,
+)
 from cuda_agent.judge.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
 from cuda_agent.judge.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.timing import Burst, Round
 from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
 
-#: share of the budget that the least rounds may take; the number of active slots follows from it.
-PLANNED_SHARE = 0.6
+#: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
+#: the least calls leave time for so many rounds.
+PLANNED_SHARE, PLANNED_ROUNDS = 0.6, 28
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
@@ -45,9 +55,15 @@ WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
 #: long as no more than a third of the budget is gone.
 DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
-SHORT_BURST = 0.3
+SHORT_BURST = 0.12
 #: so long neither side of a burst sleeps while it waits for the other. On a cpu the program under test has the cores.
 SPIN_S = {Device.CUDA: 0.25, Device.CPU: 0.0}
+
+
+def affordable(wanted: int, calls: float) -> int:
+    """Calls of a burst of which the budget has `calls` for all rounds: as many as wanted where that leaves the planned
+    rounds, the least calls where it leaves the least rounds."""
+    return max(1, min(wanted, max(int(calls / PLANNED_ROUNDS), min(LEAST_CALLS, int(calls / LEAST_ROUNDS)))))
 
 
 class CandidateFault(Exception):
@@ -117,11 +133,9 @@ class Rounds:
         names = (*self.baselines.forms, CANDIDATE)
         warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
         calls = {name: self._warm(name, warm_s[index > 0]) for index, name in enumerate(names)}
-        calls_s = sum(seconds for seconds in calls.values() if seconds is not None)
-        left = self._left_s() * PLANNED_SHARE
-        affordable = int(left / (LEAST_ROUNDS * (draw_s + calls_s) + 1e-9))
-        share = SHORT_BURST if self.schedule.coarse else 1.0
-        self._active = max(1, min(self._plan.calls(calls[CANDIDATE] or 0.0, share), affordable))
+        each_s = draw_s + sum(max(seconds, CALL_SECONDS) for seconds in calls.values() if seconds is not None)
+        wanted = self._plan.calls(calls[CANDIDATE] or 0.0, SHORT_BURST if self.schedule.coarse else 1.0)
+        self._active = affordable(wanted, self._left_s() * PLANNED_SHARE / each_s)
         self._draw(self._active)
         self._choose_positions()
         for name in names * DECOY_BURSTS[device]:

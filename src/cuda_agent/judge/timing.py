@@ -41,9 +41,11 @@ MILESTONE_RATIO = 1.0 / 0.95
 #: 1.5x, ±10 % at 2x, ±19 % at 3.7x. Launch-bound programs would need a hundred rounds for ±5 %.
 COARSE_SHARE = 0.15
 
-#: standard deviation of a program's time per call from one process to the next, µs: where its memory lies decides how
-#: often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of an operator of 17 µs.
-PROCESS_US = {Device.CUDA: 0.33, Device.CPU: 0.2}
+#: standard deviation of a program's time per call from one process to the next, µs and share: where its memory lies
+#: decides how often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of operators
+#: of 17 µs (0.16 µs, and one baseline that was 0.31 µs slower than all its candidates), 60 µs and 1.3 ms (0.11 %).
+PROCESS_US = {Device.CUDA: 0.25, Device.CPU: 0.2}
+PROCESS_SHARE = {Device.CUDA: 0.001, Device.CPU: 0.0}
 #: of a ratio, that its lower end keeps: a claim of nearly no time at all has a spread without bound.
 LEAST_SHARE = 1e-3
 
@@ -173,7 +175,7 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     if event_us < LEAST_EVENT * nothing_us:
         return f"its events say {event_us:.2f} µs per call, calls of a program that does nothing {nothing_us:.2f} µs"
     trusted = tuple(t for t in trusted if len(medians(rounds, t)) >= OFTEN * len(mine))
-    waiting = _waiting_us(rounds, trusted)
+    waiting, _ = _waiting(rounds, trusted)
     usual = [median(b.outside_us for b in nulls)]
     usual += [median(r.bursts[t].outside_us for r in rounds if t in r.bursts) for t in trusted if medians(rounds, t)]
     hidden_us = lower_bound([_hidden_us(b, b.unexplained_us - waiting - max(usual), waiting) for b in mine])
@@ -214,12 +216,18 @@ def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float
     return max(1.0, lower_bound(own) / max([1.0, *usual]))
 
 
-def _waiting_us(rounds: Sequence[Round], trusted: Sequence[str]) -> float:
-    """How long the quickest of the trusted programs waits for its events, typically: what a synchronisation takes. The
-    null program's where there is none."""
-    bursts = [[r.bursts[name] for r in rounds if name in r.bursts] for name in trusted]
-    bursts = [found for found in bursts if found] or [[r.null for r in rounds if r.null is not None]]
-    return min((median(b.waited_us for b in found) for found in bursts if found), default=0.0)
+def _waiting(rounds: Sequence[Round], trusted: Sequence[str]) -> tuple[float, str | None]:
+    """How long the quickest of the trusted programs waits for its events, typically: what a synchronisation takes; and
+    which that is. The null program's where there is none."""
+    found = [
+        (median(r.bursts[name].waited_us for r in rounds if name in r.bursts), name)
+        for name in trusted
+        if medians(rounds, name)
+    ]
+    if found:
+        return min(found)
+    nulls = [r.null.waited_us for r in rounds if r.null is not None]
+    return median(nulls or [0.0]), None
 
 
 def _hidden_us(burst: Burst, beyond_us: float, waiting_us: float) -> float:
@@ -229,13 +237,16 @@ def _hidden_us(burst: Burst, beyond_us: float, waiting_us: float) -> float:
 
 def _beyond(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[list[tuple[Burst, float]]]:
     """For each trusted program, the program's bursts in the rounds that both ran in, each with the µs per call that its
-    events leave unexplained beyond what that program leaves outside its calls in the same round and what a
-    synchronisation takes: what a busy machine does to a round, it does to all of it."""
-    waiting = _waiting_us(rounds, trusted)
+    events leave unexplained beyond what that program leaves outside its calls and what a synchronisation takes, both in
+    the same round: what a busy machine or a slower core does to a round, it does to all of it."""
+    typical, quickest = _waiting(rounds, trusted)
     found = []
     for other in trusted:
-        both = [r for r in rounds if other != name and name in r.bursts and other in r.bursts]
-        pairs = [(r.bursts[name], r.bursts[name].unexplained_us - waiting - r.bursts[other].outside_us) for r in both]
+        pairs = []
+        for r in rounds:
+            if other != name and name in r.bursts and other in r.bursts:
+                waiting = r.bursts[quickest].waited_us if quickest in r.bursts else typical
+                pairs.append((r.bursts[name], r.bursts[name].unexplained_us - waiting - r.bursts[other].outside_us))
         if pairs:
             found.append(pairs)
     return found
@@ -349,7 +360,8 @@ def _over_processes(
     found: tuple[float, float], rounds: Sequence[Round], names: tuple[str, str], device: Device, value: float
 ) -> tuple[float, float]:
     """The interval of a ratio, widened by what other processes would have shown."""
-    part = 1.96 * math.hypot(*(PROCESS_US[device] / median(medians(rounds, name)) for name in names))
+    alone = [PROCESS_US[device] / median(medians(rounds, name)) for name in names]
+    part = 1.96 * math.hypot(*(math.hypot(PROCESS_SHARE[device], of_calls) for of_calls in alone))
     low, high = 1.0 - math.hypot(1.0 - found[0] / value, part), 1.0 + math.hypot(found[1] / value - 1.0, part)
     return value * max(low, LEAST_SHARE), value * high
 

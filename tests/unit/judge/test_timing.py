@@ -267,6 +267,19 @@ def test_what_the_tolerance_forgives_is_not_paid(true_us: float) -> None:
     assert hiding.low < 1.02 * 50.0 / (true_us * 1.05 + 4.0)
 
 
+def test_a_core_that_wakes_late_costs_nobody() -> None:
+    """What a synchronisation takes differs from round to round, for all programs alike."""
+    rounds = on_a_gpu(random.Random(4), 40, 24.0)
+    usual = timing.ratio(rounds, "eager", "candidate", TRUSTED)
+    for index, found in enumerate(rounds):
+        late = 12.0 * (index % 2)
+        found.bursts = {
+            name: replace(one, wall_us=one.wall_us + 32 * late, waited_us=one.waited_us + late)
+            for name, one in found.bursts.items()
+        }
+    assert timing.ratio(rounds, "eager", "candidate", TRUSTED).low == pytest.approx(usual.low, rel=0.01)
+
+
 def test_no_honest_short_program_is_convicted() -> None:
     for seed in range(60):
         rounds = on_a_gpu(random.Random(seed), 13, 8.0)

@@ -12,6 +12,7 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.judge.buffers import contiguous
 from cuda_agent.judge.reference import allocate
 from cuda_agent.judge.rings import MAX_SLOTS, Ring, plan_ring
+from cuda_agent.judge.rounds import affordable
 from cuda_agent.judge.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 
 MIB = 1 << 20
@@ -35,6 +36,15 @@ def test_short_calls_make_long_bursts() -> None:
     plan = plan_ring(Device.CUDA, 128 * MIB, 64 * MIB, **H200)
     assert plan.calls(50e-6) == plan.slots > 20
     assert plan.calls(2e-3) == 5
+
+
+@pytest.mark.parametrize(
+    ("calls", "made"),
+    [(1e6, 96), (28 * 40, 40), (28 * 3, 5), (5 * 4, 4), (0.1, 1)],
+    ids=["plenty", "planned rounds", "least calls", "least rounds", "nothing"],
+)
+def test_bursts_leave_time_for_rounds(calls: float, made: int) -> None:
+    assert affordable(96, calls) == made
 
 
 def test_huge_tasks_fit() -> None:
