@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # What must be shown on a GPU, for machines that are lent for minutes: `scripts/gpu_parts.sh OUT PART PART…` in the
 # repository, with this package and its tests' packages installed. The first part runs on the first GPU, the second on
-# the second, …, each with its share of the cores; all end within LIMIT_S (580). OUT gets an archive of each one's
-# logs and raw samples. Several things on one GPU, one after the other: A+B.
+# the second, …, each with its share of the cores (GPUS="2 3", CORES=16: other ones); all end within LIMIT_S (580). OUT
+# gets an archive of each one's logs and raw samples. Several things on one GPU, one after the other: A+B.
 #
 #   skills       tests of the playbook's newest skills       adversarial  the adversarial suite
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
-#   faults       300 evaluations with faults                 noise        the judge's clock, then A/A evaluations
+#   faults       300 evaluations with faults                 clock        where the judge's own clock goes
+#   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
 #   turn         a turn's cost                               throughput   evaluations a minute
 #   filter       the data set's candidates (KNOWN: archives of what is known); several share them
+#                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run)
 #   examples     all examples
@@ -22,7 +24,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 work=$(mktemp -d)
 begun=$SECONDS
-each=$(($(nproc) / $#))
+each=${CORES:-$(($(nproc) / $#))}
+read -ra gpus <<<"${GPUS:-$(seq -s ' ' 0 $(($# - 1)))}"
 left() { echo $(($1 - (SECONDS - begun))); }
 say() { echo "== $1 (at $((SECONDS - begun)) s)"; }
 
@@ -42,10 +45,13 @@ beside() { tests "$(left "$limit")" beside.log tests/gpu -m "not alone" -n $((ea
 faults() {
     python3 benchmarks/faults.py --limit-s "$(left $((limit - 15)))" --out "$here/faults.json" 2>"$here/faults.log"
 }
-noise() {
-    timeout 90 python3 benchmarks/clock.py --out "$here/clock.json" 2>"$here/clock.log"
-    python3 benchmarks/noise.py --out "$here/noise" --limit-s "$(left $((limit - 25)))" 2>"$here/noise.log"
+clock() { timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --out "$here/clock.json" 2>"$here/clock.log"; }
+noise() { # THE ONE IN PROCESSES, THE OTHER
+    python3 benchmarks/noise.py --kernels "$1" "$2" --apart "$1" --count 100 --out "$here/noise" \
+        --limit-s "$(left $((limit - 25)))" 2>"$here/noise.log"
 }
+noise-short() { noise "5 µs" "50 µs"; }
+noise-long() { noise "1 ms" "20 ms"; }
 turn() {
     python3 benchmarks/turn.py --count 20 --published 3 --sizes "1, 128" --limit-s "$(left $((limit - 40)))" \
         --out "$here/turn.json" 2>"$here/turn.log"
@@ -61,7 +67,8 @@ filter() {
         count=$((count + 1))
         [ "$place" -gt "$lane" ] || index=$count
     done
-    python3 scripts/filter_gpus.py "runs/filter$lane" --gpus "$lane" --shard "$index/$count" \
+    python3 scripts/filter_gpus.py "runs/filter$CUDA_VISIBLE_DEVICES" --gpus "$CUDA_VISIBLE_DEVICES" \
+        --shard "$((index + ${SHARD:-0}))/${SHARDS:-$count}" \
         --candidates data/candidates.jsonl.gz "${known[@]}" --stop-after-s "$(left $((limit - 45)))" \
         --out "$here" >"$here/filter.log" 2>&1
     tail -12 "$here/filter.log"
@@ -91,8 +98,9 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
     local lane=$1 part
     here=$work/$lane
     mkdir -p "$here"
-    export CUDA_VISIBLE_DEVICES=$lane CUDA_AGENT_CACHE=${CUDA_AGENT_CACHE:-/tmp/cuda-agent}-$lane
-    taskset -cp "$((lane * each))-$(((lane + 1) * each - 1))" "$BASHPID" >/dev/null
+    local gpu=${gpus[$lane]}
+    export CUDA_VISIBLE_DEVICES=$gpu CUDA_AGENT_CACHE=${CUDA_AGENT_CACHE:-/tmp/cuda-agent}-$gpu
+    taskset -cp "$((gpu * each))-$(((gpu + 1) * each - 1))" "$BASHPID" >/dev/null
     for part in ${2//+/ }; do
         if [[ $part = tests:* ]]; then
             tests "$(left "$limit")" "${part#tests:}.log" "tests/gpu/${part#tests:}.py" --timeout 250
