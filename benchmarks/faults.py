@@ -120,7 +120,7 @@ def main() -> int:
     kinds = faults(device)
     judge = JudgeOptions(
         device=device, timing_budget_s=0.3, trials=2, host_memory_mib=2048, compiler_jobs=4,
-        call_timeout_s=6.0 if device is Device.CUDA else 12.0,
+        call_timeout_s=3.0 if device is Device.CUDA else 12.0,
     )  # fmt: skip
     if device is Device.CUDA:
         import torch

@@ -57,7 +57,7 @@ turn() {
         --out "$here/turn.json" 2>"$here/turn.log"
 }
 throughput() {
-    timeout -k 10 "$(left "$limit")" python3 benchmarks/throughput.py --out "$here/throughput.json" 2>"$here/throughput.log"
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/throughput.py --tasks 4 --candidates 5 --out "$here/throughput.json" 2>"$here/throughput.log"
 }
 filter() {
     local known=() index=0 count=0 place

@@ -71,6 +71,12 @@ def test_fixed_addresses_are_the_same_in_every_process(spec: SandboxSpec) -> Non
     assert addresses("a", False) != addresses("a", False)
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_small_pages(spec: SandboxSpec, small: bool) -> None:
+    ask = "import ctypes; print(ctypes.CDLL(None).prctl(42, 0, 0, 0, 0))"
+    assert run(python(ask), replace(spec, small_pages=small)) == (0, f"{int(small)}\n")
+
+
 def test_writes_only_in_scratch(spec: SandboxSpec, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

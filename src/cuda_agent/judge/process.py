@@ -107,6 +107,7 @@ class Worker:
             path.mkdir(parents=True, exist_ok=True)
         self._writable = writable
         self._imported = self._ready = False
+        self._starts = threading.Lock()
         self._killed = False
         #: nothing of it is left but its folder.
         self.ended = False
@@ -132,6 +133,8 @@ class Worker:
                 pass_fds=(theirs.fileno(),),
                 limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
                 fixed_addresses=True,
+                # On a cpu the program's own tensors are host memory, and theirs are the pages that its user gets.
+                small_pages=self.settings.device is Device.CUDA,
             )
             # -P: the working directory is no place to import from.
             command = [sys.executable, "-P", "-m", "cuda_agent.judge.worker.main", self.role, str(theirs.fileno())]
@@ -156,15 +159,25 @@ class Worker:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
 
         Raises WorkerError."""
-        if self._ready:
-            return
-        self.imported()
-        self._ready = True
-        # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
-        near = near_gpu() if self.settings.device is Device.CUDA else None
-        params = {"device": self.settings.device.value, "cores": sorted(near or ())}
-        with self._starting():
-            self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
+        with self._starts:
+            if self._ready:
+                return
+            self.imported()
+            # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
+            near = near_gpu() if self.settings.device is Device.CUDA else None
+            params = {"device": self.settings.device.value, "cores": sorted(near or ())}
+            with self._starting():
+                self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
+            self._ready = True
+
+    def begin(self) -> None:
+        """Gets `ready` in the background; what goes wrong there is said to who first asks it something."""
+
+        def get_ready() -> None:
+            with contextlib.suppress(WorkerError):
+                self.ready()
+
+        threading.Thread(target=get_ready, name=f"ready-{self.role}", daemon=True).start()
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -308,6 +321,11 @@ class WorkerSupply:
         self._spares = [worker for worker in self._spares if worker.alive]
         while len(self._spares) < self._wanted:
             self._spares.append(self.start("candidate"))
+
+    def rouse(self) -> None:
+        """The next candidate's worker starts its device while that candidate is still compiled."""
+        if self._spares:
+            self._spares[0].begin()
 
     def candidate(self) -> Worker:
         """The oldest spare (or a new one); the caller kills it. `prewarm` starts the next."""

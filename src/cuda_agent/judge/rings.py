@@ -18,7 +18,7 @@ from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_byte
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
-MAX_SLOTS = {Device.CUDA: 96, Device.CPU: 4}
+MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
 #: between two uses of a slot this many times the L2 cache must have been touched.
 L2_TIMES = 3
 #: a round has a median of its own.

@@ -1,9 +1,9 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
-worker to be `ready` (it moves to the round's core, and neither of them sleeps any more), starts its clock, copies the
-masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock when it has
-taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the baseline worker's
+worker to be `ready` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
+copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock
+when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the baseline worker's
 runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked against eager's.
 Which programs take part, and when it is enough, says `schedule.py`.
 """
@@ -227,7 +227,8 @@ class Rounds:
         flush_bytes = self._plan.flush_bytes(self._active)
         params = {"program": name, "flush_bytes": flush_bytes, "specs": specs}
         spin_s = SPIN_S[self.options.device]
-        if self.ask(name, "ready", {"core": self._core, "spin_s": spin_s}) is None:
+        ready = {"core": self._core, "spin_s": spin_s, "flush_bytes": flush_bytes}
+        if self.ask(name, "ready", ready) is None:
             return None, []
         begin = time.perf_counter_ns()
         fill()

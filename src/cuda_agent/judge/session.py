@@ -307,6 +307,8 @@ class JudgeSession:
     @_one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
         case = Case(self.task, self.options.stopping(stop), candidate, self._build_cache)
+        if self._opened:
+            self.workers.rouse()
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
         return case.evaluation()

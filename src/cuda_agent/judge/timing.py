@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Ratio, Timing
@@ -81,11 +82,11 @@ class Burst:
     wall_us: float
     waited_us: float = 0.0
 
-    @property
+    @cached_property
     def median_us(self) -> float:
         return median(self.event_us)
 
-    @property
+    @cached_property
     def mean_us(self) -> float:
         return sum(self.event_us) / len(self.event_us)
 

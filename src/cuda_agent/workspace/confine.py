@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
-_PR_CAPBSET_DROP, _PR_SET_SECUREBITS = 24, 28
+_PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_THP_DISABLE = 24, 28, 41
 _NO_ROOT_LOCKED = 0b1111
 _CAPABILITY_VERSION_3 = 0x20080522
 _SETUP_FAILED = 125
@@ -167,6 +167,8 @@ def main(arguments: list[str]) -> None:
     try:
         if options.get("fixed_addresses"):
             _fix_addresses(command)
+        if options.get("small_pages"):
+            _prctl(_PR_SET_THP_DISABLE, 1)
         _confine(options)
         # The interpreter ignores these two, and an ignored signal survives exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

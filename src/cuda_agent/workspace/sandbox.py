@@ -66,6 +66,9 @@ class SandboxSpec:
     filter_syscalls: bool = True
     #: no address-space randomisation, where the system allows that: for what is timed.
     fixed_addresses: bool = False
+    #: no huge pages, where the system allows that: it makes them of a process' memory once that has lived for minutes,
+    #: and what is timed beside it is younger.
+    small_pages: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
         "network": spec.network,
         "seccomp": spec.filter_syscalls,
         "fixed_addresses": spec.fixed_addresses,
+        "small_pages": spec.small_pages,
     }
     if spec.level is SandboxLevel.REDUCED:
         hidden, readable, writable = _paths(spec)

@@ -95,6 +95,14 @@ class Runner:
                 done += 1
                 self.synchronize()
 
+    def rouse(self, *, calls: int = 3, flush_bytes: int = 0) -> None:
+        """Time nothing a few times: what a burst runs beside its program is in the core's caches then, and the device
+        has this process' context."""
+        if self.is_cuda:
+            for _ in range(calls):
+                self._chill(flush_bytes)
+                self._between_events(lambda: None)
+
     def run(
         self, program: Program, slots: Sequence[Slot], *, flush_bytes: int = 0, inputs_at: frozenset[int] = frozenset()
     ) -> Times:

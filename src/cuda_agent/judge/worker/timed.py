@@ -4,7 +4,7 @@ Requests (names are the operations that a role adds to its own):
   ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
   other unring  {}                                     forgets the rings, so that their arenas may be detached
   warm    {program, calls, seconds}              -> {}
-  ready   {core, spin_s}                         a burst comes: moves to the core that it launches from (null:
+  ready   {core, spin_s, flush_bytes}            a burst comes: moves to the core that it launches from (null:
                                                  anywhere), and doesn't sleep until `release`, or for so long
   burst   {program, flush_bytes, specs}          -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
                                                  `specs`: one per slot to run, the first ones; null: all, as the ring
@@ -116,6 +116,7 @@ class TimedPrograms:
     def ready(self, params: dict[str, Any]) -> dict[str, Any]:
         self._stay_on(params["core"])
         self._context.spin_s = float(params["spin_s"])
+        self.runner.rouse(flush_bytes=int(params["flush_bytes"]))
         return {}
 
     def burst(self, params: dict[str, Any]) -> dict[str, Any]:
