@@ -3,9 +3,9 @@
 One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
 worker to be `ready` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
 copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock
-when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the baseline worker's
-runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked against eager's.
-Which programs take part, and when it is enough, says `schedule.py`.
+when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
+baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
+against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from cuda_agent.judge.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
 from cuda_agent.judge.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.timing import Burst, Round
 from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
+from cuda_agent.workspace.process import page_faults
 
 #: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
 #: the least calls leave time for so many rounds.
@@ -51,9 +52,10 @@ PLANNED_SHARE, PLANNED_ROUNDS = 0.6, 28
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
-#: bursts on decoys before the first round, of each program: allocators get the memory that a burst's outputs take. As
-#: long as no more than a third of the budget is gone.
-DECOY_BURSTS = {Device.CUDA: 1, Device.CPU: 3}
+#: at the most so many bursts on decoys before the first round, of each program: until none of its memory is new to it.
+#: What a call gives back isn't always where the next one looks, so that takes a few.
+MOST_DECOYS = {Device.CUDA: 1, Device.CPU: 8}
+FEW_FAULTS = 64
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
 SHORT_BURST = 0.12
 #: so long neither side of a burst sleeps while it waits for the other. On a cpu the program under test has the cores.
@@ -91,7 +93,7 @@ class Rounds:
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
 
     def __post_init__(self) -> None:
-        self._begin = time.monotonic()
+        self._started = self._begin = time.monotonic()
         self._rng = random.Random(self.secrets.seed())
         self.schedule = Schedule(self.options, self.baselines, self._rng)
         self.check = OutputCheck(self.bounds, self._rng)
@@ -118,31 +120,42 @@ class Rounds:
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
-            # Compiling isn't timing.
-            self._begin = time.monotonic()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))
         self._add_baseline_rings()
-        draw_s = self._draw(self._plan.slots) / self._plan.slots
+        self._draw(self._plan.slots)
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
         self.progress("profile", "warming up")
         names = (*self.baselines.forms, CANDIDATE)
         warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
         calls = {name: self._warm(name, warm_s[index > 0]) for index, name in enumerate(names)}
-        each_s = draw_s + sum(max(seconds, CALL_SECONDS) for seconds in calls.values() if seconds is not None)
+        # The first draw met new memory.
+        each_s = self._draw(self._plan.slots) / self._plan.slots
+        each_s += sum(max(seconds, CALL_SECONDS) for seconds in calls.values() if seconds is not None)
         wanted = self._plan.calls(calls[CANDIDATE] or 0.0, SHORT_BURST if self.schedule.coarse else 1.0)
-        self._active = affordable(wanted, self._left_s() * PLANNED_SHARE / each_s)
-        self._draw(self._active)
+        self._active = affordable(wanted, self.options.timing_budget_s * PLANNED_SHARE / each_s)
+        if self._active < self._plan.slots:
+            self._draw(self._active)
         self._choose_positions()
-        for name in names * DECOY_BURSTS[device]:
-            if self._left_s() * 3 < self.options.timing_budget_s * 2:
-                break
-            if name == CANDIDATE or name in self.baselines.forms:
-                self._burst(name)
+        for name in names:
+            self._on_decoys(name)
+        # The budget is the rounds'.
+        self._begin = time.monotonic()
+
+    def _on_decoys(self, name: str) -> None:
+        end = time.monotonic() + self.options.timing_budget_s / 2
+        for _ in range(MOST_DECOYS[self.options.device]):
+            if name != CANDIDATE and name not in self.baselines.forms:
+                return
+            pid = self._worker(name).pid
+            before = page_faults(pid)
+            self._burst(name)
+            if page_faults(pid) - before < FEW_FAULTS or time.monotonic() > end:
+                return
 
     def _load_baseline_weights(self) -> None:
         state = self.reference.spec.state
@@ -336,7 +349,7 @@ class Rounds:
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._begin
+        return time.monotonic() - self._started
 
     @property
     def rounds(self) -> list[Round]:

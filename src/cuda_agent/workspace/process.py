@@ -49,6 +49,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def page_faults(pid: int) -> int:
+    """How often a process and those below it touched memory that the system had to provide first."""
+    total = 0
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            total += int(Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[7])
+    return total
+
+
 def memory_mib(pid: int) -> float:
     """Anonymous and shared resident memory of one process. Not file pages: those can be dropped."""
     total_kib = 0
