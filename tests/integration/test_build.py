@@ -94,6 +94,21 @@ def test_only_what_changed_is_compiled(axpby: Candidate, built: Built) -> None:
     assert again.library != built.library
 
 
+def test_several_libraries_of_one_process_stay_apart(axpby: Candidate, built: Built) -> None:
+    """As the parts of a whole model are: pybind11 3 keeps modules by their full name."""
+    other = build_cpu(changed(axpby, "kernels/axpby.cpp", "alpha *", "-alpha *")).library
+    code = (
+        "import sys, torch\nfrom pathlib import Path\n"
+        "from cuda_agent.judge.worker.candidate import import_extension\n"
+        "one = torch.ones(4)\n"
+        f"for package, library in (('a', {str(built.library)!r}), ('b', {str(other)!r})):\n"
+        "    import_extension(Path(library), package)\n"
+        "    print(sys.modules['cuda_extension'].axpby_forward(one, one, 2.0, 1.0)[0].item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["3.0", "-1.0"], done.stderr
+
+
 def test_a_changed_header_is_noticed(axpby: Candidate, built: Built) -> None:
     files = {**axpby.files, "kernels/one.h": "#define ONE 1\n"}
     files["kernels/axpby.cpp"] += '\n#include "one.h"\nint one() { return ONE; }\n'

@@ -219,10 +219,13 @@ def _poison(on: bool) -> None:
     torch._C._set_deterministic_algorithms(on, warn_only=True)
 
 
-def import_extension(path: Path) -> None:
+def import_extension(path: Path, package: str = "") -> None:
+    """As `cuda_extension`. `package` tells several of one process apart: pybind11 hands out the first module of a full
+    name again for every other library that comes under it."""
+    name = f"{package}.{EXTENSION}" if package else EXTENSION
     try:
-        loader = importlib.machinery.ExtensionFileLoader(EXTENSION, str(path))
-        spec = importlib.util.spec_from_loader(EXTENSION, loader)
+        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+        spec = importlib.util.spec_from_loader(name, loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)

@@ -78,7 +78,7 @@ class Patched(Candidate):
         return {}
 
     def _patch(self, part: dict[str, Any], device: str) -> None:
-        import_extension(Path(part["library"]))
+        import_extension(Path(part["library"]), package=Path(part["library"]).parent.name)
         module = execute_model(Path(part["model"]))
         matcher = Matcher(part["call"], [TensorMeta.model_validate(meta) for meta in part["inputs"]])
         for path in part["paths"]:
