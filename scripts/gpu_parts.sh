@@ -9,7 +9,8 @@
 #   faults       300 evaluations with faults                 clock        where the judge's own clock goes
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
 #   turn         a turn's cost                               throughput   evaluations a minute
-#   filter       the data set's candidates (KNOWN: archives of what is known); several share them
+#   contexts     what a process waits for its CUDA context
+#   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known); several share them
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run)
@@ -45,7 +46,12 @@ beside() { tests "$(left "$limit")" beside.log tests/gpu -m "not alone" -n $((ea
 faults() {
     python3 benchmarks/faults.py --limit-s "$(left $((limit - 15)))" --out "$here/faults.json" 2>"$here/faults.log"
 }
-clock() { timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --out "$here/clock.json" 2>"$here/clock.log"; }
+clock() {
+    (lscpu; cat /sys/kernel/mm/transparent_hugepage/enabled; uname -r; ls /sys/kernel/mm/damon/admin/kdamonds) \
+        >"$here/host.txt" 2>&1
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --out "$here/clock.json" 2>"$here/clock.log"
+}
+contexts() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contexts.py --out "$here/contexts.json"; }
 noise() { # THE ONE IN PROCESSES, THE OTHER
     python3 benchmarks/noise.py --kernels "$1" "$2" --apart "$1" --count 100 --out "$here/noise" \
         --limit-s "$(left $((limit - 25)))" 2>"$here/noise.log"
@@ -59,7 +65,7 @@ turn() {
 throughput() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/throughput.py --tasks 4 --candidates 5 --out "$here/throughput.json" 2>"$here/throughput.log"
 }
-filter() {
+filter() { # [SO MANY AT A TIME]
     local known=() index=0 count=0 place
     for archive in ${KNOWN:-}; do known+=(--known "$archive"); done
     for place in "${!parts[@]}"; do
@@ -69,7 +75,7 @@ filter() {
     done
     python3 scripts/filter_gpus.py "runs/filter$CUDA_VISIBLE_DEVICES" --gpus "$CUDA_VISIBLE_DEVICES" \
         --shard "$((index + ${SHARD:-0}))/${SHARDS:-$count}" \
-        --candidates data/candidates.jsonl.gz "${known[@]}" --stop-after-s "$(left $((limit - 45)))" \
+        --candidates data/candidates.jsonl.gz "${known[@]}" ${1:+--workers "$1"} --stop-after-s "$(left $((limit - 45)))" \
         --out "$here" >"$here/filter.log" 2>&1
     tail -12 "$here/filter.log"
 }
@@ -95,7 +101,7 @@ examples() {
 }
 
 one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
-    local lane=$1 part
+    local lane=$1 part words
     here=$work/$lane
     mkdir -p "$here"
     local gpu=${gpus[$lane]}
@@ -105,7 +111,9 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
         if [[ $part = tests:* ]]; then
             tests "$(left "$limit")" "${part#tests:}.log" "tests/gpu/${part#tests:}.py" --timeout 250
         else
-            "$part"
+            # What follows the colon is its argument.
+            IFS=: read -ra words <<<"$part"
+            "${words[@]}"
         fi
         say "$part"
         pack "$lane"
