@@ -5,14 +5,17 @@
 
 Per program, µs: `burst` is the answer to that request less what its events say, `deliver` that to deliver, `rest` the
 copies, the wiping and the samples; each as its median and its 10th to 90th percentile over rounds. `outside` is all of
-it for each call, less `waited`, the waiting that the worker tells: what a verdict about clocks rests on.
+it for each call, less `waited`, the waiting that the worker tells: what a verdict about clocks rests on. Now and then
+the raw samples say how much of a worker's memory has huge pages, which come with its age.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,6 +25,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
+from cuda_agent.workspace.process import descendants
 
 PARTS = ("burst", "deliver", "rest", "outside", "waited")
 
@@ -50,6 +54,8 @@ class Watch:
                 parts["rest"] = made.wall_us - self._asked["burst"] - self._asked["deliver"]
                 parts |= {"outside": made.outside_us, "waited": made.waited_us, "wall": made.wall_us}
                 parts["median_us"] = made.median_us
+                if len(self.bursts) % 64 < 4:
+                    parts["huge_kib"] = huge_kib(rounds._worker(name).pid)
                 self.bursts.append({"program": name, "calls": calls, "event_us": events / calls, **parts})
             return made, samples
 
@@ -63,6 +69,17 @@ class Watch:
     def __exit__(self, *_error: object) -> None:
         for patch in self.patches:
             patch.stop()
+
+
+def huge_kib(pid: int) -> int:
+    """Memory of a worker that the system maps by huge pages."""
+    total = 0
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+                if line.startswith(("AnonHugePages:", "FilePmdMapped:", "ShmemPmdMapped:")):
+                    total += int(line.split()[1])
+    return total
 
 
 def said(values: Sequence[float]) -> str:

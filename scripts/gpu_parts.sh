@@ -50,6 +50,8 @@ clock() {
     (lscpu; cat /sys/kernel/mm/transparent_hugepage/enabled; uname -r; ls /sys/kernel/mm/damon/admin/kdamonds) \
         >"$here/host.txt" 2>&1
     timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --out "$here/clock.json" 2>"$here/clock.log"
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --kernels "5 µs" --count 50 \
+        --out "$here/clock-ages.json" 2>>"$here/clock.log"
 }
 contexts() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contexts.py --out "$here/contexts.json"; }
 noise() { # THE ONE IN PROCESSES, THE OTHER

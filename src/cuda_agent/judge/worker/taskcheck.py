@@ -322,9 +322,12 @@ class TaskCheck:
     def _free(self) -> None:
         """Others get what it kept, unless that is little: the driver serves one process at a time."""
         gc.collect()
-        if self._context.device is Device.CUDA:
-            if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _SPARE_BYTES:
-                torch.cuda.empty_cache()
+        if self._context.device is Device.CUDA and _spare_bytes() > _SPARE_BYTES:
+            torch.cuda.empty_cache()
+
+
+def _spare_bytes() -> int:
+    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
