@@ -327,7 +327,7 @@ class TaskCheck:
 
 
 def _spare_bytes() -> int:
-    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
 def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
