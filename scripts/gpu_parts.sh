@@ -37,7 +37,7 @@ tests() { # SECONDS LOG ARGUMENTS…: ended in time, with what is known by then
     grep -E "^(FAILED|ERROR)|::.* (FAILED|ERROR)|passed|failed|skipped in" "$here/$log" | grep -v "^E " | sort -u | cut -c1-300
 }
 
-skills() { tests "$(left "$limit")" skills.log tests/gpu/test_attention.py tests/gpu/test_selection.py -n 8; }
+skills() { tests "$(left "$limit")" skills.log tests/gpu/test_attention.py tests/gpu/test_selection.py tests/gpu/test_scatter.py -n 8; }
 adversarial() {
     tests "$(left "$limit")" adversarial.log tests/adversarial -m gpu -n 12 --dist worksteal --timeout 200
 }

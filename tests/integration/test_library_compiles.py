@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
         ("convolution", "cudnn.h"),
         ("attention", "cuda_runtime.h"),
         ("selection", "cuda_runtime.h"),
+        ("scatter", "cuda_runtime.h"),
     ],
 )
 def test_source_compiles(skill, header, tmp_path, monkeypatch):

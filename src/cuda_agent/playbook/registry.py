@@ -6,6 +6,7 @@ from cuda_agent.playbook.plan import Skill
 from cuda_agent.playbook.skills.attention.skill import SKILL as ATTENTION
 from cuda_agent.playbook.skills.convolution.skill import SKILL as CONVOLUTION
 from cuda_agent.playbook.skills.gemm.skill import SKILL as GEMM
+from cuda_agent.playbook.skills.scatter.skill import SKILL as SCATTER
 from cuda_agent.playbook.skills.selection.skill import SKILL as SELECTION
 
-SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION, ATTENTION, SELECTION)
+SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION, ATTENTION, SELECTION, SCATTER)

@@ -27,6 +27,7 @@ SKILLS = {
     "convolution": "convolution",
     "attention": "attention",
     "selection": "selection",
+    "scatter": "scatter",
     "pointwise": "pointwise",
 }
 _PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)

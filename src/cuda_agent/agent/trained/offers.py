@@ -25,7 +25,7 @@ PLANS = "plans"
 #: settings of one plan that can be chosen; plans of more kernels than this aren't offered beside the default one.
 MOST_SETTINGS, MOST_STEPS = 6, 6
 #: kinds of kernels by how much their settings usually matter, most first.
-_ORDER = ("convolution", "attention", "selection", "gemm", "windows", "columns", "rows", "pointwise")
+_ORDER = ("convolution", "attention", "selection", "scatter", "gemm", "windows", "columns", "rows", "pointwise")
 _LETTERS = "abcdefgh"
 #: the system takes 128 KiB.
 _LONGEST_COMMAND = 100_000

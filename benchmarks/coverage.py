@@ -1,0 +1,97 @@
+"""How many tasks of a set the playbook has kernels for, and which operators the others need. Needs no GPU.
+
+    .venv/bin/python benchmarks/coverage.py data/candidates.jsonl.gz --count 700
+    .venv/bin/python benchmarks/coverage.py data/candidates.jsonl.gz --count 100 --device cpu
+
+Graphs are captured from meta tensors, so sizes cost nothing. The tasks' code runs in this process: only for sets that
+one has made oneself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import signal
+import time
+import warnings
+from collections import Counter, defaultdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from common import arguments, run, save, table
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.judge.worker.capture import capture
+from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs
+from cuda_agent.playbook.proposal import proposals
+
+#: seconds of one task.
+LIMIT_S = 60
+
+
+def planned(name: str, source: str, device: Device) -> tuple[str, ...]:
+    """The skills of its plan. Raises NotCovered, and what a capture raises."""
+    task = load_task_module(source, name)
+    init = make_init_inputs(task)
+    with torch.device("meta"):
+        model = task.Model(*init.args, **init.kwargs).eval().requires_grad_(False).to("meta")
+        inputs = task.get_inputs()
+    return proposals(capture(model, inputs, task), device, Precision.TF32)[0].skills
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    raw = path.read_bytes()
+    lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines()
+    return [json.loads(line)["task"] for line in lines]
+
+
+def late(_signal: int, _frame: FrameType | None) -> None:
+    raise TimeoutError(f"not captured within {LIMIT_S} s")
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("tasks", type=Path, help="JSON lines of tasks, or .gz")
+    parser.add_argument("--count", type=int, help="so many, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    device = options.device or Device.CUDA
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, late)
+    tasks = read(options.tasks)
+    random.Random(options.seed).shuffle(tasks)
+    skills, missing = Counter[str](), defaultdict[str, list[str]](list)
+    found, begin = dict[str, str](), time.monotonic()
+    for task in tasks[: options.count]:
+        signal.alarm(LIMIT_S)
+        try:
+            used = planned(task["name"], task["source"], device)
+            skills.update(used)
+            found[task["name"]] = "covered"
+        except NotCovered as error:
+            found[task["name"]] = error.cause
+            for operator in re.findall(r"aten\.\w+", error.cause) or [error.cause]:
+                missing[operator].append(task["name"])
+        except Exception as error:  # noqa: BLE001 - any task's failure is a row of the table
+            found[task["name"]] = f"failed: {type(error).__name__}: {error}"[:300]
+            missing[f"failed: {type(error).__name__}"].append(task["name"])
+        finally:
+            signal.alarm(0)
+    covered = sum(text == "covered" for text in found.values())
+    print(f"{covered} of {len(found)} covered ({covered / len(found):.1%}), {time.monotonic() - begin:.0f} s\n")
+    print(table(["skill", "tasks"], [[name, str(count)] for name, count in skills.most_common()]) + "\n")
+    rows = [
+        [name, str(len(names)), names[0]] for name, names in sorted(missing.items(), key=lambda item: -len(item[1]))
+    ]
+    print(table(["missing", "tasks", "such as"], rows))
+    print(f"raw samples: {save('coverage', options, device, {'tasks': found, 'skills': dict(skills)})}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""Skill (k): numbers put, or added, where indices say."""

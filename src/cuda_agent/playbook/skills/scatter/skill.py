@@ -1,0 +1,212 @@
+"""Where numbers are put, or combined, at places that indices say, and the step that does it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Protocol, cast
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import Arg, Node
+from cuda_agent.core.graph import Ref as GraphRef
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.lower import Builder, CantLower
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+
+CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
+#: how a number meets the one that is there, by its number in the kernels.
+WAYS = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
+_WAYS_OF_SCATTER = {"add": "sum", "multiply": "prod"}
+_INDICES = ("int64", "int32")
+
+
+class _Planner(Protocol):
+    builder: Builder
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """`base` with `values` at `places` (of its elements in row-major order), each combined in a `way`: all three are
+    values of the builder, the latter two of one shape."""
+
+    base: str
+    places: str
+    values: str
+    way: str
+
+
+def read(state: PlanState, node: Node) -> Scatter | None:
+    """What a node scatters; None for other operators, types and arguments. Adds the values that compute the places."""
+    name = node.op.removeprefix("aten.")
+    if not node.args or not isinstance(node.args[0], GraphRef):
+        return None
+    base = state.meta(node.args[0].ref)
+    if base.dtype != "float32" or not base.shape or not 0 < base.numel < 1 << 31:
+        return None
+    builder = cast(_Planner, state).builder
+    try:
+        if name == "index_put.default":
+            return _index_put(builder, node)
+        if name in ("scatter.src", "scatter_add.default"):
+            return _along(builder, node, "sum" if "add" in name else "set")
+        if name == "scatter.value":
+            return _along(builder, node, "set")
+        if name in ("scatter.reduce", "scatter.value_reduce"):
+            return _along(builder, node, _WAYS_OF_SCATTER.get(str(_given(node, 4, "reduce"))))
+        if name == "scatter_reduce.two" and _given(node, 5, "include_self", True):
+            return _along(builder, node, str(_given(node, 4, "reduce")))
+        if name == "index_reduce.default" and _given(node, 5, "include_self", True):
+            return _index_reduce(builder, node)
+    except CantLower:
+        return None
+    return None
+
+
+def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
+    """scatter and its kin: the index says where along one dimension, the other coordinates are the index' own."""
+    base, dim, index, source = (b.arg(node, at) for at in range(4))
+    shape, wanted = b.values[base].shape, b.values[index].shape
+    if way not in WAYS or len(wanted) != len(shape) or 0 in wanted or b.values[index].dtype not in _INDICES:
+        return None
+    if isinstance(source, str):
+        axes = tuple(ir.Axis(d) for d in range(len(wanted)))
+        source = b.add(ir.Strided(b.fresh("source"), wanted, b.values[source].dtype, source, axes))
+    else:
+        source = b.expand(b.pointwise("copy", float(source), dtype="float32"), wanted)
+    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), _as_float(b, source), way)
+
+
+def _index_put(b: Builder, node: Node) -> Scatter | None:
+    """base[indices] = values, or += values: indices of neighbouring dimensions, broadcast, take their place."""
+    base, values = b.arg(node, 0), b.arg(node, 2)
+    indices = b.plain(node.args[1])
+    given = {at: one for at, one in enumerate(indices) if one is not None}
+    if any(b.values[one].dtype not in _INDICES for one in given.values()) or not given:
+        return None
+    first, last = min(given), max(given)
+    if last - first + 1 != len(given):
+        return None
+    shape, joint = b.values[base].shape, b.shape(*given.values())
+    wanted = (*shape[:first], *joint, *shape[last + 1 :])
+    if 0 in wanted:
+        return None
+    placed = {}
+    for at, one in given.items():
+        sizes = b.values[one].shape
+        lead = first + len(joint) - len(sizes)
+        axes = tuple(ir.Axis(lead + d if size != 1 else None) for d, size in enumerate(sizes))
+        placed[at] = b.add(ir.Strided(b.fresh("index"), wanted, b.values[one].dtype, one, axes))
+    # Dimensions after the indexed ones move by as many as the indices have more, or fewer, than they replace.
+    moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
+    places = _places(b, shape, wanted, placed, moved)
+    way = "sum" if _given(node, 3, "accumulate", False) else "set"
+    return Scatter(base, places, _as_float(b, b.expand(values, wanted)), way)
+
+
+def _index_reduce(b: Builder, node: Node) -> Scatter | None:
+    """base.index_reduce(dim, index, source, way): slices of the source, each at a place along one dimension."""
+    base, dim, index, source = (b.arg(node, at) for at in range(4))
+    way, shape, wanted = str(_given(node, 4, "reduce")), b.values[base].shape, b.values[source].shape
+    if way not in WAYS or len(wanted) != len(shape) or len(b.values[index].shape) != 1 or 0 in wanted:
+        return None
+    axes = (ir.Axis(dim % len(shape)),)
+    placed = b.add(ir.Strided(b.fresh("index"), wanted, b.values[index].dtype, index, axes))
+    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): placed}), _as_float(b, source), way)
+
+
+def _as_float(b: Builder, value: str) -> str:
+    return b.cast(value, "float32")
+
+
+def _places(
+    b: Builder,
+    shape: Sequence[int],
+    wanted: Sequence[int],
+    placed: dict[int, str],
+    moved: dict[int, int] | None = None,
+) -> str:
+    """For each element of shape `wanted` its place in a row-major tensor of `shape`: dimension d by the index placed
+    there, or by the element's own coordinate `moved[d]` (d where not given)."""
+    place: str | None = None
+    for dim, stride in enumerate(ir.contiguous(shape)):
+        if dim in placed:
+            index = b.cast(placed[dim], "int32")
+            below = b.pointwise("lt", index, 0, dtype="bool", at="i32")
+            wrapped = b.pointwise(
+                "where", below, b.pointwise("add", index, shape[dim], dtype="int32"), index, dtype="int32"
+            )
+            term = b.pointwise("mul", wrapped, stride, dtype="int32")
+        else:
+            along = dim if moved is None else moved[dim]
+            term = b.add(ir.Iota(b.fresh("place"), tuple(wanted), "int32", along, 0, stride))
+        place = term if place is None else b.pointwise("add", place, term, dtype="int32")
+    assert place is not None
+    return place
+
+
+def _flat(state: PlanState, name: str) -> StridedView:
+    """Where a value lies in one piece. Raises NotAMatrix."""
+    (view,) = windows(state, [name])
+    pairs = collapsed(view.shape, view.strides)
+    return view if not pairs or (len(pairs) == 1 and pairs[0][1] == 1) else plain_copy(state, name)
+
+
+class ScatterSkill:
+    """scatter, scatter_add, scatter_reduce, index_put, index_reduce of float32; what stands for index_add, index_copy
+    and index_fill is index_put."""
+
+    name = "scatter"
+
+    def claim(self, state: PlanState, node: Node) -> Claim | None:
+        """The step for a scatter; None for anything else. Puts places and values into memory."""
+        call = read(state, node)
+        if call is None:
+            return None
+        try:
+            base, places, values = (_flat(state, name) for name in (call.base, call.places, call.values))
+        except NotAMatrix:
+            return None
+        cuda = state.device is Device.CUDA
+        shape = [math.prod(base.shape), math.prod(places.shape), WAYS[call.way]]
+        name, suffix = f"scatter_{cpp_name(node.name)}", "cu" if cuda else "cpp"
+        tunable = f"scatter_{call.way}_{shape[1]}_of_{shape[0]}"
+        pointers = [_pointer(view) for view in (base, places, values)]
+        arguments = [
+            f"{cpp_name(node.name)}.data_ptr()",
+            *pointers,
+            "shape",
+            *(["config_" + tunable, "stream"] if cuda else []),
+        ]
+        lines = [
+            f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
+            f"const int status = launch_scatter({', '.join(arguments)});",
+            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        ]
+        more = ", int config, cudaStream_t stream" if cuda else ""
+        given = "const void* base, const void* places, const void* values, const long long* shape"
+        step = Step(
+            skill="scatter",
+            name=name,
+            inputs=tuple(dict.fromkeys(view.buffer for view in (base, places, values))),
+            outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+            files={f"kernels/scatter.{suffix}": resources.files(__package__).joinpath(f"scatter.{suffix}").read_text()},
+            declaration=f'extern "C" int launch_scatter(void* out, {given}{more});',
+            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            tunables={tunable: CONFIGS[state.device]} if cuda else {},
+        )
+        return Claim(step, frozenset({node.name}))
+
+
+def _pointer(view: StridedView) -> str:
+    start = f"{cpp_name(view.buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {view.offset * 4}LL" if view.offset else start
+
+
+SKILL = ScatterSkill()

@@ -1,0 +1,42 @@
+"""Numbers put and combined where indices say: the playbook's program for the CPU against torch, in one build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.playbook.proposal import propose
+from playbook_harness import graph_of
+from playbook_scatters import check_scatters
+
+pytestmark = pytest.mark.integration
+
+
+def test_every_way_agrees_with_torch(tmp_path: Path) -> None:
+    check_scatters(Device.CPU, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, at: x.double().scatter_add(0, at, x.double()),
+        lambda x, at: x.scatter_reduce(0, at, x, "mean"),
+        lambda x, at: x.scatter_reduce(0, at, x, "sum", include_self=False),
+        lambda x, at: x.masked_scatter(x > 0, x.relu()),
+    ],
+    ids=["double", "mean", "without itself", "masked"],
+)
+def test_elsewhere_it_is_not_covered(function: object) -> None:
+    class Function(nn.Module):
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return function(x, at)  # type: ignore[operator,no-any-return]
+
+    graph = graph_of(Function(), [torch.randn(8, 5), torch.randint(0, 8, (8, 5))])
+    for device in Device:
+        with pytest.raises(NotCovered):
+            propose(graph, device, Precision.FP32)

@@ -1,0 +1,66 @@
+"""Numbers put and combined where indices say: a module of all ways, and its program of the playbook run beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.records import Candidate
+from cuda_agent.judge.build import build
+from cuda_agent.judge.worker.candidate import execute_model, import_extension
+from cuda_agent.playbook.proposal import propose
+from playbook_harness import graph_of
+
+ROWS, COLUMNS, MORE = 13, 24, 40
+
+
+class Scatters(nn.Module):
+    def forward(
+        self, x: torch.Tensor, source: torch.Tensor, column: torch.Tensor, row: torch.Tensor, apart: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """x [13, 24], source [13, 40], column in [0, 24) [13, 40], row in [0, 13) [40], apart: 7 different rows."""
+        return (
+            x.scatter_add(1, column, source),
+            x.relu().scatter_add(1, column[:9, :30], source * 2.0).sigmoid(),
+            x.scatter_reduce(1, column, source, "amax"),
+            x.scatter_reduce(1, column, source, "amin"),
+            x.scatter_reduce(1, column[:, :3], source, "prod"),
+            x.scatter(0, column[:1, :COLUMNS] % ROWS, 0.25),
+            x.index_add(0, row, source[:1, :COLUMNS] * row[:, None]),
+            x.index_copy(0, apart, source[:7, :COLUMNS]),
+            x.index_fill(0, apart, 1.5),
+            x.index_put((apart - ROWS, apart), source[0, :7]),
+            x.index_put((row,), source[:1, :COLUMNS], accumulate=True),
+            x.index_reduce(0, row, source.T[:, :1] + x[:1], "amax"),
+        )
+
+
+def inputs() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(ROWS, COLUMNS),
+        torch.randn(ROWS, MORE),
+        torch.randint(0, COLUMNS, (ROWS, MORE)),
+        torch.randint(0, ROWS, (MORE,)),
+        torch.randperm(ROWS)[:7],
+    ]
+
+
+def check_scatters(device: Device, folder: Path) -> None:
+    given, model = [tensor.to(device.value) for tensor in inputs()], Scatters()
+    proposal = propose(graph_of(model, given), device, Precision.FP32)
+    assert "scatter" in proposal.skills
+    built = build(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
+    assert built.library is not None, built.report.log
+    import_extension(built.library, "scattered")
+    (folder / "model_new.py").write_text(proposal.files["model_new.py"])
+    module = execute_model(folder / "model_new.py")
+    for setting in range(max(proposal.tunables.values(), default=1)):
+        for name, count in proposal.tunables.items():
+            module.CONFIG[name] = min(setting, count - 1)
+        for place, (mine, theirs) in enumerate(zip(module.ModelNew()(*given), model(*given), strict=True)):
+            torch.testing.assert_close(mine, theirs, msg=lambda text, place=place: f"output {place}: {text}")
