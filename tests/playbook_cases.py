@@ -45,6 +45,14 @@ def z_loss(x: Any, t: Any) -> Any:
     return F.cross_entropy(x, t, reduction="none") + 1e-4 * torch.logsumexp(x, -1).square()
 
 
+def special(x: Any) -> Any:
+    return (
+        torch.lgamma(x.abs() + 0.1), torch.erfinv(torch.tanh(x) * 0.999), torch.sinc(x), torch.signbit(x),
+        torch.copysign(x, x.flip(0)), torch.special.bessel_j0(x * 4.0), torch.special.bessel_j1(x * 4.0),
+        torch.special.bessel_y0(x.abs() + 0.1), torch.special.bessel_y1(x.abs() + 0.1),
+    )  # fmt: skip
+
+
 def causal(x: Any) -> Any:
     size = x.shape[-1]
     mask = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
@@ -63,6 +71,7 @@ def gated_halves(x: Any, s: Any) -> Any:
 
 
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
+    "special functions": (special, [_r(6, 37)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
     "gelu_tanh_bf16": (lambda x: F.gelu(x, approximate="tanh"), [_r(33, 70, dtype=BF16)]),
     "swiglu_bf16": (lambda x, y: F.silu(x) * y, [_r(16, 128, dtype=BF16), _r(16, 128, dtype=BF16)]),
@@ -138,6 +147,7 @@ SCANS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
     "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),
     "softmax_odd_bf16": (lambda x: torch.softmax(x, -1), [_r(13, 777, dtype=BF16)]),

@@ -30,6 +30,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<",
 #: rough cost in simple instructions; from 8 on, a value is kept rather than computed again.
 COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
          "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
+         "lgamma": 40, "erfinv": 30, "sinc": 26, "bessel_j0": 60, "bessel_j1": 60, "bessel_y0": 80, "bessel_y1": 80,
          "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4}  # fmt: skip
 
 

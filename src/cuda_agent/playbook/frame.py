@@ -326,4 +326,6 @@ def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
 #: pieces of a concatenation that a kernel writes out.
 MOST_UNROLLED = 4
 #: operators whose result is a bool whatever they compare.
-COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "not", "and", "or", "xor"))
+COMPARISONS = frozenset(
+    ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit", "not", "and", "or", "xor")
+)

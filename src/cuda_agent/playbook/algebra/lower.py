@@ -70,7 +70,8 @@ def _letters(equation: str) -> tuple[str, str, str] | None:
 
 def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
     """An einsum of two operands whose letters are shared by both and the result (batch), both (summed), or one
-    operand and the result is one batched matrix product between reorderings of dimensions: exact."""
+    operand and the result is one batched matrix product between reorderings of dimensions: exact. Where no letter is
+    one operand's own, or none is summed, it is an element-wise product, with a sum."""
     if node.op != "aten.einsum.default" or not isinstance(node.args[0], str):
         return None
     operands, letters = node.args[1], _letters(node.args[0])
@@ -92,11 +93,23 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
         shape = [sizes[c] for c in batch] + [math.prod(sizes[c] for c in group) for group in groups[1:]]
         return reshape(draft, node, permute(draft, node, value, order), shape)
 
-    if not summed or (not columns and not rows):
-        return None
-    product = matmul(
-        draft, node, arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns))
-    )
+    dtype = draft.meta(a).dtype
+
+    def multiplied(x: Ref, y: Ref) -> Ref:
+        pairs = zip(draft.meta(x).shape, draft.meta(y).shape, strict=True)
+        return draft.emit(node, "aten.mul.Tensor", (x, y), contiguous([max(pair) for pair in pairs], dtype))
+
+    if summed and not rows and not columns:
+        whole = multiplied(arranged(a, left, (batch, summed)), arranged(b, right, (batch, summed)))
+        sums = contiguous([sizes[c] for c in batch], dtype)
+        total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(batch)]), sums)
+        return permute(draft, node, total, tuple(batch.index(c) for c in result)).ref
+    if summed:
+        product = matmul(
+            draft, node, arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns))
+        )
+    else:
+        product = multiplied(arranged(a, left, (batch, rows, summed)), arranged(b, right, (batch, summed, columns)))
     letters_now = [*batch, *rows, *columns]
     spread = reshape(draft, node, product, [sizes[c] for c in letters_now])
     return permute(draft, node, spread, tuple(letters_now.index(c) for c in result)).ref

@@ -12,17 +12,20 @@ from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 _UNARY = (
     "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid tanh erf erfc sin cos tan atan asin "
     "acos sinh cosh asinh acosh atanh floor ceil trunc round sign relu square selu silu mish hardswish hardsigmoid "
-    "relu6 softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite"
+    "relu6 softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite signbit lgamma erfinv sinc "
+    "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1"
 )
 _RENAMED = {"log_sigmoid": "logsigmoid", "logical_not": "not", "bitwise_not": "bitnot", "fix": "trunc",
-            "negative": "neg", "absolute": "abs", "sgn": "sign"}  # fmt: skip
+            "negative": "neg", "absolute": "abs", "sgn": "sign", "special_bessel_j0": "bessel_j0",
+            "special_bessel_j1": "bessel_j1", "special_bessel_y0": "bessel_y0",
+            "special_bessel_y1": "bessel_y1"}  # fmt: skip
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "less": "lt", "greater": "gt",
             "less_equal": "le", "greater_equal": "ge", "not_equal": "ne"}  # fmt: skip
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 _BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor",
             "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
 _BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
-           "fmod": "fmod", "remainder": "remainder", "fmax": "maximum", "fmin": "minimum"}  # fmt: skip
+           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "maximum", "fmin": "minimum"}  # fmt: skip
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
@@ -56,7 +59,7 @@ def _unary(op: str) -> Lowering:
             return b.cast(x, meta.dtype, node.name)
         if op == "round" and len(node.args) + len(node.kwargs) > 1:
             raise CantLower("rounds to decimals")
-        if op in ("isnan", "isinf", "isfinite", "not"):
+        if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
             at = ir.compute_type(source)
             return b.pointwise(
                 op, x, dtype="bool", at=at if at in ("f32", "f64") or op == "not" else "f32", name=node.name

@@ -152,6 +152,13 @@ def _any_all(kind: str) -> Lowering:
     return lower
 
 
+def count_nonzero(b: Builder, node: Node) -> str:
+    x = b.arg(node, 0)
+    kept = b.pointwise("ne", x, 0, dtype="bool", at=ir.compute_type(b.values[x].dtype))
+    dims = dims_of(b, x, b.arg(node, 1, "dim"))
+    return b.finish(node, b.reduce("sum", b.cast(kept, "int64"), dims, dtype="int64"))
+
+
 def _variance_arguments(b: Builder, node: Node) -> tuple[str, tuple[int, ...], float, bool]:
     """The three overloads: (x, unbiased), (x, dim, unbiased, keepdim), (x, dim, *, correction, keepdim)."""
     x = b.arg(node, 0)
@@ -242,5 +249,5 @@ TABLE: dict[str, Lowering] = {
     "min": _max_min("min"), "prod": prod, "any": _any_all("any"), "all": _any_all("all"), "var": var, "std": var,
     "var_mean": var_mean, "std_mean": var_mean, "logsumexp": logsumexp, "softmax": softmax, "_softmax": softmax,
     "log_softmax": log_softmax, "_log_softmax": log_softmax, "linalg_vector_norm": vector_norm, "norm": vector_norm,
-    "argmax": _arg_extreme("max"), "argmin": _arg_extreme("min"), "aminmax": aminmax, "dist": dist,
+    "argmax": _arg_extreme("max"), "argmin": _arg_extreme("min"), "aminmax": aminmax, "dist": dist, "count_nonzero": count_nonzero,
 }  # fmt: skip

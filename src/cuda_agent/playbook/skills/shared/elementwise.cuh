@@ -140,7 +140,20 @@ BY_LIBRARY(floor, floorf, floor)
 BY_LIBRARY(ceil, ceilf, ceil)
 BY_LIBRARY(trunc, truncf, trunc)
 BY_LIBRARY(round, rintf, rint)
+BY_LIBRARY(lgamma, lgammaf, lgamma)
+BY_LIBRARY(erfinv, erfinvf, erfinv)
+BY_LIBRARY(bessel_j0, j0f, j0)
+BY_LIBRARY(bessel_j1, j1f, j1)
+BY_LIBRARY(bessel_y0, y0f, y0)
+BY_LIBRARY(bessel_y1, y1f, y1)
 #undef BY_LIBRARY
+template <typename T>
+__device__ __forceinline__ T f_sinc(T x) {
+  const T y = static_cast<T>(3.14159265358979324) * x;
+  return y == T(0) ? T(1) : f_sin(y) / y;
+}
+__device__ __forceinline__ float f_copysign(float x, float y) { return copysignf(x, y); }
+__device__ __forceinline__ double f_copysign(double x, double y) { return copysign(x, y); }
 __device__ __forceinline__ float f_atan2(float y, float x) { return atan2f(y, x); }
 __device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, x); }
 __device__ __forceinline__ float f_pow(float x, float y) { return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y))); }
@@ -173,6 +186,8 @@ __device__ __forceinline__ T f_floordiv(T x, T y) {
   const T q = x / y;
   return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
 }
+template <typename T>
+__device__ __forceinline__ bool f_signbit(T x) { return signbit(x); }
 template <typename T>
 __device__ __forceinline__ bool f_isnan(T x) { return isnan(x); }
 template <typename T>

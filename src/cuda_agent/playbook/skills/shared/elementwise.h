@@ -218,7 +218,58 @@ BY_LIBRARY(floor, __builtin_floorf, __builtin_floor)
 BY_LIBRARY(ceil, __builtin_ceilf, __builtin_ceil)
 BY_LIBRARY(trunc, __builtin_truncf, __builtin_trunc)
 BY_LIBRARY(round, __builtin_rintf, __builtin_rint)
+BY_LIBRARY(bessel_j0, j0f, j0)
+BY_LIBRARY(bessel_j1, j1f, j1)
+BY_LIBRARY(bessel_y0, y0f, y0)
+BY_LIBRARY(bessel_y1, y1f, y1)
 #undef BY_LIBRARY
+INLINE float f_lgamma(float x) {
+  int sign;
+  return lgammaf_r(x, &sign);
+}
+INLINE double f_lgamma(double x) {
+  int sign;
+  return lgamma_r(x, &sign);
+}
+// Giles, "Approximating the erfinv function" (2010), then Newton's method.
+INLINE double f_erfinv(double x) {
+  if (!(x > -1.0 && x < 1.0)) return x == 1.0 ? INFINITY : x == -1.0 ? -INFINITY : static_cast<double>(NAN);
+  double w = -log((1.0 - x) * (1.0 + x)), p;
+  if (w < 5.0) {
+    w -= 2.5;
+    p = 2.81022636e-08;
+    p = 3.43273939e-07 + p * w;
+    p = -3.5233877e-06 + p * w;
+    p = -4.39150654e-06 + p * w;
+    p = 0.00021858087 + p * w;
+    p = -0.00125372503 + p * w;
+    p = -0.00417768164 + p * w;
+    p = 0.246640727 + p * w;
+    p = 1.50140941 + p * w;
+  } else {
+    w = sqrt(w) - 3.0;
+    p = -0.000200214257;
+    p = 0.000100950558 + p * w;
+    p = 0.00134934322 + p * w;
+    p = -0.00367342844 + p * w;
+    p = 0.00573950773 + p * w;
+    p = -0.0076224613 + p * w;
+    p = 0.00943887047 + p * w;
+    p = 1.00167406 + p * w;
+    p = 2.83297682 + p * w;
+  }
+  double y = p * x;
+  for (int i = 0; i < 2; ++i) y -= (erf(y) - x) * 0.88622692545275801 * exp(y * y);
+  return y;
+}
+INLINE float f_erfinv(float x) { return static_cast<float>(f_erfinv(static_cast<double>(x))); }
+template <typename T>
+INLINE T f_sinc(T x) {
+  const T y = static_cast<T>(3.14159265358979324) * x;
+  return y == T(0) ? T(1) : f_sin(y) / y;
+}
+INLINE float f_copysign(float x, float y) { return __builtin_copysignf(x, y); }
+INLINE double f_copysign(double x, double y) { return __builtin_copysign(x, y); }
 INLINE float f_atan2(float y, float x) { return atan2f(y, x); }
 INLINE double f_atan2(double y, double x) { return atan2(y, x); }
 INLINE float f_pow(float x, float y) { return powf(x, y); }
@@ -251,6 +302,8 @@ INLINE T f_floordiv(T x, T y) {
   const T q = x / y;
   return (x % y != 0 && ((x < 0) != (y < 0))) ? q - 1 : q;
 }
+template <typename T>
+INLINE bool f_signbit(T x) { return __builtin_signbit(x); }
 template <typename T>
 INLINE bool f_isnan(T x) { return x != x; }
 template <typename T>
