@@ -25,7 +25,8 @@ _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 _BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor",
             "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
 _BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
-           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "maximum", "fmin": "minimum"}  # fmt: skip
+           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "maximum",
+           "fmin": "minimum"}  # fmt: skip
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
