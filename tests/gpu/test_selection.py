@@ -43,6 +43,16 @@ def test_every_setting_finds_what_torch_finds(launch, size, k, largest):
         assert torch.equal(value, truth[:, -1]) and torch.equal(x.gather(1, place[:, None])[:, 0], value)
 
 
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("size", [1, 1000, 4096, 16_384])
+def test_every_setting_sorts_whole_rows(launch, size, descending):
+    x = (torch.randn(17, size, device="cuda") * 100).round() + 0.0
+    truth = torch.sort(x, descending=descending, stable=True)
+    for config in range(CONFIGS):
+        values, places = selected(launch, x, size, config, largest=descending)
+        assert torch.equal(values, truth.values) and torch.equal(places, truth.indices)
+
+
 def test_a_median_with_nan_is_nan(launch):
     x = torch.randn(5, 1001, device="cuda")
     x[2, 700] = float("nan")

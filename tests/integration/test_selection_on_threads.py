@@ -74,6 +74,17 @@ def test_the_first_k_and_the_kth(
         assert torch.equal(value, truth[:, -1]) and torch.equal(x.gather(1, place[:, None])[:, 0], value)
 
 
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("size", [1, 5, 64, 777])
+def test_a_whole_row_is_sorted_and_equal_numbers_stay_in_order(
+    select: Callable[..., tuple[torch.Tensor, torch.Tensor]], size: int, descending: bool
+) -> None:
+    x = (torch.randn(2, size) * 2).round() + 0.0
+    values, places = select(x, size, largest=descending, held=False)
+    truth = torch.sort(x, descending=descending, stable=True)
+    assert torch.equal(values, truth.values) and torch.equal(places, truth.indices)
+
+
 def test_numbers_that_are_none(select: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
     x = torch.tensor([[3.0, float("nan"), -float("inf"), float("inf"), -0.0], [5.0, 1.0, 4.0, 2.0, 3.0]])
     values, _ = select(x, 2, largest=True)

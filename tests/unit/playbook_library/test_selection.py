@@ -45,6 +45,13 @@ def test_the_kth_and_the_median_are_one_number_of_a_row() -> None:
     assert shape_of(found) == "6, 70, 70, 35, 0, 1, 1" and found.skills == ("selection",)
 
 
+def test_a_sort_is_the_selection_of_all() -> None:
+    assert shape_of(planned(lambda x: torch.sort(x, descending=True)[0] + 1.0, 6, 70)) == "6, 70, 70, 70, 1, 0, 0"
+    assert shape_of(planned(lambda x: torch.argsort(x, dim=1, stable=True), 6, 70)) == "6, 70, 70, 70, 0, 0, 0"
+    with pytest.raises(NotCovered, match="sort"):
+        planned(lambda x: x.msort(), 6, 70)
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda x: torch.topk(x, 5, dim=0), lambda x: torch.topk(x, 5000), lambda x: torch.topk(x.double(), 5)],

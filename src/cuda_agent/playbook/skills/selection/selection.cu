@@ -2,7 +2,7 @@
 //
 // Floats become unsigned numbers of the same order. Three counts of eleven, eleven and ten bits, the first ones first,
 // find the k-th number. Where all k are wanted, what lies above it, and as much of what equals it as is needed, is gathered
-// and sorted. The row is read once into shared memory where it fits, and counted there.
+// and sorted. The row is read once into shared memory where it fits, and counted there. A whole row is only sorted.
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -65,8 +65,9 @@ __global__ void __launch_bounds__(THREADS)
     return;
   }
 
+  const bool whole = !only_last && k == size;
   uint32_t prefix = 0, mask = 0;
-  for (int shift = 21; shift >= 0; shift = shift == 21 ? 10 : shift - 10) {
+  for (int shift = 21; shift >= 0 && !whole; shift = shift == 21 ? 10 : shift - 10) {
     const uint32_t bins = shift == 0 ? 1024 : BINS;
     for (int i = thread; i < BINS; i += THREADS) counts[i] = 0;
     __syncthreads();
@@ -119,9 +120,12 @@ __global__ void __launch_bounds__(THREADS)
   }
 
   const uint32_t wanted = left;
-  for (int i = thread; i < padded; i += THREADS) picks[i] = {0, INT32_MAX};
+  for (int i = thread; i < padded; i += THREADS) {
+    picks[i] = {0, INT32_MAX};
+    if (whole && i < size) picks[i] = {key_of(x[i], largest), i};
+  }
   __syncthreads();
-  for (int i = thread; i < size; i += THREADS) {
+  for (int i = thread; i < size && !whole; i += THREADS) {
     const uint32_t key = HELD ? held[i] : key_of(x[i], largest);
     if (key > prefix) picks[atomicAdd(&above, 1u)] = {key, i};
     if (key == prefix) {
@@ -134,14 +138,12 @@ __global__ void __launch_bounds__(THREADS)
   // Bitonic: what comes first, first.
   for (int block = 2; block <= padded; block *= 2) {
     for (int distance = block / 2; distance > 0; distance /= 2) {
-      for (int i = thread; i < padded; i += THREADS) {
-        const int other = i ^ distance;
-        if (other > i) {
-          const Pick a = picks[i], b = picks[other];
-          if (before(b, a) == ((i & block) == 0)) {
-            picks[i] = b;
-            picks[other] = a;
-          }
+      for (int pair = thread; pair < padded / 2; pair += THREADS) {
+        const int i = 2 * pair - (pair & (distance - 1)), other = i + distance;
+        const Pick a = picks[i], b = picks[other];
+        if (before(b, a) == ((i & block) == 0)) {
+          picks[i] = b;
+          picks[other] = a;
         }
       }
       __syncthreads();
@@ -161,7 +163,7 @@ int run(float* values, long long* places, const float* x, const long long* s, cu
   int padded = 1;
   while (padded < k && s[5] == 0) padded *= 2;
   const int bytes = (BINS + THREADS) * 4 + padded * static_cast<int>(sizeof(Pick));
-  const bool held = bytes + size * 4LL <= MOST_BYTES;
+  const bool held = bytes + size * 4LL <= MOST_BYTES && (k < size || s[5] != 0);
   const auto kernel = held ? select_rows<THREADS, true> : select_rows<THREADS, false>;
   const int whole = held ? bytes + size * 4 : bytes;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, whole);

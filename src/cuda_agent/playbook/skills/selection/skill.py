@@ -13,8 +13,10 @@ from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 CONFIGS = 4
-#: what is gathered is sorted in shared memory.
-MOST = 2048
+#: what is gathered is sorted in shared memory; of a row that is sorted whole, nothing else lies there.
+MOST, LONGEST_SORTED = 2048, 16384
+#: (place of the dimension among the arguments, of whether the largest come first); the stable form names them.
+_SORTS = {"sort.default": (1, 2), "sort.stable": (9, 9)}
 _GETITEM = ("getitem", "_operator.getitem", "operator.getitem")
 _DECLARATION = (
     'extern "C" int launch_selection(void* values, void* places, const void* x, const long long* shape, int config, '
@@ -24,8 +26,8 @@ _DECLARATION = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Of each row of x [..., size]: the k largest or smallest, sorted; or the last of these alone. `nan_wins`: a row
-    with NaN gives NaN."""
+    """Of each row of x [..., size]: the k largest or smallest, sorted, equal ones as they come; or the last of these
+    alone. `nan_wins`: a row with NaN gives NaN."""
 
     x: str
     k: int
@@ -37,6 +39,8 @@ class Selection:
 def read(state: PlanState, node: Node) -> Selection | None:
     """What a node selects; None for other operators, other types, and along other dimensions than the last."""
     name = node.op.removeprefix("aten.")
+    if name in _SORTS:
+        return _sorted(state, node, *_SORTS[name])
     if name not in ("topk.default", "kthvalue.default", "median.dim") or not isinstance(node.args[0], GraphRef):
         return None
     x = node.args[0].ref
@@ -56,6 +60,19 @@ def read(state: PlanState, node: Node) -> Selection | None:
     return Selection(x, k, largest=False, only_last=True, nan_wins=by_size)
 
 
+def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Selection | None:
+    """A sort is the selection of all."""
+    dim, descending = _given(node, dim_at, "dim", -1), _given(node, descending_at, "descending", False)
+    if not isinstance(node.args[0], GraphRef) or not isinstance(dim, int):
+        return None
+    meta = state.meta(node.args[0].ref)
+    if meta.dtype != "float32" or not meta.shape or not 0 < meta.shape[-1] <= LONGEST_SORTED or 0 in meta.shape:
+        return None
+    if dim % len(meta.shape) != len(meta.shape) - 1:
+        return None
+    return Selection(node.args[0].ref, meta.shape[-1], bool(descending))
+
+
 def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
@@ -69,7 +86,7 @@ def _rows(view: StridedView) -> int | None:
 
 
 class SelectionSkill:
-    """topk, kthvalue and median of float32 rows along the last dimension, on cuda."""
+    """topk, kthvalue, median and sort of float32 rows along the last dimension, on cuda."""
 
     name = "selection"
 
