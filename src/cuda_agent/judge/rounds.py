@@ -120,6 +120,8 @@ class Rounds:
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
+            # Compiling isn't timing.
+            self._begin = time.monotonic()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
@@ -137,14 +139,15 @@ class Rounds:
         each_s = self._draw(self._plan.slots) / self._plan.slots
         each_s += sum(max(seconds, CALL_SECONDS) for seconds in calls.values() if seconds is not None)
         wanted = self._plan.calls(calls[CANDIDATE] or 0.0, SHORT_BURST if self.schedule.coarse else 1.0)
-        self._active = affordable(wanted, self.options.timing_budget_s * PLANNED_SHARE / each_s)
+        self._active = affordable(wanted, max(0.0, self._left_s()) * PLANNED_SHARE / each_s)
         if self._active < self._plan.slots:
             self._draw(self._active)
         self._choose_positions()
+        begin = time.monotonic()
         for name in names:
             self._on_decoys(name)
-        # The budget is the rounds'.
-        self._begin = time.monotonic()
+        # Nor is meeting new memory.
+        self._begin += time.monotonic() - begin
 
     def _on_decoys(self, name: str) -> None:
         end = time.monotonic() + self.options.timing_budget_s / 2
