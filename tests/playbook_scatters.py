@@ -59,8 +59,9 @@ def check_scatters(device: Device, folder: Path) -> None:
     import_extension(built.library, "scattered")
     (folder / "model_new.py").write_text(proposal.files["model_new.py"])
     module = execute_model(folder / "model_new.py")
+    ours = module.ModelNew().to(device.value)
     for setting in range(max(proposal.tunables.values(), default=1)):
         for name, count in proposal.tunables.items():
             module.CONFIG[name] = min(setting, count - 1)
-        for place, (mine, theirs) in enumerate(zip(module.ModelNew()(*given), model(*given), strict=True)):
+        for place, (mine, theirs) in enumerate(zip(ours(*given), model(*given), strict=True)):
             torch.testing.assert_close(mine, theirs, msg=lambda text, place=place: f"output {place}: {text}")
