@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common import arguments, failed, run, save, table
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.worker.taskcheck import SMALL_CONTEXT
+from cuda_agent.judge.worker.runner import SMALL_CONTEXT
 
 PROGRAM = """
 import sys, time

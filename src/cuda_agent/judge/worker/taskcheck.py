@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
 import resource
 import time
@@ -46,7 +45,7 @@ from cuda_agent.judge.worker.capture import capture
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64
 from cuda_agent.judge.worker.pytree import flatten
-from cuda_agent.judge.worker.runner import Runner, sleep_while_waiting
+from cuda_agent.judge.worker.runner import Runner, share_the_gpu
 from cuda_agent.judge.worker.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -62,9 +61,6 @@ from cuda_agent.judge.worker.weights import redraw
 _SAMPLED = 64
 #: what a process may keep of the device's memory without using it.
 _SPARE_BYTES = 1 << 30
-#: of the driver, for a process that is one of many and uses one stream: fewer channels, shorter queues, since making
-#: contexts is what such processes wait for (3.6 of a task's 10 s, 16 at a time).
-SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_SCALE_LAUNCH_QUEUES": "0.25x"}
 #: answers that stay on the device while the compiler works.
 _KEPT_BYTES = 2 << 30
 #: one of the settings of each kernel instead of the fastest of several: it need only run and agree.
@@ -132,8 +128,7 @@ class TaskCheck:
         """Starts the device and executes the task's source; nothing of the device's time is used."""
         torch.set_num_threads(int(params["threads"]))
         if params.get("sleeps") and params["device"] == Device.CUDA.value:
-            os.environ.update(SMALL_CONTEXT)
-            sleep_while_waiting()
+            share_the_gpu()
         self._context.start(params)
         self._memory_bytes = int(params["memory_bytes"])
         if self._context.device is Device.CUDA:
@@ -311,23 +306,15 @@ class TaskCheck:
 
     def time(self, params: dict[str, Any]) -> dict[str, Any]:
         program = (lambda *_inputs: None) if params["null"] else self._model
-        flush_bytes = int(params["flush_bytes"])
-        return {
-            "event_us": [
-                self._runner.time_once(program, self._drawn, flush_bytes=flush_bytes)
-                for _ in range(int(params["calls"]))
-            ]
-        }
+        calls, flush_bytes = int(params["calls"]), int(params["flush_bytes"])
+        times = [self._runner.time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(calls)]
+        return {"event_us": times}
 
     def _free(self) -> None:
         """Others get what it kept, unless that is little: the driver serves one process at a time."""
         gc.collect()
-        if self._context.device is Device.CUDA and _spare_bytes() > _SPARE_BYTES:
+        if torch.cuda.memory_reserved() > torch.cuda.memory_allocated() + _SPARE_BYTES:
             torch.cuda.empty_cache()
-
-
-def _spare_bytes() -> int:
-    return int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
 def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
