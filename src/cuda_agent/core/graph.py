@@ -74,6 +74,10 @@ class Node(Record):
     kwargs: dict[str, Arg] = Field(default_factory=dict)
     outputs: tuple[TensorMeta | None, ...]
 
+    def argument(self, index: int, name: str, default: Arg = None) -> Arg:
+        """What was given by position or by keyword."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
 
 class Graph(StoredRecord):
     """`forward` in eval mode, in topological order. `outputs` name values; `output_spec` is their nesting as JSON

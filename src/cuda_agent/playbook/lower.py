@@ -52,8 +52,7 @@ class Builder:
 
     def arg(self, node: Node, index: int, name: str = "", default: Any = None) -> Any:
         """An argument as Python data; a tensor is the name of its value. Raises CantLower for an unknown one."""
-        raw = node.args[index] if index < len(node.args) else node.kwargs.get(name, default)
-        return self.plain(raw)
+        return self.plain(node.argument(index, name, default))
 
     def plain(self, raw: Any) -> Any:
         if isinstance(raw, Ref):

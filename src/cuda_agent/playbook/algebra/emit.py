@@ -10,13 +10,6 @@ from cuda_agent.playbook.algebra.draft import Draft, contiguous
 _RANK = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
 
 
-def argument(node: Node, index: int, name: str, default: Arg = None) -> Arg:
-    """A call's argument, given by position or by keyword."""
-    if index < len(node.args):
-        return node.args[index]
-    return node.kwargs.get(name, default)
-
-
 def integers(arg: Arg) -> tuple[int, ...]:
     """A list of integers; a single one counts as a list of one, None as none."""
     if arg is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float
-from cuda_agent.playbook.algebra.emit import argument, binary, cast, full, reshape, unary, wide
+from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide
 from cuda_agent.playbook.algebra.match import Layer, as_layer, as_term, channel_size, with_weights
 
 
@@ -126,10 +126,10 @@ def _batch_norm(draft: Draft, node: Node) -> tuple[Node, float] | None:
     if call.op == "aten._native_batch_norm_legit_no_training.default":
         training: Arg = False
     elif call.op in ("aten.batch_norm.default", "aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"):
-        training, eps_index = argument(call, 5, "training"), 7
+        training, eps_index = call.argument(5, "training"), 7
     else:
         return None
-    eps = argument(call, eps_index, "eps")
+    eps = call.argument(eps_index, "eps")
     if training or not isinstance(eps, float) or any(not draft.is_weight(call.args[i]) for i in (3, 4)):
         return None
     return call, eps

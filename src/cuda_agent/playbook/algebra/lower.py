@@ -6,7 +6,7 @@ import math
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous, is_float
-from cuda_agent.playbook.algebra.emit import argument, binary, cast, integers, matmul, permute, reshape
+from cuda_agent.playbook.algebra.emit import binary, cast, integers, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
 
 
@@ -33,15 +33,15 @@ def attention_to_products(draft: Draft, node: Node) -> str | None:
     if node.op != "aten.scaled_dot_product_attention.default":
         return None
     q, k, v = node.args[:3]
-    mask, causal = argument(node, 3, "attn_mask"), argument(node, 5, "is_causal", False)
+    mask, causal = node.argument(3, "attn_mask"), node.argument(5, "is_causal", False)
     if not isinstance(q, Ref) or not isinstance(k, Ref) or not isinstance(v, Ref):
         return None
     q_shape, k_shape = draft.meta(q).shape, draft.meta(k).shape
-    if argument(node, 4, "dropout_p", 0.0) != 0.0 or argument(node, 7, "enable_gqa", False) or len(q_shape) < 3:
+    if node.argument(4, "dropout_p", 0.0) != 0.0 or node.argument(7, "enable_gqa", False) or len(q_shape) < 3:
         return None
     if q_shape[:-2] != k_shape[:-2]:
         return None
-    scale = argument(node, 6, "scale")
+    scale = node.argument(6, "scale")
     factor = scale if isinstance(scale, int | float) else 1.0 / math.sqrt(q_shape[-1])
     rank = len(k_shape)
     keys = permute(draft, node, k, (*range(rank - 2), rank - 1, rank - 2))
@@ -125,16 +125,16 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     padding d·(k − 1) − p: the same products, exact. Libraries run forward convolutions faster."""
     if not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]):
         return None
-    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
     assert isinstance(x, Ref) and isinstance(weight, Ref)
     shape = draft.meta(weight).shape
     dims = len(shape) - 2
-    stride, padding = _numbers(argument(node, 3, "stride"), dims, 1), _numbers(argument(node, 4, "padding"), dims, 0)
+    stride, padding = _numbers(node.argument(3, "stride"), dims, 1), _numbers(node.argument(4, "padding"), dims, 0)
     extra, dilation = (
-        _numbers(argument(node, 5, "output_padding"), dims, 0),
-        _numbers(argument(node, 7, "dilation"), dims, 1),
+        _numbers(node.argument(5, "output_padding"), dims, 0),
+        _numbers(node.argument(7, "dilation"), dims, 1),
     )
-    groups = argument(node, 6, "groups", 1)
+    groups = node.argument(6, "groups", 1)
     around = [step * (size - 1) - pad for size, step, pad in zip(shape[2:], dilation, padding, strict=True)]
     if not isinstance(groups, int) or max(stride) > 1 or max(extra) > 0 or min(around) < 0:
         return None
@@ -154,20 +154,20 @@ def named_padding(draft: Draft, node: Node) -> str | None:
     name, _, form = node.op.removeprefix("aten.").partition(".")
     if form != "padding" or name not in ("conv1d", "conv2d", "conv3d"):
         return None
-    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
     assert isinstance(x, Ref) and isinstance(weight, Ref)
     shape, meta = draft.meta(weight).shape, draft.meta(x)
     dims = len(shape) - 2
-    stride, dilation = (_numbers(argument(node, at, key), dims, 1) for at, key in ((3, "stride"), (5, "dilation")))
+    stride, dilation = (_numbers(node.argument(at, key), dims, 1) for at, key in ((3, "stride"), (5, "dilation")))
     totals = [step * (size - 1) for size, step in zip(shape[2:], dilation, strict=True)]
-    if argument(node, 4, "padding", "valid") == "valid":
+    if node.argument(4, "padding", "valid") == "valid":
         totals = [0] * dims
     if any(total % 2 for total in totals):
         pads: list[Arg] = [number for total in reversed(totals) for number in (0, total % 2)]
         sizes = (*meta.shape[:-dims], *(n + t % 2 for n, t in zip(meta.shape[-dims:], totals, strict=True)))
         x = draft.emit(node, "aten.constant_pad_nd.default", (x, pads, 0.0), contiguous(sizes, meta.dtype))
     half: list[Arg] = [total // 2 for total in totals]
-    args: tuple[Arg, ...] = (x, weight, bias, [*stride], half, [*dilation], argument(node, 6, "groups", 1))
+    args: tuple[Arg, ...] = (x, weight, bias, [*stride], half, [*dilation], node.argument(6, "groups", 1))
     result = draft.meta(node.name)
     return draft.emit(node, f"aten.{name}.default", args, contiguous(result.shape, result.dtype)).ref
 
@@ -178,7 +178,7 @@ def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     if node.op != "aten.conv_tbc.default":
         return None
     x, weight, bias = node.args[:3]
-    padding = argument(node, 3, "pad", 0)
+    padding = node.argument(3, "pad", 0)
     if not isinstance(x, Ref) or not isinstance(weight, Ref):
         return None
     signal = permute(draft, node, x, (1, 2, 0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, aten, is_float
-from cuda_agent.playbook.algebra.emit import argument, integers
+from cuda_agent.playbook.algebra.emit import integers
 
 CONVOLUTIONS = {
     "aten.conv1d.default": False,
@@ -53,8 +53,8 @@ def as_reduction(draft: Draft, node: Node | None) -> Reduction | None:
     rank = len(meta.shape)
     if node.op.endswith("default"):
         return Reduction(op, x, tuple(range(rank)), False)
-    dims = integers(argument(node, 1, "dim")) or tuple(range(rank))
-    return Reduction(op, x, tuple(sorted(dim % rank for dim in dims)), bool(argument(node, 2, "keepdim", False)))
+    dims = integers(node.argument(1, "dim")) or tuple(range(rank))
+    return Reduction(op, x, tuple(sorted(dim % rank for dim in dims)), bool(node.argument(2, "keepdim", False)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Te
     if node is None or len(node.args) < 2 or len(node.outputs) != 1:
         return None
     op = {"mul": "mul", "div": "div", "add": "add", "sub": "sub"}.get(node.op.removeprefix("aten.").split(".")[0])
-    if op is None or node.op.split(".")[2] not in ("Tensor", "Scalar") or argument(node, 2, "alpha", 1) != 1:
+    if op is None or node.op.split(".")[2] not in ("Tensor", "Scalar") or node.argument(2, "alpha", 1) != 1:
         return None
     a, b = node.args[0], node.args[1]
     if weights_only and op in ("mul", "add") and draft.is_weight(a) and not draft.is_weight(b):
@@ -113,17 +113,17 @@ def as_layer(draft: Draft, node: Node | None) -> Layer | None:
     if node is None or len(node.args) < 2:
         return None
     x, weight = node.args[0], node.args[1]
-    bias = argument(node, 2, "bias")
+    bias = node.argument(2, "bias")
     if not isinstance(x, Ref) or not isinstance(weight, Ref) or not (bias is None or isinstance(bias, Ref)):
         return None
     rank = len(draft.meta(node.name).shape)
     if node.op == "aten.linear.default":
         return Layer(node, x, weight, bias, rank - 1, False, 1)
     if node.op == "aten.convolution.default":
-        transposed, groups = bool(argument(node, 6, "transposed")), argument(node, 8, "groups", 1)
+        transposed, groups = bool(node.argument(6, "transposed")), node.argument(8, "groups", 1)
     elif node.op in CONVOLUTIONS:
         transposed = CONVOLUTIONS[node.op]
-        groups = argument(node, 6, "groups", 1)
+        groups = node.argument(6, "groups", 1)
     else:
         return None
     assert isinstance(groups, int)

@@ -6,7 +6,7 @@ import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
-from cuda_agent.playbook.algebra.emit import argument, binary, cast, linear, matmul, reduce, reshape, transpose, wide
+from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, reduce, reshape, transpose, wide
 from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
 _BATCHED = aten("matmul bmm")
@@ -26,7 +26,7 @@ def _diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
     if node is None or node.op not in ("aten.diag.default", "aten.diag_embed.default"):
         return _masked_diagonal(draft, at, value)
     v = node.args[0]
-    if not isinstance(v, Ref) or any(argument(node, 1 + i, key, 0) for i, key in enumerate(("offset", "diagonal"))):
+    if not isinstance(v, Ref) or any(node.argument(1 + i, key, 0) for i, key in enumerate(("offset", "diagonal"))):
         return None
     if node.op == "aten.diag.default" and (len(draft.meta(v).shape) != 1 or "diagonal" in node.kwargs):
         return None
@@ -59,7 +59,7 @@ def diagonal_product(draft: Draft, node: Node) -> str | None:
     if node.op not in _PRODUCTS:
         return None
     a, b = node.args[:2]
-    if not isinstance(a, Ref) or not isinstance(b, Ref) or argument(node, 2, "bias") is not None:
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or node.argument(2, "bias") is not None:
         return None
     is_linear = node.op == "aten.linear.default"
     left = _diagonal(draft, node, a)
@@ -94,7 +94,7 @@ def narrow_linear(draft: Draft, node: Node) -> str | None:
     summation changes."""
     if node.op != "aten.linear.default" or not isinstance(node.args[0], Ref) or not isinstance(node.args[1], Ref):
         return None
-    x, weight, bias = node.args[0], node.args[1], argument(node, 2, "bias")
+    x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
     outputs, inner = draft.meta(weight).shape
     if outputs != 1 or inner == 1:
         return None
@@ -126,7 +126,7 @@ def reduced_columns(draft: Draft, node: Node) -> str | None:
         return None
     vector = reduce(draft, node, found.op, wide(draft, node, weight), (0,))
     total = dot_rows(draft, node, x, vector, keepdim=True)
-    bias = argument(source, 2, "bias")
+    bias = source.argument(2, "bias")
     if isinstance(bias, Ref):
         total = binary(draft, node, "add", total, reduce(draft, node, found.op, wide(draft, node, bias), (0,)))
     return _finish(draft, node, total, found, tuple(dim for dim in found.dims if dim != rank - 1))
@@ -140,7 +140,7 @@ def reduced_rows(draft: Draft, node: Node) -> str | None:
     if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op != "aten.linear.default":
         return None
     shape = draft.meta(found.x).shape
-    x, weight, bias = source.args[0], source.args[1], argument(source, 2, "bias")
+    x, weight, bias = source.args[0], source.args[1], source.argument(2, "bias")
     rows = math.prod(shape[dim] for dim in found.dims)
     if len(shape) - 1 in found.dims or rows == 1 or not isinstance(x, Ref) or not isinstance(weight, Ref):
         return None
@@ -218,7 +218,7 @@ def merge_linears(draft: Draft, node: Node) -> str | None:
     x, first, second = inner.args[0], inner.args[1], node.args[1]
     if not isinstance(x, Ref) or not isinstance(first, Ref) or not isinstance(second, Ref):
         return None
-    biases = (argument(inner, 2, "bias"), argument(node, 2, "bias"))
+    biases = (inner.argument(2, "bias"), node.argument(2, "bias"))
     if not all(bias is None or draft.is_weight(bias) for bias in (first, second, *biases)):
         return None
     middle, width = draft.meta(first).shape

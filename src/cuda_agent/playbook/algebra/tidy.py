@@ -7,7 +7,6 @@ import math
 from cuda_agent.core.graph import Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
 from cuda_agent.playbook.algebra.emit import (
-    argument,
     binary,
     integers,
     linear,
@@ -35,7 +34,7 @@ def drop_copy(draft: Draft, node: Node) -> str | None:
     same = before.shape == after.shape and before.dtype == after.dtype and same_layout(before, after)
     identity = node.op in _COPIES or node.op in _CASTS or node.op in _RESHAPES or node.op == "aten.expand.default"
     if node.op in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default"):
-        identity = argument(node, 2, "train") is False
+        identity = node.argument(2, "train") is False
     if not identity or not same or (node.name in draft.outputs and source.ref in draft.inputs):
         return None
     return source.ref
@@ -96,7 +95,7 @@ def single_element_reduction(draft: Draft, node: Node) -> str | None:
     meta, source = node.outputs[0], draft.meta(node.args[0])
     if meta is None or meta.dtype != source.dtype or meta.numel != source.numel or node.name in draft.outputs:
         return None
-    dims = integers(argument(node, 1, "dim")) if not node.op.endswith("sum.default") else ()
+    dims = integers(node.argument(1, "dim")) if not node.op.endswith("sum.default") else ()
     dims = dims or tuple(range(len(source.shape)))
     if any(source.shape[dim] != 1 for dim in dims):
         return None
@@ -159,7 +158,7 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
     bias = None
     if node.op == "aten.addmm.default":
         bias, x, right = node.args[:3]
-        if any(argument(node, 3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))):
+        if any(node.argument(3 + i, name, 1) != 1 for i, name in enumerate(("beta", "alpha"))):
             return None
     elif node.op in ("aten.mm.default", "aten.matmul.default"):
         x, right = node.args[:2]
@@ -182,7 +181,7 @@ def added_product(draft: Draft, node: Node) -> str | None:
     if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
         return None
     c, a, b = node.args[:3]
-    factors = [argument(node, 3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
+    factors = [node.argument(3 + place, word, 1) for place, word in enumerate(("beta", "alpha"))]
     beta, alpha = factors
     if name == "addmm" and factors == [1, 1]:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Arg, Node, Ref, TensorMeta
+from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
 
@@ -50,21 +50,17 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
         return None
     if not q[:-2] == k[:-2] == v[:-2] or not q[-1] == k[-1] == v[-1] or q[-1] not in WIDTHS or k[-2] != v[-2]:
         return None
-    if _given(node, 3, "attn_mask") is not None or _given(node, 4, "dropout_p", 0.0) != 0.0:
+    if node.argument(3, "attn_mask") is not None or node.argument(4, "dropout_p", 0.0) != 0.0:
         return None
-    if _given(node, 7, "enable_gqa", False):
+    if node.argument(7, "enable_gqa", False):
         return None
-    scale = _given(node, 6, "scale")
+    scale = node.argument(6, "scale")
     factor = float(scale) if isinstance(scale, int | float) else 1.0 / math.sqrt(q[-1])
-    causal = bool(_given(node, 5, "is_causal", False))
+    causal = bool(node.argument(5, "is_causal", False))
     return Attention(
         names[0], names[1], names[2],
         batch=q[:-2], rows=q[-2], keys=k[-2], width=q[-1], scale=factor, causal=causal,
     )  # fmt: skip
-
-
-def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
 def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:

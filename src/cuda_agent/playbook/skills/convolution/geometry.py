@@ -77,7 +77,7 @@ class Convolution:
 
 
 def _get(node: Node, index: int, name: str, default: Arg) -> Arg:
-    value = node.args[index] if index < len(node.args) else node.kwargs.get(name, default)
+    value = node.argument(index, name, default)
     return default if value is None else value
 
 

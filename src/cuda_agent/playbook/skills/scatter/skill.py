@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Protocol, cast
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import Arg, Node
+from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower
@@ -55,18 +55,14 @@ def read(state: PlanState, node: Node) -> Scatter | None:
         if name == "scatter.value":
             return _along(builder, node, "set")
         if name in ("scatter.reduce", "scatter.value_reduce"):
-            return _along(builder, node, _WAYS_OF_SCATTER.get(str(_given(node, 4, "reduce"))))
-        if name == "scatter_reduce.two" and _given(node, 5, "include_self", True):
-            return _along(builder, node, str(_given(node, 4, "reduce")))
-        if name == "index_reduce.default" and _given(node, 5, "include_self", True):
+            return _along(builder, node, _WAYS_OF_SCATTER.get(str(node.argument(4, "reduce"))))
+        if name == "scatter_reduce.two" and node.argument(5, "include_self", True):
+            return _along(builder, node, str(node.argument(4, "reduce")))
+        if name == "index_reduce.default" and node.argument(5, "include_self", True):
             return _index_reduce(builder, node)
     except CantLower:
         return None
     return None
-
-
-def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
 def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
@@ -106,14 +102,14 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
     # Dimensions after the indexed ones move by as many as the indices have more, or fewer, than they replace.
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
     places = _places(b, shape, wanted, placed, moved)
-    way = "sum" if _given(node, 3, "accumulate", False) else "set"
+    way = "sum" if node.argument(3, "accumulate", False) else "set"
     return Scatter(base, places, _as_float(b, b.expand(values, wanted)), way)
 
 
 def _index_reduce(b: Builder, node: Node) -> Scatter | None:
     """base.index_reduce(dim, index, source, way): slices of the source, each at a place along one dimension."""
     base, dim, index, source = (b.arg(node, at) for at in range(4))
-    way, shape, wanted = str(_given(node, 4, "reduce")), b.values[base].shape, b.values[source].shape
+    way, shape, wanted = str(node.argument(4, "reduce")), b.values[base].shape, b.values[source].shape
     if way not in WAYS or len(wanted) != len(shape) or len(b.values[index].shape) != 1 or 0 in wanted:
         return None
     axes = (ir.Axis(dim % len(shape)),)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import Arg, Node
+from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
@@ -46,23 +46,23 @@ def read(state: PlanState, node: Node) -> Selection | None:
     x = node.args[0].ref
     meta = state.meta(x)
     by_size = name == "median.dim"
-    dim = _given(node, 1 if by_size else 2, "dim", -1)
+    dim = node.argument(1 if by_size else 2, "dim", -1)
     if meta.dtype != "float32" or not meta.shape or 0 in meta.shape or not isinstance(dim, int):
         return None
     if dim % len(meta.shape) != len(meta.shape) - 1:
         return None
     size = meta.shape[-1]
-    k = (size - 1) // 2 + 1 if by_size else _given(node, 1, "k")
+    k = (size - 1) // 2 + 1 if by_size else node.argument(1, "k")
     if not isinstance(k, int) or not 1 <= k <= min(size, MOST if name == "topk.default" else size):
         return None
     if name == "topk.default":
-        return Selection(x, k, bool(_given(node, 3, "largest", True)))
+        return Selection(x, k, bool(node.argument(3, "largest", True)))
     return Selection(x, k, largest=False, only_last=True, nan_wins=by_size)
 
 
 def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Selection | None:
     """A sort is the selection of all."""
-    dim, descending = _given(node, dim_at, "dim", -1), _given(node, descending_at, "descending", False)
+    dim, descending = node.argument(dim_at, "dim", -1), node.argument(descending_at, "descending", False)
     if not isinstance(node.args[0], GraphRef) or not isinstance(dim, int):
         return None
     meta = state.meta(node.args[0].ref)
@@ -71,10 +71,6 @@ def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Se
     if dim % len(meta.shape) != len(meta.shape) - 1:
         return None
     return Selection(node.args[0].ref, meta.shape[-1], bool(descending))
-
-
-def _given(node: Node, place: int, name: str, default: Arg = None) -> Arg:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
 
 def _rows(view: StridedView) -> int | None:
