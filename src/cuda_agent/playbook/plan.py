@@ -10,12 +10,13 @@ scratch of a step are allocated with `torch::empty` just before its `call`; a tu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.playbook.lower import Builder
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class PlanState(Protocol):
     precision: Precision
     #: whether convolutions read and write their channels innermost, where they can
     channels_last: bool
+    #: the graph's values as kernels compute them; a skill may add more
+    builder: Builder
 
     def node(self, name: str) -> Node | None:
         """The node that makes this value, None for a graph input."""
@@ -97,6 +100,12 @@ class PlanState(Protocol):
 
     def strided(self, name: str) -> StridedView | None:
         """The value as a window on a buffer that exists already (through view operators), or None."""
+
+    def require(self, names: Sequence[str]) -> None:
+        """Put these values into memory. Raises Conflict when one can't be computed."""
+
+    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
+        """The value as a window with these strides, put there first if it must be, or None."""
 
     def fresh(self, stem: str) -> str:
         """A name that no value has yet: for scratch and for step names."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import resources
-from typing import Any, Protocol, cast
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, TensorMeta
@@ -25,13 +23,6 @@ DECLARATION = (
     'extern "C" int launch_convolution(void* y, const void* x, const void* w, const void* bias, '
     "const long long* geometry, void* workspace, int config, cudaStream_t stream);"
 )
-
-
-class _Planner(Protocol):
-    """What the planner's state can do besides what skills may ask."""
-
-    builder: Any
-    placed: Callable[[str, tuple[int, ...]], StridedView | None]
 
 
 def _is_plain(view: StridedView, width: int) -> bool:
@@ -84,8 +75,7 @@ def reads_channels_last(call: Convolution) -> bool:
 def _last_step(state: PlanState, node: Node, call: Convolution) -> Claim | None:
     """The call on tensors whose channels are innermost. Its result has such a buffer too, which whatever reads the
     node's value reads; a bias is left to these."""
-    planner = cast(_Planner, state)
-    views = [planner.placed(name, ir.channels_last(state.meta(name).shape)) for name in (call.x, call.weight)]
+    views = [state.placed(name, ir.channels_last(state.meta(name).shape)) for name in (call.x, call.weight)]
     found = [view for view in views if view is not None]
     if len(found) != len(views):
         return None
@@ -95,7 +85,7 @@ def _last_step(state: PlanState, node: Node, call: Convolution) -> Claim | None:
     numbers = geometry_numbers(call, state.precision, False, last=True)
 
     def define() -> None:
-        builder = planner.builder
+        builder = state.builder
         if call.bias is None:
             builder.pointwise("copy", raw, dtype=dtype, name=node.name)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
 
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook.plan import PlanState, StridedView
@@ -14,14 +13,6 @@ Level = tuple[int, int, int]
 
 class NotAMatrix(Exception):
     """The operands have a form that the library isn't asked for."""
-
-
-class _Planner(Protocol):
-    """What the planner's state can do besides what skills may ask."""
-
-    builder: Any
-
-    def require(self, names: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
     no place of its own, such as a padded value."""
     missing = [name for name in dict.fromkeys(names) if state.strided(name) is None]
     if missing:
-        cast(_Planner, state).require(missing)
+        state.require(missing)
     found = []
     for name in names:
         view = state.strided(name)
@@ -74,11 +65,10 @@ def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
 
 def plain_copy(state: PlanState, name: str) -> StridedView:
     """Where a row-major copy of a value lies, made by a kernel of its own."""
-    planner = cast(_Planner, state)
-    builder, copy = planner.builder, state.fresh(f"{name}_plain")
+    builder, copy = state.builder, state.fresh(f"{name}_plain")
     builder.pointwise("copy", builder.resolve(name), dtype=state.meta(name).dtype, name=copy)
     # Required by name: a copy that isn't in memory yet counts as a view of what it copies.
-    planner.require([copy])
+    state.require([copy])
     return windows(state, [copy])[0]
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Protocol, cast
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node
@@ -21,10 +20,6 @@ CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 WAYS = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
 _WAYS_OF_SCATTER = {"add": "sum", "multiply": "prod"}
 _INDICES = ("int64", "int32")
-
-
-class _Planner(Protocol):
-    builder: Builder
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ def read(state: PlanState, node: Node) -> Scatter | None:
     base = state.meta(node.args[0].ref)
     if base.dtype != "float32" or not base.shape or not 0 < base.numel < 1 << 31:
         return None
-    builder = cast(_Planner, state).builder
+    builder = state.builder
     try:
         if name == "index_put.default":
             return _index_put(builder, node)
