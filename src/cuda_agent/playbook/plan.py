@@ -163,3 +163,9 @@ def cpp_name(value: str) -> str:
     """A graph value's name as a C++ and Python identifier."""
     name = re.sub(r"\W", "_", value)
     return f"{name}_" if name in _C_WORDS or name[:1].isdigit() else name
+
+
+def pointer(buffer: str, offset: int, item_bytes: int) -> str:
+    """The address of a buffer's element at `offset`, as the binding writes it."""
+    start = f"{cpp_name(buffer)}.data_ptr()"
+    return f"static_cast<const char*>({start}) + {offset * item_bytes}LL" if offset else start

@@ -9,7 +9,7 @@ from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
@@ -84,11 +84,6 @@ def _is_readable(view: StridedView) -> bool:
     return view.strides[-1] == 1 and all(step % _WORDS == 0 for step in steps)
 
 
-def _pointer(view: StridedView) -> str:
-    start = f"{cpp_name(view.buffer)}.data_ptr()"
-    return f"static_cast<const char*>({start}) + {view.offset * 4}LL" if view.offset else start
-
-
 class AttentionSkill:
     """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
 
@@ -123,7 +118,7 @@ class AttentionSkill:
         name, launcher = f"attention_{cpp_name(node.name)}", f"launch_attention_{call.width}"
         heads = outer[0] * inner[0]
         tunable = f"attention_{heads}x{call.rows}x{call.keys}x{call.width}{'_causal' if call.causal else ''}"
-        q, k, v = map(_pointer, views)
+        q, k, v = (pointer(view.buffer, view.offset, 4) for view in views)
         lines = [
             f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
             f"const int status = {launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "

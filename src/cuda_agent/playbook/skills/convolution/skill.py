@@ -7,7 +7,7 @@ from importlib import resources
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
@@ -45,11 +45,6 @@ def _fused_relu(state: PlanState, node: Node) -> Node | None:
     users = state.users(node.name)
     alone = len(users) == 1 and not state.is_output(node.name)
     return users[0] if alone and users[0].op == "aten.relu.default" else None
-
-
-def _pointer(view: StridedView, width: int) -> str:
-    start = f"{cpp_name(view.buffer)}.data_ptr()"
-    return f"static_cast<const char*>({start}) + {view.offset * width}LL" if view.offset else start
 
 
 def _cuda_step(state: PlanState, node: Node, call: Convolution, views: list[StridedView]) -> Claim:
@@ -100,7 +95,7 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
     """The step that calls the library on x, weight and, where there is one, bias."""
     name, out = f"convolution_{cpp_name(node.name)}", cpp_name(buffer.name)
     tunable = "convolution_" + "_".join(str(number) for number in numbers[1:6] + numbers[9:])
-    x, weight, *rest = [_pointer(view, width) for view in views]
+    x, weight, *rest = [pointer(view.buffer, view.offset, width) for view in views]
     config = f"config_{tunable}"
     lines = [
         f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",

@@ -8,7 +8,7 @@ from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.gemm.operands import (
     Matrix,
     NotAMatrix,
@@ -134,11 +134,6 @@ def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
     return None, 0
 
 
-def _pointer(buffer: str, offset: int, width: int) -> str:
-    start = f"{cpp_name(buffer)}.data_ptr()"
-    return f"static_cast<const char*>({start}) + {offset * width}LL" if offset else start
-
-
 def launch_numbers(product: Product, precision: Precision, activation: int) -> list[int]:
     """The launcher's arguments from `m` to `activation`."""
     a, b, size = product.left, product.right, product.m * product.n
@@ -156,12 +151,12 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     a, b, width = product.left, product.right, 4 if product.dtype == "float32" else 2
     layout = "".join("t" if matrix.transposed else "n" for matrix in (a, b))
     tunable = f"gemm_{a.outer * a.batch}x{product.m}x{product.n}x{product.k}_{layout}"
-    bias = _pointer(*product.bias, width) if product.bias else "nullptr"
+    bias = pointer(*product.bias, width) if product.bias else "nullptr"
     numbers = launch_numbers(product, state.precision, activation)
     call = (
         "{\n"
-        f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {_pointer(a.buffer, a.offset, width)}, "
-        f"{_pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
+        f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
+        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
         f'  TORCH_CHECK(status == 0, "{name}: status ", status);\n'
         "}"
     )

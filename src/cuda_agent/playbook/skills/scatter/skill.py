@@ -12,7 +12,7 @@ from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
@@ -71,7 +71,7 @@ def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
         source = b.add(ir.Strided(b.fresh("source"), wanted, b.values[source].dtype, source, axes))
     else:
         source = b.expand(b.pointwise("copy", float(source), dtype="float32"), wanted)
-    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), _as_float(b, source), way)
+    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): index}), b.cast(source, "float32"), way)
 
 
 def _index_put(b: Builder, node: Node) -> Scatter | None:
@@ -98,7 +98,7 @@ def _index_put(b: Builder, node: Node) -> Scatter | None:
     moved = {d: d if d < first else d + len(joint) - len(given) for d in range(len(shape)) if d not in given}
     places = _places(b, shape, wanted, placed, moved)
     way = "sum" if node.argument(3, "accumulate", False) else "set"
-    return Scatter(base, places, _as_float(b, b.expand(values, wanted)), way)
+    return Scatter(base, places, b.cast(b.expand(values, wanted), "float32"), way)
 
 
 def _index_reduce(b: Builder, node: Node) -> Scatter | None:
@@ -109,11 +109,7 @@ def _index_reduce(b: Builder, node: Node) -> Scatter | None:
         return None
     axes = (ir.Axis(dim % len(shape)),)
     placed = b.add(ir.Strided(b.fresh("index"), wanted, b.values[index].dtype, index, axes))
-    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): placed}), _as_float(b, source), way)
-
-
-def _as_float(b: Builder, value: str) -> str:
-    return b.cast(value, "float32")
+    return Scatter(base, _places(b, shape, wanted, {dim % len(shape): placed}), b.cast(source, "float32"), way)
 
 
 def _places(
@@ -168,7 +164,7 @@ class ScatterSkill:
         shape = [math.prod(base.shape), math.prod(places.shape), WAYS[call.way]]
         name, suffix = f"scatter_{cpp_name(node.name)}", "cu" if cuda else "cpp"
         tunable = f"scatter_{call.way}_{shape[1]}_of_{shape[0]}"
-        pointers = [_pointer(view) for view in (base, places, values)]
+        pointers = [pointer(view.buffer, view.offset, 4) for view in (base, places, values)]
         arguments = [
             f"{cpp_name(node.name)}.data_ptr()",
             *pointers,
@@ -193,11 +189,6 @@ class ScatterSkill:
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
         return Claim(step, frozenset({node.name}))
-
-
-def _pointer(view: StridedView) -> str:
-    start = f"{cpp_name(view.buffer)}.data_ptr()"
-    return f"static_cast<const char*>({start}) + {view.offset * 4}LL" if view.offset else start
 
 
 SKILL = ScatterSkill()

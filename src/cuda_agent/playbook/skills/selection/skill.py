@@ -9,7 +9,7 @@ from importlib import resources
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 CONFIGS = 4
@@ -112,12 +112,10 @@ class SelectionSkill:
         shape = [rows, size, stride, call.k, int(call.largest), int(call.only_last), int(call.nan_wins)]
         name = f"selection_{cpp_name(node.name)}"
         tunable = f"selection_{rows}x{size}_{call.k}"
-        start = f"{cpp_name(view.buffer)}.data_ptr()"
-        pointer = f"static_cast<const char*>({start}) + {view.offset * 4}LL" if view.offset else start
         lines = [
             f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
             f"const int status = launch_selection({cpp_name(names[0])}.data_ptr(), {cpp_name(names[1])}.data_ptr(), "
-            f"{pointer}, shape, config_{tunable}, stream);",
+            f"{pointer(view.buffer, view.offset, 4)}, shape, config_{tunable}, stream);",
             f'TORCH_CHECK(status == 0, "{name}: status ", status);',
         ]
         step = Step(
