@@ -17,7 +17,7 @@
 #   examples     all examples
 #   tests:NAME   one file of tests/gpu
 set -uo pipefail
-[ $# -ge 2 ] || { sed -n '2,18p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '1d; /^#/!q; p' "$0"; exit 2; }
 out=$1 limit=${LIMIT_S:-580}
 shift
 parts=("$@")
