@@ -18,6 +18,7 @@ from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge import compiler, nvcc, toolchain
 from cuda_agent.judge.build import Built, build, compile_only
 from cuda_agent.judge.guard import check_built
+from cuda_agent.workspace.layout import fixed_files
 from published_workspace import axpby_candidate
 
 pytestmark = pytest.mark.integration
@@ -133,13 +134,22 @@ def test_a_missing_definition_is_a_link_error(axpby: Candidate) -> None:
     assert "undefined axpby_launcher" in bad.log
 
 
-def test_the_library_asks_the_same_of_torch_as_one_linked_with_torchs_own(
+def test_the_library_asks_the_same_of_others_as_one_of_plain_compilers(
     axpby: Candidate, built: Built, tmp_path: Path
 ) -> None:
+    """Without shared headers and functions, linked with torch's own libraries."""
     assert built.library is not None
     tools = toolchain.find_toolchain(Device.CPU)
-    made = compile_only(axpby, device=Device.CPU, options=OPTIONS)
-    objects = [str(made[name].output) for name in sorted(made)]
+    files = {name: text for name, text in (fixed_files() | axpby.files).items() if name.endswith((".cpp", ".h"))}
+    objects = []
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in sorted(files):
+        if name.endswith(".cpp"):
+            objects.append(str(tmp_path / f"{len(objects)}.o"))
+            command = tools.cxx_command(binding="binding" in name)
+            subprocess.run([*command, "-c", str(tmp_path / name), "-o", objects[-1]], check=True, capture_output=True)
     command = tools.link_command()
     subprocess.run(
         [command[0], *objects, *command[1:], "-o", str(tmp_path / "real.so")], check=True, capture_output=True
@@ -150,6 +160,35 @@ def test_the_library_asks_the_same_of_torch_as_one_linked_with_torchs_own(
             for path in (built.library, tmp_path / "real.so")
         )
         assert ours == theirs
+
+
+def test_a_binding_may_use_all_of_pybind11(tmp_path: Path) -> None:
+    """Classes with trampolines, buffers, containers, functions, exceptions: what the shared functions don't have is
+    compiled with the binding."""
+    text = (Path(__file__).parent / "everything_of_pybind11.cpp").read_text()
+    made = build_cpu(Candidate(files={"kernels/everything_binding.cpp": text}))
+    assert made.library is not None, made.report.log
+    code = (
+        f"import sys; sys.path.insert(0, {str(made.library.parent)!r})\n"
+        "import pickle, torch\nimport cuda_extension as m\n"
+        "class Twice(m.A):\n"
+        "    def go(self, a):\n        return 2 * a\n"
+        "def fault(call):\n"
+        "    try:\n        return call()\n"
+        "    except Exception as error:\n        return type(error).__name__\n"
+        "a, b = m.A(), m.B()\nb.data = [1, 2]\n"
+        "print(a.go(), m.call(Twice(), 4), (a + a).x, a, pickle.loads(pickle.dumps(a)), m.E.two.name)\n"
+        "print(memoryview(b).tolist(), list(b), m.count(1, 2, c=3), m.after(lambda x: 2 * x)(4))\n"
+        "print(m.both({'a': None}, 'x'), m.tensors([torch.ones(2)], torch.float32, [1, 2]), m.over('a'))\n"
+        "print(*map(fault, (m.throws, m.stops, lambda: m.missing(3), lambda: m.over(None))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "4 8 2 A(1) A(1) two",
+        "[1.0, 2.0] [1.0, 2.0] 3 9",
+        "{'a': {'a': None}, 'v': 'x'} (2, 2) 2",
+        "MyError StopIteration AttributeError TypeError",
+    ], done.stderr
 
 
 @pytest.mark.parametrize(

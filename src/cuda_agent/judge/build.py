@@ -18,6 +18,7 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, UsageError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.binding_headers import BindingHeaders, binding_headers
 from cuda_agent.judge.compiler import Compiler, ObjectCache, Outcome, deadline_after, shorten
 from cuda_agent.judge.link import LIBRARY_NAME, link
 from cuda_agent.judge.toolchain import Toolchain, find_toolchain
@@ -84,14 +85,20 @@ def build(
     refusal = _refusal(candidate, device)
     if refusal:
         return failed(refusal)
-    outcomes = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
+    outcomes, headers = compile_sources(candidate, compiler, jobs=options.compiler_jobs, progress=progress)
     faults = {name: outcome for name, outcome in outcomes.items() if outcome.fault}
     if faults:
         return failed(
             "\n".join(f"{name}: {item.fault}\n{shorten(item.log)}" for name, item in faults.items()), outcomes
         )
     objects = [outcome.output for outcome in outcomes.values() if outcome.output is not None]
-    library, fault = link(compiler, objects, lambda text: progress("build", text) if progress is not None else None)
+    functions = headers.functions if headers is not None else None
+
+    def say(text: str) -> None:
+        if progress is not None:
+            progress("build", text)
+
+    library, fault = link(compiler, objects, functions, say)
     if library is None:
         return failed(fault, outcomes)
     warnings = "\n".join(outcome.log for outcome in outcomes.values() if outcome.log)
@@ -133,7 +140,7 @@ class HeaderAhead:
         with contextlib.suppress(CudaAgentError):
             compiler = self._running = make_compiler(device, options, None, None)
             if not self._closed:
-                compiler.torch_header()
+                binding_headers(compiler)
 
     def close(self) -> None:
         """Ends the compiler where it still runs."""
@@ -145,8 +152,9 @@ class HeaderAhead:
 
 def compile_sources(
     candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress | None = None
-) -> dict[str, Outcome]:
-    """Compile every source of the candidate and the fixed ones, at most `jobs` at a time; path -> outcome."""
+) -> tuple[dict[str, Outcome], BindingHeaders | None]:
+    """Compile every source of the candidate and the fixed ones, at most `jobs` at a time: path -> outcome, and what
+    bindings among them share."""
     fixed = {name: text for name, text in fixed_files().items() if name in ("binding.cpp", "binding_registry.h")}
     files = fixed | {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
     sources = [name for name in files if PurePosixPath(name).suffix in (".cu", ".cpp")]
@@ -157,20 +165,21 @@ def compile_sources(
         if progress is not None:
             progress("build", f"compiling {source}")
 
-    def one(source: str, header: Future[Path] | None) -> Outcome:
+    def one(source: str, headers: Future[BindingHeaders] | None) -> Outcome:
         visible = _visible(source, files)
         if source.endswith(".cu"):
             return _with_nvcc(compiler, visible, source, say)
         binding = is_binding(source, files[source])
-        used = header.result() if header is not None and _wants_torch(source, files[source]) else None
+        used = headers.result().header if headers is not None and _wants_torch(source, files[source]) else None
         return compiler.compile(compiler.tools.cxx_command(binding=binding), visible, source, used, started=say)
 
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="compile") as pool:
         try:
             wanted = any(_wants_torch(name, files[name]) for name in sources)
-            header = pool.submit(compiler.torch_header) if wanted else None
-            found = {name: pool.submit(one, name, header) for name in sources}
-            return {name: found[name].result() for name in sorted(found)}
+            headers = pool.submit(binding_headers, compiler) if wanted else None
+            found = {name: pool.submit(one, name, headers) for name in sources}
+            outcomes = {name: found[name].result() for name in sorted(found)}
+            return outcomes, headers.result() if headers is not None else None
         except BaseException:
             # Leaving the pool waits for its threads, and they for their compilers.
             pool.shutdown(wait=False, cancel_futures=True)
@@ -194,7 +203,7 @@ def compile_only(
     tools = find_toolchain(device, arch if device is Device.CUDA else None)
     objects = ObjectCache(cache or cache_dir() / "build")
     compiler = Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))
-    return compile_sources(candidate, compiler, jobs=options.compiler_jobs)
+    return compile_sources(candidate, compiler, jobs=options.compiler_jobs)[0]
 
 
 def _refusal(candidate: Candidate, device: Device) -> str:
@@ -236,5 +245,5 @@ def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
 
 
 __all__ = [
-    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build", "compile_only", "compile_sources", "default_arch",
+    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build", "compile_only", "default_arch",
 ]  # fmt: skip

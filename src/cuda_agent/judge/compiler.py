@@ -1,4 +1,4 @@
-"""One compiler run in a sandbox; the object cache and the precompiled header that runs share."""
+"""One compiler run in a sandbox; the cache of what compilers made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.core.enums import SandboxLevel
-from cuda_agent.core.errors import DeviceError, StoreError
+from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.judge import nvcc
 from cuda_agent.judge.guard import COMPILED, Compiled
@@ -25,13 +25,11 @@ from cuda_agent.judge.toolchain import Toolchain
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
-_HEADER = "cuda_agent_torch.h"
 _MEMORY_MIB = 8192
 #: below this a failed compile is the disk's fault: the largest object is smaller.
 _LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
-_CACHE_FORMAT = "1"
 _OBJECT_FORMAT = "4"
 _TEXT_LIMIT = 6000
 
@@ -249,34 +247,6 @@ class Compiler:
                 f"The disk is full: {free >> 20} MiB are left for compiling", "Free some space or set CUDA_AGENT_CACHE"
             )
         return Outcome(None if fault else made, text, fault)
-
-    def torch_header(self) -> Path:
-        """The precompiled header of torch's binding headers: made once per compiler, torch, flags and device, ~25 s.
-
-        Raises DeviceError when torch's own headers don't compile here.
-        """
-        source = Path(__file__).with_name("headers") / _HEADER
-        command = self.tools.cxx_command(binding=True)
-        key = digest_text(_CACHE_FORMAT, self.tools.fingerprint, *command, source.read_text())
-        with self.cache.lock(key):
-            found = self.cache.find("headers", key, f"{_HEADER}.gch")
-            if found is not None:
-                # A cache may share another one's headers through a link, which no sandbox follows.
-                return found.resolve().with_suffix("")
-            with self.cache.scratch() as scratch:
-                made = scratch / f"{_HEADER}.gch"
-                (scratch / _HEADER).write_text(source.read_text())
-                # "#pragma once in main file" can't be switched off and isn't wanted in the log of every build.
-                outcome = self.run([*command, "-x", "c++-header", _HEADER, "-o", str(made)], scratch, scratch, made)
-                if outcome.output is None:
-                    raise DeviceError(
-                        f"torch's headers don't compile: {outcome.fault}",
-                        "Check the compiler (g++ 11 or newer) and the torch installation",
-                        detail=shorten(outcome.log),
-                    )
-                kept = self.cache.keep("headers", key, f"{_HEADER}.gch", made)
-                shutil.copyfile(source, kept.with_suffix(""))
-                return kept.resolve().with_suffix("")
 
 
 def _compiled_by_nvcc(kept: Path) -> Compiled:

@@ -2,7 +2,8 @@
 
 The linker reads every symbol of every library that it is given, and torch's have hundreds of thousands: most of a
 second, of a turn that may take three. So it is given stand-ins: libraries of the same names that define only what
-these objects ask for, as torch's real ones do. What it makes of them asks the same of the same libraries.
+these objects ask for, as torch's real ones do. What it makes of them asks the same of the same libraries. Of
+pybind11's functions it is given those that these objects need.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ _ASSEMBLES = re.compile(r"[\w.$]+")
 Index = dict[str, dict[str, str]]
 
 
-def link(compiler: Compiler, objects: Sequence[Path], say: Callable[[str], None]) -> tuple[Path | None, str]:
-    """(library, "") or (None, what is wrong).
+def link(
+    compiler: Compiler, objects: Sequence[Path], functions: Path | None, say: Callable[[str], None]
+) -> tuple[Path | None, str]:
+    """(library, "") or (None, what is wrong). `functions`: those of pybind11 that some objects count on.
 
     Raises StoreError (disk full), SandboxError, DeviceError (no binutils).
     """
     command = compiler.tools.link_command()
-    key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in objects))
+    given = [*objects, functions] if functions is not None else objects
+    key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in given))
     found = compiler.cache.find("libraries", key, LIBRARY_NAME)
     if found is not None:
         return found, ""
@@ -50,7 +54,11 @@ def link(compiler: Compiler, objects: Sequence[Path], say: Callable[[str], None]
             names.append(f"{index}.o")
             shutil.copyfile(path, scratch / names[-1])
         made = scratch / LIBRARY_NAME
-        torch = [Path(shutil.copy(path, scratch)) for path in _stubs(compiler, [scratch / name for name in names])]
+        if functions is not None:
+            mine = _asked(*(scratch / name for name in names))
+            names.append(Path(shutil.copy(_needed(compiler, functions, mine), scratch)).name)
+        wanted = _asked(*(scratch / name for name in names))
+        torch = [Path(shutil.copy(path, scratch)) for path in _stubs(compiler, wanted)]
         command = compiler.tools.link_command(torch_libraries=torch)
         # Objects before libraries, for --as-needed.
         outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
@@ -63,9 +71,31 @@ def link(compiler: Compiler, objects: Sequence[Path], say: Callable[[str], None]
         return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
 
 
-def _stubs(compiler: Compiler, objects: Sequence[Path]) -> list[Path]:
-    """Stand-ins for those of torch's libraries that define something which these objects ask for."""
-    wanted = set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
+def _asked(*objects: Path) -> set[str]:
+    """The symbols that these objects ask others for."""
+    return set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
+
+
+def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path:
+    """An object with those of these functions that are wanted, and what they need."""
+    symbols = sorted(wanted & set(_listed("nm", "--defined-only", "--format=just-symbols", str(functions)).split()))
+    key = digest_text(_FORMAT, compiler.tools.fingerprint, functions.parent.name, *symbols)
+    found = compiler.cache.find("libraries", key, functions.name)
+    if found is not None:
+        return found
+    with compiler.cache.scratch() as scratch:
+        made = scratch / functions.name
+        given = str(shutil.copy(functions, scratch / "all.o"))
+        roots = [f"-Wl,-u,{symbol}" for symbol in symbols]
+        command = [compiler.tools.cxx, "-r", "-nostdlib", "-Wl,--gc-sections", *roots, given, "-o", str(made)]
+        outcome = compiler.run(command, scratch, scratch, made)
+        if outcome.output is None:
+            raise DeviceError("pybind11's functions can't be linked", "Check g++ and ld", detail=outcome.log)
+        return compiler.cache.keep("libraries", key, functions.name, made)
+
+
+def _stubs(compiler: Compiler, wanted: set[str]) -> list[Path]:
+    """Stand-ins for those of torch's libraries that define something which is wanted."""
     index = _index(compiler)
     stubs: dict[str, dict[str, str]] = {}
     for name, symbols in index.items():

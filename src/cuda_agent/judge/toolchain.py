@@ -29,7 +29,7 @@ _CXX_COMMON = (
 )  # fmt: skip
 #: Kernels written in C++: all the speed that keeps NaN and infinity what they are.
 _CXX_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-#: Bindings only pass pointers on. Measured with the precompiled header, 2 cores: 4.6 s at -O1, 6.2 s at -O2. Of
+#: Bindings only pass pointers on. Measured with a precompiled header, 2 cores: 4.6 s at -O1, 6.2 s at -O2. Of
 #: -O1, the analyses that walk over everything that torch's headers bring are 14 %.
 _CXX_BINDING = (
     "-O1", "-march=native", "-fopenmp", "-fno-ipa-modref", "-fno-ipa-profile", "-fno-ipa-pure-const",
