@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus:
 
         def ended(index: int, _future: Future[Evaluation]) -> None:
             ends[index] = time.perf_counter() - begin
+            print(f"{index}: after {ends[index]:.1f} s", file=sys.stderr, flush=True)
 
         futures = [pool.submit(task, candidate) for task, candidate in work]
         for index, future in enumerate(futures):
@@ -89,6 +91,8 @@ def main() -> int:
         os.environ["CUDA_AGENT_CACHE"] = cache
         for name in ("cold", "warm"):
             found[name] = measure(judge, work, options.gpus)
+            if name == "cold":
+                print(f"cold: {found[name]['a_minute']:.1f} a minute", flush=True)
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))

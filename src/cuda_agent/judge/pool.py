@@ -116,9 +116,10 @@ class Pool:
             self._unfinished.add(future)
             lane = self._lane(task.key)
             lane.waiting += 1
+            lane.expected[future] = task
             if lane.waiting == 1:
                 # It has nothing else to do while the candidate is compiled.
-                lane.threads.submit(self._prepare, lane, task)
+                lane.threads.submit(self._prepare, lane)
             self._building.submit(self._build, lane, future, case, with_profile)
         future.add_done_callback(partial(self._finished, lane))
         return future
@@ -179,12 +180,26 @@ class Pool:
     def _finished(self, lane: _Lane, future: Future[Evaluation]) -> None:
         with self._lock:
             self._unfinished.discard(future)
+            del lane.expected[future]
             lane.waiting -= 1
 
-    def _prepare(self, lane: _Lane, task: Task) -> None:
-        # What is wrong with the task is said to whoever waits for a candidate of it.
-        with contextlib.suppress(CudaAgentError):
-            lane.helper.call("prepare", task)
+    def _prepare(self, lane: _Lane) -> None:
+        """As many of the tasks that candidates wait for as the holder keeps: their baselines compile side by side."""
+        while (task := self._unprepared(lane)) is not None:
+            # What is wrong with the task is said to whoever waits for a candidate of it.
+            with contextlib.suppress(CudaAgentError):
+                lane.helper.call("prepare", task)
+
+    def _unprepared(self, lane: _Lane) -> Task | None:
+        """The next such task; it counts as prepared from now on."""
+        with self._lock:
+            expected = {task.key: task for task in lane.expected.values()}
+            lane.prepared &= expected.keys()
+            waiting = [task for key, task in expected.items() if key not in lane.prepared]
+            if not waiting or len(lane.prepared) >= self._sessions:
+                return None
+            lane.prepared.add(waiting[0].key)
+            return waiting[0]
 
     def _build(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if future.cancelled():
@@ -205,6 +220,8 @@ class Pool:
     def _judge(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if not future.set_running_or_notify_cancel():
             return
+        if case.task.key not in lane.prepared:
+            self._prepare(lane)
         try:
             future.set_result(lane.helper.call("judge", case, with_profile))
         except BaseException as error:  # noqa: BLE001 - as above
@@ -212,13 +229,15 @@ class Pool:
 
 
 class _Lane:
-    """What this process knows of one holder: its process, the thread that waits for it, how many candidates wait, and
-    the tasks that it saw last."""
+    """What this process knows of one holder: its process, the thread that waits for it, how many candidates wait and
+    of which tasks, those of them that it was told to prepare, and the tasks that it saw last."""
 
     def __init__(self, helper: HelperProcess) -> None:
         self.helper = helper
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="holder")
         self.waiting = 0
+        self.expected: dict[Future[Evaluation], Task] = {}
+        self.prepared: set[str] = set()
         self.tasks: OrderedDict[str, None] = OrderedDict()
 
 
