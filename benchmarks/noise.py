@@ -114,7 +114,7 @@ def acceptance(kernels: Sequence[Kernel], samples: Sequence[Sample], apart: Sequ
         found = spread(ratios)
         if found is None:
             continue
-        allowed = SPREAD_SHORTEST if kernel is kernels[0] else SPREAD
+        allowed = SPREAD_SHORTEST if any(kernel is every[0] for every in KERNELS.values()) else SPREAD
         said = f"{kernel.label}: the ratio of {len(ratios)} separate processes spreads by {found:.2%}"
         lines.append(verdict(f"{said} (allowed {allowed:.0%})", found <= allowed))
     return lines
