@@ -75,10 +75,17 @@ filter() { # [SO MANY AT A TIME]
         count=$((count + 1))
         [ "$place" -gt "$lane" ] || index=$count
     done
+    # What it waits for: the processors' and the GPU's busy share, every ten seconds.
+    while sleep 10; do date +%s && grep '^cpu[0-9]' /proc/stat; done >"$here/cpus.txt" &
+    local watching=$!
+    nvidia-smi -i "$CUDA_VISIBLE_DEVICES" -l 10 --format=csv,noheader \
+        --query-gpu=timestamp,utilization.gpu,utilization.memory,memory.used >"$here/gpu.csv" 2>&1 &
+    watching="$watching $!"
     python3 scripts/filter_gpus.py "runs/filter$CUDA_VISIBLE_DEVICES" --gpus "$CUDA_VISIBLE_DEVICES" \
         --shard "$((index + ${SHARD:-0}))/${SHARDS:-$count}" \
         --candidates data/candidates.jsonl.gz "${known[@]}" ${1:+--workers "$1"} --stop-after-s "$(left $((limit - 45)))" \
         --out "$here" >"$here/filter.log" 2>&1
+    kill $watching
     tail -12 "$here/filter.log"
 }
 suite() {

@@ -151,10 +151,14 @@ class State:
         return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)
 
     def require(self, names: Sequence[str]) -> None:
-        """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed."""
+        """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed,
+        NotCovered where one is empty."""
         order = {name: at for at, name in enumerate(self.builder.values)}
         wanted = {self.builder.resolve(name) for name in names if not self.in_memory(name)}
         pending = sorted(wanted, key=lambda name: order[name])
+        empty = [name for name in pending if not ir.numel(self.builder.values[name].shape)]
+        if empty:
+            raise NotCovered(f"{empty[0]!r} is empty: there is nothing to compute", "Remove it from the module")
         while pending:
             pending = [name for name in pending if name not in self.resident]
             if pending:
@@ -360,7 +364,10 @@ def plan(
         reason = state.builder.lower(node, TABLE)
         if reason is not None:
             missing.setdefault(node.op, reason)
-        elif not fused and not missing and len(node.outputs) == 1 and state.strided(node.name) is None:
+        elif fused or missing or len(node.outputs) != 1 or not node.outputs[0].numel:
+            # An empty one, as half of a partial rotation may be, is read by nobody.
+            continue
+        elif state.strided(node.name) is None:
             state.require([node.name])
     if missing:
         # Operators that only read a missing one's result say nothing of their own.

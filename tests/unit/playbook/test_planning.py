@@ -136,6 +136,21 @@ def test_what_nobody_covers_is_named() -> None:
         propose(hand_made("aten.sort.default"), Device.CPU, Precision.FP32)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_empty_values_within_a_module_have_no_kernel(fused: bool) -> None:
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        turned, rest = x[..., :8] * 2.0, x[..., 8:]
+        return torch.cat((turned, rest + 1.0), -1)
+
+    steps, _ = plan(graph_of(rotated, [torch.randn(4, 8)]), Device.CUDA, Precision.FP32, (), fused=fused)
+    assert len(steps) == (1 if fused else 2)
+
+
+def test_an_empty_result_is_not_covered() -> None:
+    with pytest.raises(NotCovered, match="empty"):
+        steps_of(lambda x: x[:, 8:] + 1.0, [torch.randn(4, 8)])
+
+
 @pytest.mark.parametrize("device", list(Device))
 def test_proposal_holds_all_files_and_settings(device: Device) -> None:
     proposal = propose(hand_made("aten.gelu.default"), device, Precision.FP32)
