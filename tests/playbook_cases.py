@@ -53,6 +53,23 @@ def special(x: Any) -> Any:
     )  # fmt: skip
 
 
+def pasted(x: Any, y: Any, z: Any) -> Any:
+    """Parts of a copy of x replaced, by functions and by assignment."""
+    scattered = torch.select_scatter(torch.slice_scatter(x, y, 1, -9, -2), z, 0, 3)
+    assigned = x.clone()
+    assigned[:, 2:9] = y * 2.0
+    assigned[3] = z
+    return scattered, assigned.relu()
+
+
+def sampled(x: Any, grid: Any) -> Any:
+    grid = grid * 1.3
+    return (
+        F.grid_sample(x, grid, align_corners=False), F.grid_sample(x, grid, padding_mode="border", align_corners=True),
+        F.grid_sample(x, grid, mode="nearest", align_corners=False) * 2.0,
+    )  # fmt: skip
+
+
 def causal(x: Any) -> Any:
     size = x.shape[-1]
     mask = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
@@ -72,6 +89,8 @@ def gated_halves(x: Any, s: Any) -> Any:
 
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "special functions": (special, [_r(6, 37)]),
+    "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
+    "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
     "gelu_tanh_bf16": (lambda x: F.gelu(x, approximate="tanh"), [_r(33, 70, dtype=BF16)]),
     "swiglu_bf16": (lambda x, y: F.silu(x) * y, [_r(16, 128, dtype=BF16), _r(16, 128, dtype=BF16)]),

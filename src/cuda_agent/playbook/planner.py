@@ -364,10 +364,7 @@ def plan(
         reason = state.builder.lower(node, TABLE)
         if reason is not None:
             missing.setdefault(node.op, reason)
-        elif fused or missing or len(node.outputs) != 1 or not node.outputs[0].numel:
-            # An empty one, as half of a partial rotation may be, is read by nobody.
-            continue
-        elif state.strided(node.name) is None:
+        elif not fused and not missing and _has_place(node) and state.strided(node.name) is None:
             state.require([node.name])
     if missing:
         # Operators that only read a missing one's result say nothing of their own.
@@ -379,6 +376,12 @@ def plan(
     state.returned = _returned(state, graph)
     state.require(list(state.returned))
     return tuple(state.steps), state
+
+
+def _has_place(node: Node) -> bool:
+    """One result, and not an empty one, as half of a partial rotation may be."""
+    meta = node.outputs[0] if len(node.outputs) == 1 else None
+    return meta is not None and meta.numel > 0
 
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:

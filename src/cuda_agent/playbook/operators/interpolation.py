@@ -1,4 +1,4 @@
-"""Upsampling: each result's position in the source, along each dimension by itself.
+"""Upsampling: each result's position in the source, along each dimension by itself; and sampling at given positions.
 
 Positions are computed in float32 as PyTorch does (ATen/native/UpSample.h): scale = in / out, or 1 / the given factor.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from cuda_agent.core.graph import Node
+from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.views import take_along
@@ -113,7 +113,72 @@ def _between(
     )
 
 
+def grid_sample(b: Builder, node: Node) -> str:
+    """grid_sampler of images [N, C, H, W] at positions [N, H', W', 2] of -1 to 1 (ATen/native/GridSampler.h): between
+    four neighbours, or the nearest; zeros outside, or the border."""
+    x, grid, meta = b.arg(node, 0), b.arg(node, 1), b.out(node)
+    mode, padding, aligned = int(b.arg(node, 2)), int(b.arg(node, 3)), bool(b.arg(node, 4))
+    if len(meta.shape) != 4 or mode not in (0, 1) or padding not in (0, 1):
+        raise CantLower("samples volumes, cubically or reflected")
+    inner = b.internal(meta.dtype)
+    batch, channels, high, wide = b.values[x].shape
+    flat = b.reshape(x, (batch, channels, high * wide))
+    places = [_place(b, grid, at, size, aligned, padding == 1) for at, size in ((1, high), (0, wide))]
+    if mode == 1:
+        nearest_ = [b.pointwise("round", place, dtype="float32") for place in places]
+        return b.finish(node, _at(b, flat, nearest_, (high, wide), meta, inner))
+    lows = [b.pointwise("floor", place, dtype="float32") for place in places]
+    parts = [b.pointwise("sub", place, low, dtype="float32") for place, low in zip(places, lows, strict=True)]
+    rests = [b.pointwise("sub", 1.0, part, dtype="float32") for part in parts]
+    total: str | None = None
+    for down in (0, 1):
+        for right in (0, 1):
+            corner = [
+                b.pointwise("add", low, float(by), dtype="float32") for low, by in zip(lows, (down, right), strict=True)
+            ]
+            weight = b.pointwise("mul", (rests, parts)[down][0], (rests, parts)[right][1], dtype="float32")
+            weight = b.reshape(weight, (batch, 1, *meta.shape[2:]))
+            value = b.pointwise("mul", _at(b, flat, corner, (high, wide), meta, inner), weight, dtype=inner)
+            total = value if total is None else b.pointwise("add", total, value, dtype=inner)
+    assert total is not None
+    return b.finish(node, total)
+
+
+def _place(b: Builder, grid: str, which: int, size: int, aligned: bool, clipped: bool) -> str:
+    """Positions in elements, of one coordinate of the grid."""
+    shape = b.values[grid].shape[:-1]
+    axes = (*(ir.Axis(d) for d in range(len(shape))), ir.Axis(None, 1, which))
+    given = b.cast(b.add(ir.Strided(b.fresh("given"), shape, b.values[grid].dtype, grid, axes)), "float32")
+    shifted = b.pointwise("add", given, 1.0, dtype="float32")
+    scaled = b.pointwise("mul", shifted, (size - 1) / 2 if aligned else size / 2, dtype="float32")
+    place = scaled if aligned else b.pointwise("sub", scaled, 0.5, dtype="float32")
+    if clipped:
+        place = b.pointwise("minimum", b.pointwise("maximum", place, 0.0, dtype="float32"), size - 1.0, dtype="float32")
+    return place
+
+
+def _at(b: Builder, flat: str, corner: list[str], sizes: tuple[int, int], meta: TensorMeta, inner: str) -> str:
+    """[N, C, H', W']: the image at whole positions (row, column), zero outside."""
+    inside: str | None = None
+    index: str | None = None
+    for place, size in zip(corner, sizes, strict=True):
+        near = b.pointwise("minimum", b.pointwise("maximum", place, 0.0, dtype="float32"), size - 1.0, dtype="float32")
+        fits = b.pointwise("eq", near, place, dtype="bool", at="f32")
+        inside = fits if inside is None else b.pointwise("and", inside, fits, dtype="bool")
+        whole = b.cast(near, "int32")
+        if index is not None:
+            whole = b.pointwise("add", b.pointwise("mul", index, size, dtype="int32"), whole, dtype="int32")
+        index = whole
+    assert inside is not None and index is not None
+    taken = ir.Take(b.fresh("sampled"), meta.shape, meta.dtype, flat, 2, index, (0, 1, -1), (0, 2, 3))
+    value = b.cast(b.add(taken), inner)
+    shape = b.values[inside].shape
+    return b.pointwise("where", b.reshape(inside, (shape[0], 1, *shape[1:])), value, 0.0, dtype=inner)
+
+
 TABLE: dict[str, Lowering] = {
+    "grid_sampler": grid_sample,
+    "grid_sampler_2d": grid_sample,
     **{f"{lead}upsample_nearest{tail}{n}d": nearest for n in (1, 2, 3) for lead, tail in (("", ""), ("_", "_exact"))},
     **{f"upsample_{name}": linear for name in ("linear1d", "bilinear2d", "trilinear3d")},
 }

@@ -199,6 +199,48 @@ def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:
     return total
 
 
+def slice_scatter(b: Builder, node: Node) -> str:
+    """A copy in which a slice along one dimension is replaced."""
+    base, part = b.arg(node, 0), b.arg(node, 1)
+    shape = b.out(node).shape
+    dim = int(b.arg(node, 2, "dim", 0)) % len(shape)
+    if int(b.arg(node, 5, "step", 1)) != 1:
+        raise CantLower("replaces every other element")
+    start = int(b.arg(node, 3, "start") or 0)
+    start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
+    return _replaced(b, node, base, part, dim, start)
+
+
+def select_scatter(b: Builder, node: Node) -> str:
+    """A copy in which one index of a dimension is replaced."""
+    base, part = b.arg(node, 0), b.arg(node, 1)
+    shape = b.out(node).shape
+    dim = int(b.arg(node, 2)) % len(shape)
+    part = b.reshape(part, tuple(1 if d == dim else size for d, size in enumerate(shape)))
+    return _replaced(b, node, base, part, dim, int(b.arg(node, 3)) % shape[dim])
+
+
+def _replaced(b: Builder, node: Node, base: str, part: str, dim: int, start: int) -> str:
+    """What lies before, the new part, what lies after."""
+    meta, length = b.out(node), b.values[part].shape[dim]
+    pieces, sizes = [], []
+    for first, size in ((0, start), (start, length), (start + length, meta.shape[dim] - start - length)):
+        if size:
+            sizes.append(size)
+            shape = tuple(size if d == dim else n for d, n in enumerate(meta.shape))
+            piece = part if first == start else _window(b, base, shape, dim, first, 1, b.fresh("kept"))
+            pieces.append(b.cast(piece, meta.dtype))
+    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(pieces), tuple(sizes), dim))
+
+
+def overwritten(b: Builder, node: Node) -> str:
+    """copy: another tensor's values in this one's shape and dtype. fill: a number."""
+    value = b.arg(node, 1, "value")
+    if not isinstance(value, str):
+        value = b.pointwise("copy", value, dtype=b.out(node).dtype)
+    return b.finish(node, value)
+
+
 def roll(b: Builder, node: Node) -> str:
     """The tail, then the head, in each rolled dimension."""
     x, shifts, dims = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "dims", [])
@@ -235,7 +277,7 @@ def repeat(b: Builder, node: Node) -> str:
 
 
 def full(b: Builder, node: Node) -> str:
-    """zeros, ones, full and their _like forms."""
+    """zeros, ones, full and their _like forms; empty ones may hold anything."""
     name, meta = node.op.split(".")[1], b.out(node)
     fill: Any = 1 if name.startswith(("ones", "new_ones")) else 0
     if "full" in name or name == "scalar_tensor":
@@ -276,6 +318,7 @@ TABLE: dict[str, Lowering] = {
     "cat": cat, "concat": cat, "concatenate": cat, "stack": stack, "pad": pad, "constant_pad_nd": pad,
     "gather": gather, "index_select": index_select, "embedding": embedding, "index": index, "zeros": full, "ones": full,
     "full": full, "zeros_like": full, "ones_like": full, "full_like": full, "new_zeros": full, "new_ones": full,
-    "new_full": full, "scalar_tensor": full, "arange": arange, "tril": triangle, "roll": roll,
-    "repeat": repeat, "triu": triangle,
+    "new_full": full, "scalar_tensor": full, "empty": full, "empty_like": full, "new_empty": full,
+    "empty_permuted": full, "arange": arange, "tril": triangle, "roll": roll, "repeat": repeat, "triu": triangle,
+    "slice_scatter": slice_scatter, "select_scatter": select_scatter, "copy": overwritten, "fill": overwritten,
 }  # fmt: skip
