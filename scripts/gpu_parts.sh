@@ -15,6 +15,7 @@
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run)
 #   examples     all examples
+#   whole        a Llama's hot parts extracted, optimized and applied
 #   tests:NAME   one file of tests/gpu
 set -uo pipefail
 [ $# -ge 2 ] || { sed -n '1d; /^#/!q; p' "$0"; exit 2; }
@@ -107,6 +108,18 @@ pocket() {
 }
 examples() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
+}
+whole() {
+    local out=runs/whole$CUDA_VISIBLE_DEVICES
+    {
+        timeout -k 10 "$(left "$limit")" cuda-agent extract transformers:LlamaForCausalLM --device cuda --out "$out" \
+            --init 'config=transformers:LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4, num_attention_heads=16)' \
+            --input 'input_ids=int64[4,1024]:0..32000' --input use_cache=False &&
+            timeout -k 10 "$(left $((limit - 90)))" cuda-agent optimize "$out/tasks" --device cuda --out "$out/runs"
+        timeout -k 10 "$(left "$limit")" cuda-agent apply "$out" "$out/runs"
+    } >"$here/whole.log" 2>&1
+    tail -30 "$here/whole.log"
+    cp "$out"/*.json "$here"
 }
 
 one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
