@@ -54,10 +54,11 @@ def link(
             names.append(f"{index}.o")
             shutil.copyfile(path, scratch / names[-1])
         made = scratch / LIBRARY_NAME
-        if functions is not None:
-            mine = _asked(*(scratch / name for name in names))
-            names.append(Path(shutil.copy(_needed(compiler, functions, mine), scratch)).name)
         wanted = _asked(*(scratch / name for name in names))
+        needed = _needed(compiler, functions, wanted) if functions is not None else None
+        if needed is not None:
+            names.append(Path(shutil.copy(needed, scratch)).name)
+            wanted |= _asked(needed)
         torch = [Path(shutil.copy(path, scratch)) for path in _stubs(compiler, wanted)]
         command = compiler.tools.link_command(torch_libraries=torch)
         # Objects before libraries, for --as-needed.
@@ -76,9 +77,11 @@ def _asked(*objects: Path) -> set[str]:
     return set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
 
 
-def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path:
-    """An object with those of these functions that are wanted, and what they need."""
+def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | None:
+    """An object with those of these functions that are wanted, and what they need; None where none is."""
     symbols = sorted(wanted & set(_listed("nm", "--defined-only", "--format=just-symbols", str(functions)).split()))
+    if not symbols:
+        return None
     key = digest_text(_FORMAT, compiler.tools.fingerprint, functions.parent.name, *symbols)
     found = compiler.cache.find("libraries", key, functions.name)
     if found is not None:
