@@ -53,6 +53,15 @@ def special(x: Any) -> Any:
     )  # fmt: skip
 
 
+def polynomials(x: Any) -> Any:
+    of = torch.special
+    return (
+        of.chebyshev_polynomial_t(x, 5), of.chebyshev_polynomial_w(x, 2), of.shifted_chebyshev_polynomial_u(x, 3),
+        of.hermite_polynomial_h(x, 4), of.hermite_polynomial_he(x, 3), of.laguerre_polynomial_l(x, 4),
+        of.legendre_polynomial_p(x, 6), of.chebyshev_polynomial_v(x, 3), of.legendre_polynomial_p(x, 1),
+    )  # fmt: skip
+
+
 def pasted(x: Any, y: Any, z: Any) -> Any:
     """Parts of a copy of x replaced, by functions and by assignment."""
     scattered = torch.select_scatter(torch.slice_scatter(x, y, 1, -9, -2), z, 0, 3)
@@ -89,6 +98,7 @@ def gated_halves(x: Any, s: Any) -> Any:
 
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "special functions": (special, [_r(6, 37)]),
+    "polynomials": (polynomials, [torch.tanh(_r(6, 37))]),
     "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
     "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),
@@ -161,6 +171,10 @@ SCANS: dict[str, tuple[Any, list[Any]]] = {
     "running_masked_middle": (scans_of_middle, [_r(3, 90, 70), (_r(3, 90, 70) > 0).float()]),
     "running_first_backwards": (lambda x: x.flip(0).cumsum(0).flip(0), [_r(150, 40)]),
     "sum_of_running": (lambda x: torch.softmax(x, -1).cumsum(-1).square().mean(-1), [_r(30, 50)]),
+    "masked_scatter": (
+        lambda x, y: (x.masked_scatter(x > 0.3, y) * 2.0, torch.masked_scatter(x, x[0] > 0, y)),
+        [_r(5, 9, 70), _r(4000)],
+    ),
     "running_whole_numbers": (lambda x: x.cumsum(0), [_i(1000, 33, 8)]),
     "running_of_one_row": (lambda x: x.view(-1).cumsum(0), [_r(40, 50)]),
 }

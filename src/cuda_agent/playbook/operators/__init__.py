@@ -9,6 +9,7 @@ from cuda_agent.playbook.operators import (
     interpolation,
     losses,
     norms,
+    polynomials,
     recurrent,
     reductions,
     scans,
@@ -28,4 +29,5 @@ TABLE: dict[str, Lowering] = {
     **interpolation.TABLE,
     **scans.TABLE,
     **recurrent.TABLE,
+    **polynomials.TABLE,
 }
