@@ -273,6 +273,10 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
     "avg_pool_half": (lambda x: F.avg_pool2d(x, 5, 1, 2), [_r(2, 2, 12, 40, dtype=torch.float16)]),
     "avg_pool_double": (lambda x: F.avg_pool1d(x, 5, 2), [_r(2, 3, 64, dtype=torch.float64)]),
     "adaptive": (lambda x: (F.adaptive_avg_pool2d(x, (2, 3)), F.adaptive_max_pool2d(x, (2, 3))), [_r(2, 3, 8, 9)]),
+    "adaptive_unequal": (
+        lambda x: (F.adaptive_avg_pool2d(x, (3, 5)), F.adaptive_max_pool2d(x, (5, 3)), F.adaptive_avg_pool1d(x[0], 4)),
+        [_r(2, 3, 8, 9)],
+    ),
     "adaptive_whole": (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool1d(x[0], 1)), [_r(2, 3, 8, 9)]),
     "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
     "local_contrast": (local_contrast, [_r(2, 3, 18, 20)]),

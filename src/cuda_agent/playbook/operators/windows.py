@@ -13,7 +13,11 @@ from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.reductions import mean_of
+from cuda_agent.playbook.operators.views import take_along
 from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
+
+#: elements of a window that is none of many equal ones.
+_MOST_UNEQUAL = 8
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,48 @@ def _dimensions(node: Node) -> int:
     return int(node.op.split("pool")[1][0])
 
 
-def _adaptive_directions(b: Builder, node: Node) -> list[Direction]:
-    """Windows of an adaptive pooling, which are regular where the sizes divide."""
-    count = _dimensions(node)
-    sizes, results = b.values[b.arg(node, 0)].shape[-count:], b.out(node).shape[-count:]
-    if any(size % result for size, result in zip(sizes, results, strict=True)):
-        raise CantLower("has windows of different sizes")
-    steps = [size // result for size, result in zip(sizes, results, strict=True)]
-    return [Direction(result, step, step) for result, step in zip(results, steps, strict=True)]
+def _adaptive(b: Builder, node: Node, kind: str) -> tuple[str, list[Direction]]:
+    """The operand and the windows of an adaptive pooling, which are regular where the sizes divide; the others are
+    reduced here, to one element each."""
+    x, count = b.arg(node, 0), _dimensions(node)
+    sizes, results = b.values[x].shape[-count:], b.out(node).shape[-count:]
+    directions = []
+    for at, (size, result) in enumerate(zip(sizes, results, strict=True), len(b.values[x].shape) - count):
+        if size % result:
+            x = _unequal(b, kind, x, at, result)
+        step = size // result if size % result == 0 else 1
+        directions.append(Direction(result, step, step))
+    return x, directions
+
+
+def _unequal(b: Builder, kind: str, x: str, dim: int, result: int) -> str:
+    """Windows from ⌊i · size / result⌋ up to ⌈(i + 1) · size / result⌉ of one dimension, element by element."""
+    shape, inner = b.values[x].shape, b.internal(b.values[x].dtype)
+    size = shape[dim]
+    taps = max(-(-(i + 1) * size // result) - i * size // result for i in range(result))
+    if taps > _MOST_UNEQUAL:
+        raise CantLower("has wide windows of different sizes")
+    scaled = b.add(ir.Iota(b.fresh("scaled"), (result,), "int32", 0, 0, size))
+    start = b.pointwise("floordiv", scaled, result, dtype="int32")
+    end = b.pointwise("floordiv", b.pointwise("add", scaled, size + result - 1, dtype="int32"), result, dtype="int32")
+    last = b.pointwise("sub", end, 1, dtype="int32")
+    wanted = ir.Value("", tuple(result if d == dim else n for d, n in enumerate(shape)), b.values[x].dtype)
+    across = (result, *[1] * (len(shape) - dim - 1))
+    total = None
+    for tap in range(taps):
+        place = b.pointwise("add", start, tap, dtype="int32")
+        near = b.pointwise("minimum", place, last, dtype="int32")
+        value = b.cast(take_along(b, b.fresh("taken"), x, dim, near, wanted), inner)
+        if kind == "sum":
+            inside = b.reshape(b.pointwise("le", place, last, dtype="bool", at="i32"), across)
+            value = b.pointwise("where", inside, value, 0.0, dtype=inner)
+        joined = "add" if kind == "sum" else "maximum"
+        total = value if total is None else b.pointwise(joined, total, value, dtype=inner)
+    assert total is not None
+    if kind == "sum":
+        length = b.cast(b.pointwise("sub", end, start, dtype="int32"), inner)
+        total = b.pointwise("div", total, b.reshape(length, across), dtype=inner)
+    return total
 
 
 def _is_whole(b: Builder, x: str, directions: Sequence[Direction]) -> bool:
@@ -124,9 +162,8 @@ def _check_floating(b: Builder, x: str) -> None:
         raise CantLower("pools integers")
 
 
-def _max(b: Builder, node: Node, directions: Sequence[Direction]) -> str | tuple[str | None, ...]:
+def _max(b: Builder, node: Node, x: str, directions: Sequence[Direction]) -> str | tuple[str | None, ...]:
     """The values; whoever reads the indices isn't covered."""
-    x = b.arg(node, 0)
     _check_floating(b, x)
     dtype = b.values[x].dtype
     if _is_whole(b, x, directions):
@@ -139,16 +176,15 @@ def _max(b: Builder, node: Node, directions: Sequence[Direction]) -> str | tuple
 
 def max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
     """max_pool and max_pool_with_indices."""
-    return _max(b, node, _pool_directions(b, node, dilated=True))
+    return _max(b, node, b.arg(node, 0), _pool_directions(b, node, dilated=True))
 
 
 def adaptive_max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
     """Adaptive maximum pooling."""
-    return _max(b, node, _adaptive_directions(b, node))
+    return _max(b, node, *_adaptive(b, node, "max"))
 
 
-def _average(b: Builder, node: Node, directions: Sequence[Direction], divisor: str | float) -> str:
-    x = b.arg(node, 0)
+def _average(b: Builder, node: Node, x: str, directions: Sequence[Direction], divisor: str | float) -> str:
     _check_floating(b, x)
     if _is_whole(b, x, directions) and divisor == ir.numel([d.taps for d in directions]):
         rank = len(b.values[x].shape)
@@ -164,7 +200,8 @@ def avg_pool(b: Builder, node: Node) -> str:
     """avg_pool with each of its divisors: a given number, the window's size within x and its padding, or within x."""
     directions = _pool_directions(b, node, dilated=False)
     with_padding, given = b.arg(node, 5, "count_include_pad", True), b.arg(node, 6, "divisor_override")
-    return _average(b, node, directions, float(given) if given else _counts(b, node, directions, bool(with_padding)))
+    divisor = float(given) if given else _counts(b, node, directions, bool(with_padding))
+    return _average(b, node, b.arg(node, 0), directions, divisor)
 
 
 def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_padding: bool) -> str | float:
@@ -188,8 +225,8 @@ def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_paddin
 
 def adaptive_avg_pool(b: Builder, node: Node) -> str:
     """Adaptive average pooling."""
-    directions = _adaptive_directions(b, node)
-    return _average(b, node, directions, float(ir.numel([d.taps for d in directions])))
+    x, directions = _adaptive(b, node, "sum")
+    return _average(b, node, x, directions, float(ir.numel([d.taps for d in directions])))
 
 
 # ---- depthwise convolutions
