@@ -162,6 +162,11 @@ def test_the_library_asks_the_same_of_others_as_one_of_plain_compilers(
         assert ours == theirs
 
 
+def test_bindings_count_on_shared_functions(built: Built) -> None:
+    asked = _lines(["nm", "-C", "--undefined-only", str(built.objects["kernels/axpby_binding.cpp"])])
+    assert any("pybind11::" in line for line in asked)
+
+
 def test_a_binding_may_use_all_of_pybind11(tmp_path: Path) -> None:
     """Classes with trampolines, buffers, containers, functions, exceptions: what the shared functions don't have is
     compiled with the binding."""

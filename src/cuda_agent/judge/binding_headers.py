@@ -22,7 +22,7 @@ _FUNCTIONS = "pybind11.o"
 _FORMAT = "2"
 #: those of pybind11's headers that torch's own include.
 _PYBIND11 = "#include <pybind11/pybind11.h>\n#include <pybind11/stl.h>\n"
-_ITS_FILES = re.compile(r'^# \d+ "([^"]*/pybind11/[^"]*)"', re.MULTILINE)
+_FILES = re.compile(r'^# \d+ "([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def binding_headers(compiler: Compiler) -> BindingHeaders:
 def _make(compiler: Compiler, command: list[str], source: str, key: str) -> Path:
     with compiler.cache.scratch() as scratch, compiler.cache.scratch() as beside:
         expanded = _run(compiler, scratch, "pybind11.ii", _PYBIND11, [*command, "-E"])
-        files = list(dict.fromkeys(_ITS_FILES.findall(expanded.read_text(errors="replace"))))
+        own = compiler.tools.torch_dir / "include" / "pybind11"
+        named = dict.fromkeys(_FILES.findall(expanded.read_text(errors="replace")))
+        files = [path for path in named if Path(path).is_relative_to(own)]
         names = dict.fromkeys(Path(path).name for path in files)
         interface = "".join(f'#line 1 "{path}"\n#pragma interface\n' for path in files)
         implementation = "".join(f'#pragma implementation "{name}"\n' for name in names)
