@@ -68,7 +68,7 @@ def pasted(x: Any, y: Any, z: Any) -> Any:
     assigned = x.clone()
     assigned[:, 2:9] = y * 2.0
     assigned[3] = z
-    return scattered, assigned.relu()
+    return scattered, assigned.relu(), torch.slice_scatter(x, y[:, :0], 1, 4, 4) + 1.0
 
 
 def sampled(x: Any, grid: Any) -> Any:

@@ -35,7 +35,7 @@ class BindingHeaders:
 
 
 def binding_headers(compiler: Compiler) -> BindingHeaders:
-    """Made once, ~25 s. Raises DeviceError when torch's own headers don't compile here."""
+    """Made once, half a minute. Raises DeviceError when torch's own headers don't compile here."""
     source = (Path(__file__).with_name("headers") / _HEADER).read_text()
     command = compiler.tools.cxx_command(binding=True)
     key = digest_text(_FORMAT, compiler.tools.fingerprint, *command, source)

@@ -222,15 +222,16 @@ def select_scatter(b: Builder, node: Node) -> str:
 
 def _replaced(b: Builder, node: Node, base: str, part: str, dim: int, start: int) -> str:
     """What lies before, the new part, what lies after."""
-    meta, length = b.out(node), b.values[part].shape[dim]
-    pieces, sizes = [], []
-    for first, size in ((0, start), (start, length), (start + length, meta.shape[dim] - start - length)):
-        if size:
-            sizes.append(size)
-            shape = tuple(size if d == dim else n for d, n in enumerate(meta.shape))
-            piece = part if first == start else _window(b, base, shape, dim, first, 1, b.fresh("kept"))
-            pieces.append(b.cast(piece, meta.dtype))
-    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(pieces), tuple(sizes), dim))
+    meta, after = b.out(node), start + b.values[part].shape[dim]
+
+    def kept(first: int, end: int) -> str:
+        shape = tuple(end - first if d == dim else n for d, n in enumerate(meta.shape))
+        return _window(b, base, shape, dim, first, 1, b.fresh("kept"))
+
+    pieces = [kept(0, start), part, kept(after, meta.shape[dim])]
+    pieces = [b.cast(piece, meta.dtype) for piece in pieces if b.values[piece].shape[dim]]
+    sizes = tuple(b.values[piece].shape[dim] for piece in pieces)
+    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(pieces), sizes, dim))
 
 
 def overwritten(b: Builder, node: Node) -> str:
