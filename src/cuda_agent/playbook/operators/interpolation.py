@@ -118,8 +118,8 @@ def grid_sample(b: Builder, node: Node) -> str:
     four neighbours, or the nearest; zeros outside, or the border."""
     x, grid, meta = b.arg(node, 0), b.arg(node, 1), b.out(node)
     mode, padding, aligned = int(b.arg(node, 2)), int(b.arg(node, 3)), bool(b.arg(node, 4))
-    if len(meta.shape) != 4 or mode not in (0, 1) or padding not in (0, 1):
-        raise CantLower("samples volumes, cubically or reflected")
+    if len(meta.shape) != 4 or mode not in (0, 1) or padding not in (0, 1) or meta.dtype == "float64":
+        raise CantLower("samples volumes, cubically, reflected or in float64")
     inner = b.internal(meta.dtype)
     batch, channels, high, wide = b.values[x].shape
     flat = b.reshape(x, (batch, channels, high * wide))
