@@ -10,13 +10,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge import roofline
+from cuda_agent.judge import case, roofline
+from cuda_agent.judge.process import Fault
+from cuda_agent.judge.profile import Profiled
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.reward import reward
 from cuda_agent.workspace.process import descendants
@@ -130,6 +133,24 @@ def test_verification_alone_never_passes(untimed: JudgeSession) -> None:
     assert evaluation.verdict is Verdict.TIMING_VOID
     assert evaluation.phase is Phase.VERIFY
     assert evaluation.verify is not None and evaluation.verify.passed
+
+
+def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", "foreign load"), case.profile
+    workers: list[int] = []
+    to_come = [Profiled(fault=disturbed)]
+
+    def once(*arguments: Any, **more: Any) -> Profiled:
+        workers.append(arguments[4].worker.pid)
+        return to_come.pop() if to_come else timed(*arguments, **more)
+
+    monkeypatch.setattr(case, "profile", once)
+    evaluation = untimed.evaluate(candidate())
+    assert evaluation.verdict is Verdict.PASSED and evaluation.reason == ""
+    assert "timed again: others computed" in evaluation.notes and len(set(workers)) == 2
+    to_come += [Profiled(fault=disturbed)] * case.ATTEMPTS
+    evaluation = untimed.evaluate(candidate())
+    assert evaluation.verdict is Verdict.TIMING_VOID and evaluation.phase is Phase.PROFILE and not to_come
 
 
 def test_a_wrong_kernel_is_incorrect(untimed: JudgeSession) -> None:

@@ -127,7 +127,7 @@ def test_a_good_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         price=Price(input=2.0, output=10.0, cached_input=0.5),
     )
     results = [[result.ok for result in turn.results] for turn in run.turns]
-    texts = [result.text for turn in run.turns for result in turn.results]
+    texts = "\n".join(result.text for turn in run.turns for result in turn.results)
     assert [row[:2] for row in results] == [[True, True], [True, True], [True, True], [True], [True]], texts
     assert run.outcome == "finished" and run.policy == "llm"
     assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED

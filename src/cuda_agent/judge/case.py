@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from cuda_agent.judge.session import JudgeSession
 
 
+#: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
+ATTEMPTS = 3
+
+
 class _Decided(Exception):
     """The case has its verdict; nothing further is done."""
 
@@ -118,24 +122,37 @@ class Case:
         if self.decided:
             return
         session.admit()
+        for attempt in range(1, ATTEMPTS + 1):
+            self._phase = Phase.VERIFY
+            try:
+                with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
+                    self._judge_in(session, process, with_profile, quiet)
+            except WorkerFault as error:
+                self._blame(error.fault)
+            if self.decided or self._verdict is not Verdict.TIMING_VOID or attempt == ATTEMPTS:
+                return
+            self._notes.append(f"timed again: {self._reason}")
+
+    def _judge_in(
+        self,
+        session: JudgeSession,
+        process: CandidateProcess,
+        with_profile: bool,
+        quiet: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         floor = session.floor()
-        self._phase = Phase.VERIFY
-        try:
-            with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
-                verification = self._verification(session, process, floor)
-                with self._enter(Phase.VERIFY, session.progress):
-                    verified = self._verify_in(verification)
-                    if not with_profile:
-                        self._observe(verification)
-                        self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
-                if verified.frozen:
-                    # Compiles: before the device is held for the timing alone.
-                    session.progress("profile", "compiling the baseline with constant weights")
-                    session.baselines.freeze()
-                with self._enter(Phase.PROFILE, session.progress), quiet():
-                    self._profile_in(session, verification, floor, verified)
-        except WorkerFault as error:
-            self._blame(error.fault)
+        verification = self._verification(session, process, floor)
+        with self._enter(Phase.VERIFY, session.progress):
+            verified = self._verify_in(verification)
+            if not with_profile:
+                self._observe(verification)
+                self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
+        if verified.frozen:
+            # Compiles: before the device is held for the timing alone.
+            session.progress("profile", "compiling the baseline with constant weights")
+            session.baselines.freeze()
+        with self._enter(Phase.PROFILE, session.progress), quiet():
+            self._profile_in(session, verification, floor, verified)
 
     def _verification(self, session: JudgeSession, process: CandidateProcess, floor: float) -> Verification:
         return Verification(
@@ -204,7 +221,7 @@ class Case:
         self._convict(found.violations)
         self._profile = found.report
         self._observe(verification)
-        self._log_tail = process.worker.tail()
+        self._log_tail, self._reason = process.worker.tail(), ""
         self._look_at_limits(session)
         self._verdict = Verdict.PASSED
 

@@ -36,8 +36,6 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
 
-#: a timing that others disturbed is tried so often.
-ATTEMPTS = 3
 #: trials where verification has had its own process already, or the shapes are others.
 FEW_TRIALS = 3
 #: gates that speak of this stack, and so mean nothing on another one.
@@ -248,11 +246,7 @@ class Examination:
             yield session
 
     def _evaluate(self, session: JudgeSession, candidate: Candidate, name: str) -> Evaluation:
-        for _ in range(ATTEMPTS):
-            found = session.evaluate(candidate)
-            if found.verdict is not Verdict.TIMING_VOID:
-                break
-        self.evaluations[name] = found
+        found = self.evaluations[name] = session.evaluate(candidate)
         return found
 
     def _first(self, *, timed: bool) -> tuple[Evaluation, dict[str, Evaluation], tuple[TensorMeta, ...]]:

@@ -171,14 +171,6 @@ def test_a_setting_that_fails_gives_way_to_the_default() -> None:
         assert edits[0]["old"] == edits[-1]["new"], "back to the default"
 
 
-def test_a_void_timing_is_taken_once_more() -> None:
-    play = Play(PlaybookPolicy(brief()))
-    move = play.until("Finish", {"Profile": (False, {"verdict": "timing_void"})})
-    assert move.calls[0].arguments["outcome"] == "gave_up"
-    full = [c for t in play.history for c in t.calls if c.tool == "Profile" and not c.arguments.get("configs")]
-    assert len(full) in (2, 4)
-
-
 def test_groups_of_tunables() -> None:
     assert _groups({}) == []
     assert _groups({"a": 1, "b": 3, "c": 4}) == [("b", "c")]

@@ -15,7 +15,6 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task, ToolCall, ToolResult, Turn
 
 PASS: dict[str, tuple[bool, dict[str, Any]]] = {}
-VOID = {"Profile": (False, {"verdict": "timing_void"})}
 
 
 def _no_graph() -> Graph:
@@ -66,10 +65,6 @@ def test_what_is_there_is_written_and_judged(kernels: Path) -> None:
 def test_what_fails_ends_it(kernels: Path, tool: str) -> None:
     calls = play(kernels, {tool: (False, {})})
     assert calls[-1].arguments == {"message": f"{tool}: said so", "outcome": "gave_up"}
-
-
-def test_a_void_timing_is_tried_once_more(kernels: Path) -> None:
-    assert [call.tool for call in play(kernels, VOID)].count("Profile") == 2
 
 
 def test_the_id_comes_before_the_name_and_a_run_has_a_workspace(kernels: Path) -> None:

@@ -13,13 +13,9 @@ from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
 from cuda_agent.workspace.layout import Workspace
-
-#: profiles, where foreign load makes the timing void.
-_ATTEMPTS = 2
 
 
 class FilesPolicy:
@@ -39,18 +35,13 @@ class FilesPolicy:
         failed = next((pair for pair in zip(last.calls, last.results, strict=False) if not pair[1].ok), None)
         if "Finish" in tools:
             raise PolicyError("There is nothing left to do", "Start a new run")
-        if failed is not None and not (tools == ["Profile"] and self._is_void(history)):
+        if failed is not None:
             return self._finish(history, f"{failed[0].tool}: {_first_line(failed[1])}", "gave_up")
         # Nothing to compile: a comparison, or what the judge refuses with its own reason.
         built = any(str(call.arguments.get("path", "")).startswith("kernels/") for call in last.calls)
-        following = {
-            "Write": "Compile" if built else "Verify",
-            "Compile": "Verify",
-            "Verify": "Profile",
-            "Profile": "Profile",
-        }[tools[0]]
-        if tools == ["Profile"] and failed is None:
+        if tools == ["Profile"]:
             return self._finish(history, f"{last.results[0].data.get('latency_us', 0.0):,.1f} us", "finished")
+        following = {"Write": "Compile" if built else "Verify", "Compile": "Verify", "Verify": "Profile"}[tools[0]]
         arguments = {"precise": True} if following == "Profile" else {}
         return PolicyMove(calls=(self._call(history, following, **arguments),))
 
@@ -84,12 +75,6 @@ class FilesPolicy:
             options = JudgeOptions(device=self._brief.device)
             return place, Workspace(place.resolve(), self._brief.task, options).snapshot()
         return None
-
-    def _is_void(self, history: Sequence[Turn]) -> bool:
-        """Whether the last profile may be tried again."""
-        profiles = [turn for turn in history if turn.calls and turn.calls[0].tool == "Profile"]
-        verdict = profiles[-1].results[0].data.get("verdict")
-        return verdict == Verdict.TIMING_VOID.value and len(profiles) < _ATTEMPTS
 
     def _finish(self, history: Sequence[Turn], message: str, outcome: str) -> PolicyMove:
         return PolicyMove(calls=(self._call(history, "Finish", message=message, outcome=outcome),))

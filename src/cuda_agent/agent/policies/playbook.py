@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
@@ -21,8 +20,6 @@ Script = Generator[PolicyMove, Results, None]
 _FULL_GRID = 12
 #: a setting replaces the default only when it is this much faster, so that noise doesn't choose.
 _GAIN = 0.01
-#: profiles of one setting, where foreign load makes the timing void.
-_ATTEMPTS = 2
 
 
 class PlaybookPolicy:
@@ -142,8 +139,8 @@ class _Moves:
         return _Tuned(proposal, best, latency)
 
     def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
-        """The full judged profile of the chosen setting; once more where the timing was void; then, since screening
-        times a setting but only compares answers among settings, that of the default."""
+        """The full judged profile of the chosen setting; where that fails, since screening times a setting but only
+        compares answers among settings, that of the default."""
         proposal, config = chosen.proposal, chosen.config
         default = dict.fromkeys(config, 0)
         current = default
@@ -151,10 +148,7 @@ class _Moves:
             if wanted != current:
                 yield self._settle(proposal, current, wanted)
                 current = wanted
-            for _ in range(_ATTEMPTS):
-                (result,) = yield self._move("Full judged profile.", self._call("Profile", precise=True))
-                if result.data.get("verdict") != Verdict.TIMING_VOID.value:
-                    break
+            (result,) = yield self._move("Full judged profile.", self._call("Profile", precise=True))
             if result.ok:
                 break
         return result

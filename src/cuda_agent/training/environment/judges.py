@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
 _UNTIMED = "verified, not timed"
-#: a timing that foreign load made void is asked for again so many times.
-_ATTEMPTS = 3
 
 
 class Judges:
@@ -228,22 +226,14 @@ class RememberingSession:
         timed = kind != "verify"
 
         def judge() -> Evaluation:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    found = self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
-                except CancelledError:
-                    raise WorkerError("The judge was closed", "Start the stage again") from None
-                if not timed or not _is_void(found) or attempt == _ATTEMPTS - 1:
-                    break
-            return found
+            try:
+                return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
+            except CancelledError:
+                raise WorkerError("The judge was closed", "Start the stage again") from None
 
         evaluation, known = self._judges.memo.evaluation(kind, self.task.key, candidate, judge)
         self.memoised += known
         return evaluation
-
-
-def _is_void(evaluation: Evaluation) -> bool:
-    return evaluation.verdict is Verdict.TIMING_VOID
 
 
 def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:
