@@ -24,6 +24,10 @@ def command(
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Tasks checked at a time; as many as there are cores.")
     ] = None,
+    tasks_a_process: Annotated[
+        int,
+        typer.Option("--tasks-a-process", metavar="N", min=1, help="So many may follow each other in one, if trusted."),
+    ] = 1,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most candidates to ask in this run.")] = None,
     limit_s: Annotated[
         float, typer.Option("--limit-s", metavar="SECONDS", help="What one task may take in either pass.")
@@ -47,7 +51,7 @@ def command(
 ) -> int:
     """Ask every rule of every candidate, and time those that keep them; goes on where the folder's files end."""
     values: dict[str, Any] = {"device": resolve_device(device.value), "workers": workers, "sandbox": sandbox.value}
-    values |= {"limit_s": limit_s, "memory_mib": memory_mib}
+    values |= {"limit_s": limit_s, "memory_mib": memory_mib, "tasks_a_process": tasks_a_process}
     values |= {"low_us": 1e3 * window_ms[0], "high_us": 1e3 * window_ms[1]}
     options = FilterOptions.parse(values)
     part = None if shard is None else Shard.parse(shard)

@@ -16,18 +16,17 @@ Requests, each answered by what it found or by {finding: {rule, detail}}:
            process
   warm     {calls}  calls before the timing, fewer of long ones; `place` made one already
   time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
+  close    {}       lets go of the task, so that another one can be opened
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import random
 import resource
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64
 from cuda_agent.judge.worker.pytree import flatten
 from cuda_agent.judge.worker.runner import Runner, share_the_gpu
+from cuda_agent.judge.worker.taskmemory import give_back, peak_memory
 from cuda_agent.judge.worker.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -54,6 +54,7 @@ from cuda_agent.judge.worker.taskmodule import (
     ran_out_of_memory,
     run_forward,
     seed_everything,
+    unload_task_module,
 )
 from cuda_agent.judge.worker.weights import redraw
 
@@ -79,24 +80,41 @@ class Broken(Exception):
         super().__init__(detail)
 
 
+#: what a failure of a task's code means at each step.
+_RULES = {
+    "open": "runs",
+    "run": "runs",
+    "graph": "compiles",
+    "answers": "deterministic",
+    "compiled": "compiles",
+    "agrees": "agrees",
+    "place": "deterministic",
+    "warm": "runs",
+    "time": "eager_time",
+    "close": "runs",
+}
+
+
 def create(context: Context) -> Mapping[str, Operation]:
-    check = TaskCheck(context)
-    named: dict[str, tuple[Operation, str]] = {
-        "open": (check.open, "runs"),
-        "run": (check.run, "runs"),
-        "graph": (check.graph, "compiles"),
-        "answers": (check.answers, "deterministic"),
-        "compiled": (check.compiled, "compiles"),
-        "agrees": (check.agrees, "agrees"),
-        "place": (check.place, "deterministic"),
-        "warm": (check.warm, "runs"),
-        "time": (check.time, "eager_time"),
-    }
-    return {name: _reporting(operation, rule) for name, (operation, rule) in named.items()}
+    opened: list[TaskCheck] = []
+
+    def operation(name: str) -> Operation:
+        def ask(params: dict[str, Any]) -> Any:
+            if name == "open":
+                opened[:] = [TaskCheck(context)]
+            found = getattr(opened[0], name)(params)
+            if name == "close":
+                opened.clear()
+                give_back(context.device)
+            return found
+
+        return ask
+
+    return {name: _reporting(operation(name), rule) for name, rule in _RULES.items()}
 
 
 def _reporting(operation: Operation, rule: str) -> Operation:
-    """What the task breaks is an answer; `rule` is what a failure of its code means at this step."""
+    """What the task breaks is an answer."""
 
     def answer(params: dict[str, Any]) -> Any:
         try:
@@ -111,7 +129,7 @@ def _reporting(operation: Operation, rule: str) -> Operation:
 
 
 class TaskCheck:
-    """The task of this process."""
+    """The task that is open in this process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -127,7 +145,7 @@ class TaskCheck:
     def open(self, params: dict[str, Any]) -> dict[str, Any]:
         """Starts the device and executes the task's source; nothing of the device's time is used."""
         torch.set_num_threads(int(params["threads"]))
-        if params.get("sleeps") and params["device"] == Device.CUDA.value:
+        if params.get("sleeps") and params["device"] == Device.CUDA.value and not torch.cuda.is_initialized():
             share_the_gpu()
         self._context.start(params)
         self._memory_bytes = int(params["memory_bytes"])
@@ -150,7 +168,7 @@ class TaskCheck:
 
     def run(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Rules: runs, finite, memory, stochastic (a generator's state)."""
-        with _peak_memory(self._context.device) as peak, _FindProducts() as found:
+        with peak_memory(self._context.device) as peak, _FindProducts() as found:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])
@@ -295,7 +313,7 @@ class TaskCheck:
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
         self._runner = Runner(self._device)
         gc.collect()
-        # For good: this process doesn't live long.
+        # Until the task is closed.
         gc.disable()
         end = time.monotonic() + _WARM_S
         for _ in range(int(params["calls"])):
@@ -309,6 +327,10 @@ class TaskCheck:
         calls, flush_bytes = int(params["calls"]), int(params["flush_bytes"])
         times = [self._runner.time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(calls)]
         return {"event_us": times}
+
+    def close(self, _params: dict[str, Any]) -> dict[str, Any]:
+        unload_task_module(self._task)
+        return {}
 
     def _free(self) -> None:
         """Others get what it kept, unless that is little: the driver serves one process at a time."""
@@ -370,29 +392,3 @@ def _sampled(tensor: Any) -> list[float]:
     step = max(1, flat.numel() // _SAMPLED)
     norm = torch.linalg.vector_norm(flat.float())
     return [float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu())]
-
-
-@contextlib.contextmanager
-def _peak_memory(device: Device) -> Iterator[list[int]]:
-    """After the block: the most memory held at a time, weights and inputs included; empty where nobody can say."""
-    found: list[int] = []
-    if device is Device.CUDA:
-        torch.cuda.reset_peak_memory_stats()
-        yield found
-        found.append(int(torch.cuda.max_memory_allocated()))
-        return
-    started = _resident("VmRSS")
-    with contextlib.suppress(OSError):
-        # Resets the peak to what is resident now.
-        Path("/proc/self/clear_refs").write_text("5")
-    yield found
-    peak = _resident("VmHWM")
-    if started is not None and peak is not None:
-        found.append(max(0, peak - started))
-
-
-def _resident(field: str) -> int | None:
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
-    return None

@@ -96,6 +96,12 @@ def load_task_module(source: str, name: str) -> TaskModule:
     return task
 
 
+def unload_task_module(task: TaskModule) -> None:
+    """Undoes `load_task_module`, as far as nobody else holds the module."""
+    linecache.cache.pop(task.filename, None)
+    sys.modules.pop(task.module.__name__, None)
+
+
 def _require(task: TaskModule) -> None:
     model = getattr(task.module, "Model", None)
     if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):

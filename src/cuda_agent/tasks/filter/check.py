@@ -15,10 +15,10 @@ from cuda_agent.judge.admission import random_operators
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.worker.errorfloor import largest_reduction
-from cuda_agent.judge.zygote import Fork, Zygote
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
 from cuda_agent.tasks.records import DatasetTask, Finding, Rule
 
@@ -35,6 +35,7 @@ _STEPS = {
     "place": Rule.DETERMINISTIC,
     "warm": Rule.RUNS,
     "time": Rule.EAGER_TIME,
+    "close": Rule.RUNS,
 }
 
 
@@ -49,11 +50,11 @@ class Room:
 
 
 class Asked:
-    """A task in a fork, asked step by step until its time is over."""
+    """A task in a process, asked step by step until its time is over."""
 
-    def __init__(self, fork: Fork, task: DatasetTask, options: FilterOptions, room: Room) -> None:
-        self._fork, self._task, self._options, self._room = fork, task, options, room
-        self.seconds: dict[str, float] = {}
+    def __init__(self, seat: Seat, task: DatasetTask, options: FilterOptions, room: Room) -> None:
+        self._seat, self._fork, self._task, self._options, self._room = seat, seat.fork, task, options, room
+        self.seconds: dict[str, float] = {"fork": round(seat.seconds, 3)}
         self.restart()
 
     def restart(self) -> None:
@@ -77,6 +78,14 @@ class Asked:
             threads=self._room.threads,
             sleeps=self._room.sleeps,
         )
+
+    def close(self) -> None:
+        """Makes place for the next task, where one may come."""
+        if self._seat.goes_on:
+            try:
+                self.ask("close")
+            except Failure:
+                self._fork.end()
 
     @contextmanager
     def at_work(self, memory: Memory) -> Iterator[None]:
@@ -115,18 +124,21 @@ class Asked:
         raise Failure(Finding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
 
 
-def check(zygote: Zygote, task: DatasetTask, options: FilterOptions, room: Room, memory: Memory) -> Checked:
+def check(processes: Processes, task: DatasetTask, options: FilterOptions, room: Room, memory: Memory) -> Checked:
     """Raises Failure, WorkerError."""
+
+    def job(seat: Seat) -> Checked:
+        asked = Asked(seat, task, options, room)
+        try:
+            found = _checked(asked, task.task.key, options, memory)
+        except Failure as failure:
+            failure.seconds = asked.seconds
+            raise
+        asked.close()
+        return found
+
     with memory.open(task):
-        begun = time.monotonic()
-        with zygote.fork() as fork:
-            asked = Asked(fork, task, options, room)
-            asked.seconds["fork"] = round(time.monotonic() - begun, 3)
-            try:
-                return _checked(asked, task.task.key, options, memory)
-            except Failure as failure:
-                failure.seconds = asked.seconds
-                raise
+        return processes.ask(job)
 
 
 def _checked(asked: Asked, key: str, options: FilterOptions, memory: Memory) -> Checked:

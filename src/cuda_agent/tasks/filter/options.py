@@ -22,6 +22,9 @@ class FilterOptions(Configuration):
     workers: int | None = Field(default=None, ge=1)
     #: tasks that are made ready for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
+    #: tasks that may follow each other in one process, as long as each keeps every rule. More than one only for tasks
+    #: that are trusted not to speak for those after them: the built-in composer's.
+    tasks_a_process: int = Field(default=1, ge=1)
     #: what one task may take in either pass.
     limit_s: float = Field(default=90.0, gt=0)
     #: most that one eager call may hold of the device's memory, weights and inputs included.

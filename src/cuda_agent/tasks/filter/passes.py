@@ -24,6 +24,7 @@ from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.check import Room, check
 from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
 from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
 from cuda_agent.tasks.records import DatasetTask, Measurement
@@ -91,7 +92,7 @@ class Passes:
 
     def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement | Unfit]:
         """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again."""
-        yield from self._check_beside(tasks, self._options.worker_count())
+        yield from self._check_beside(tasks, self._options.worker_count(), self._options.tasks_a_process)
 
     def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
         """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
@@ -103,29 +104,31 @@ class Passes:
                 return
             self._say(f"{len(left)} tasks ran short of time or memory; again, {at_a_time} at a time")
             unfit: list[DatasetTask] = []
-            for result in self._check_beside(left, at_a_time):
+            for result in self._check_beside(left, at_a_time, 1):
                 if isinstance(result, Unfit):
                     unfit.append(result.task)
                 else:
                     yield result
             left = unfit
 
-    def _check_beside(self, tasks: Sequence[DatasetTask], at_a_time: int) -> Iterator[Checked | Measurement | Unfit]:
-        """With so many at a time; what fails alone fails."""
-        for result in self._run(tasks, at_a_time, self._checker(at_a_time)):
+    def _check_beside(
+        self, tasks: Sequence[DatasetTask], at_a_time: int, a_process: int
+    ) -> Iterator[Checked | Measurement | Unfit]:
+        """With so many at a time, and so many in a row in one process; what fails alone fails."""
+        for result in self._run(tasks, at_a_time, self._checker(at_a_time), a_process):
             if isinstance(result, Unfit) and at_a_time == 1:
                 yield failed(result.task.task.key, result.failure)
             else:
                 yield result
 
-    def _checker(self, at_a_time: int) -> Callable[[Zygote, DatasetTask], Checked | Measurement | Unfit]:
+    def _checker(self, at_a_time: int) -> Callable[[Processes, DatasetTask], Checked | Measurement | Unfit]:
         options = self._fitting_options(at_a_time)
         room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
         memory = Memory(options.device, room.device_bytes)
 
-        def run(zygote: Zygote, task: DatasetTask) -> Checked | Measurement | Unfit:
+        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Unfit:
             try:
-                return check(zygote, task, options, room, memory)
+                return check(processes, task, options, room, memory)
             except Failure as failure:
                 return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
 
@@ -139,12 +142,12 @@ class Passes:
         turns = Turns(options.device, self._say)
         room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
 
-        def run(zygote: Zygote, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
+        def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
             task, checked = item
             reason = ""
             for _ in range(_MOST_VOID):
                 try:
-                    return time_task(zygote, task, checked, turns, options, room)
+                    return time_task(processes, task, checked, turns, options, room)
                 except Failure as failure:
                     return failed(task.task.key, failure, checked)
                 except Disturbed as error:
@@ -152,7 +155,7 @@ class Passes:
             return Void(task, reason)
 
         try:
-            yield from self._run(tasks, options.lane_count(), run, warm=False)
+            yield from self._run(tasks, options.lane_count(), run, options.tasks_a_process, warm=False)
         finally:
             turns.close()
 
@@ -176,9 +179,16 @@ class Passes:
         return None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
 
     def _run(
-        self, items: Sequence[Item], at_a_time: int, job: Callable[[Zygote, Item], Result], *, warm: bool = True
+        self,
+        items: Sequence[Item],
+        at_a_time: int,
+        job: Callable[[Processes, Item], Result],
+        a_process: int,
+        *,
+        warm: bool = True,
     ) -> Iterator[Result]:
-        """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises."""
+        """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises.
+        `a_process`: so many items may follow each other in one."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -186,7 +196,7 @@ class Passes:
         supply = self._supply(at_a_time)
         zygotes = [Zygote(lambda: supply.start("zygote"), warm=warm) for _ in range(min(at_a_time, len(items)))]
         threads = [
-            threading.Thread(target=_drive, args=(zygote, waiting, job, results, self._until), daemon=True)
+            threading.Thread(target=_drive, args=(zygote, a_process, waiting, job, results, self._until), daemon=True)
             for zygote in zygotes
         ]
         try:
@@ -219,14 +229,16 @@ class Passes:
 
 def _drive(
     zygote: Zygote,
+    a_process: int,
     waiting: queue.SimpleQueue[Item],
-    job: Callable[[Zygote, Item], Result],
+    job: Callable[[Processes, Item], Result],
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
     until: float | None,
 ) -> None:
     """One thread: takes items until none is left or its time is over, and says so with an empty result. A zygote that
     dies is started again; one that doesn't start any more ends the run."""
     lost = 0
+    processes = Processes(zygote, a_process)
     while True:
         try:
             item = waiting.get_nowait()
@@ -237,7 +249,7 @@ def _drive(
             return
         while True:
             try:
-                results.put((job(zygote, item), None))
+                results.put((job(processes, item), None))
                 lost = 0
                 break
             except WorkerError as error:

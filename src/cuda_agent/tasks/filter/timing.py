@@ -22,9 +22,9 @@ from cuda_agent.judge.load import LoadMonitor
 from cuda_agent.judge.profile import gpu_uuid, wait_for_quiet
 from cuda_agent.judge.rings import L2_TIMES, device_facts
 from cuda_agent.judge.timing import Burst, Tolerance
-from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.check import Asked, Room
 from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
 from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
 
@@ -92,11 +92,12 @@ class Turns:
 
 
 def time_task(
-    zygote: Zygote, task: DatasetTask, checked: Checked, turns: Turns, options: FilterOptions, room: Room
+    processes: Processes, task: DatasetTask, checked: Checked, turns: Turns, options: FilterOptions, room: Room
 ) -> Measurement:
     """Raises Failure, Disturbed, WorkerError, DeviceError."""
-    with zygote.fork() as fork:
-        asked = Asked(fork, task, options, room)
+
+    def job(seat: Seat) -> Measurement:
+        asked = Asked(seat, task, options, room)
         asked.open()
         with turns.turn():
             asked.restart()
@@ -105,10 +106,17 @@ def time_task(
                 raise Failure(Finding(rule=Rule.DETERMINISTIC, detail=detail))
             asked.ask("warm", calls=options.warm_calls)
             times = _timed(asked, turns.flush_bytes, options)
+            # Its memory is the next one's, and giving it back takes the device's time.
+            asked.close()
+        return _measured(checked, times, asked.seconds, options)
+
+    return processes.ask(job)
+
+
+def _measured(checked: Checked, times: list[float], seconds: dict[str, float], options: FilterOptions) -> Measurement:
     low, high = interval(times)
-    seconds = {**checked.seconds, **{f"timing_{op}": s for op, s in asked.seconds.items()}}
-    measured = Measurement(
-        task_key=task.task.key,
+    return Measurement(
+        task_key=checked.task_key,
         finding=_in_window(median(times), options),
         eager_us=median(times),
         eager_low_us=low,
@@ -116,9 +124,8 @@ def time_task(
         peak_memory_bytes=checked.peak_memory_bytes,
         graph_hash=checked.graph_hash,
         graph_operators=checked.graph_operators,
-        seconds=seconds,
+        seconds={**checked.seconds, **{f"timing_{op}": s for op, s in seconds.items()}},
     )
-    return measured
 
 
 def _timed(asked: Asked, flush_bytes: int, options: FilterOptions) -> list[float]:

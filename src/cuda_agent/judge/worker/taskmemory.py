@@ -1,0 +1,54 @@
+"""The memory of a task in its process: the most that it held, and what it leaves to the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from cuda_agent.core.enums import Device
+
+
+@contextlib.contextmanager
+def peak_memory(device: Device) -> Iterator[list[int]]:
+    """After the block: the most memory held at a time, weights and inputs included; empty where nobody can say."""
+    found: list[int] = []
+    if device is Device.CUDA:
+        torch.cuda.reset_peak_memory_stats()
+        yield found
+        found.append(int(torch.cuda.max_memory_allocated()))
+        return
+    started = _resident("VmRSS")
+    with contextlib.suppress(OSError):
+        # Resets the peak to what is resident now.
+        Path("/proc/self/clear_refs").write_text("5")
+    yield found
+    peak = _resident("VmHWM")
+    if started is not None and peak is not None:
+        found.append(max(0, peak - started))
+
+
+def _resident(field: str) -> int | None:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
+    return None
+
+
+def give_back(device: Device) -> None:
+    """What the task before held, and what was compiled for it."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    gc.enable()
+    gc.collect()
+    if device is Device.CUDA:
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+    else:
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,77 @@
+"""Which tasks follow each other in one process, with processes that only count."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from cuda_agent.tasks.filter.processes import Processes, Seat
+from cuda_agent.tasks.filter.records import Failure
+from cuda_agent.tasks.records import Finding, Rule
+
+
+class Numbered:
+    """A fork with a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.ended = number, False
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class Zygote:
+    def __init__(self) -> None:
+        self.forks: list[Numbered] = []
+
+    def fork(self) -> Numbered:
+        assert all(fork.ended for fork in self.forks)
+        self.forks.append(Numbered(len(self.forks)))
+        return self.forks[-1]
+
+
+def asked(most: int, tasks: str) -> list[tuple[str, int, bool]]:
+    """(task, process, another may follow) of every time that a task is asked. `x`: breaks a rule, wherever; `o`: only
+    where somebody was before; else it keeps all."""
+    zygote, seen = Zygote(), list[tuple[str, int, bool]]()
+    processes = Processes(cast(Any, zygote), most)
+
+    def ask(task: str) -> None:
+        def job(seat: Seat) -> None:
+            number = cast(Numbered, seat.fork).number
+            used = any(number == other for _, other, _ in seen)
+            seen.append((task, number, seat.goes_on))
+            if task == "x" or (task == "o" and used):
+                raise Failure(Finding(rule=Rule.RUNS, detail="no"))
+
+        processes.ask(job)
+
+    for task in tasks:
+        if task == "x":
+            with pytest.raises(Failure):
+                ask(task)
+        else:
+            ask(task)
+    return seen
+
+
+def test_one_each() -> None:
+    assert asked(1, "aab") == [("a", 0, False), ("a", 1, False), ("b", 2, False)]
+
+
+def test_several_in_a_row() -> None:
+    assert asked(3, "abcd") == [("a", 0, True), ("b", 0, True), ("c", 0, False), ("d", 1, True)]
+
+
+def test_only_a_process_of_its_own_convicts() -> None:
+    assert asked(9, "axb") == [("a", 0, True), ("x", 0, True), ("x", 1, True), ("b", 2, True)]
+    assert asked(9, "aob") == [("a", 0, True), ("o", 0, True), ("o", 1, True), ("b", 1, True)]
+
+
+def test_a_process_that_ended_serves_nobody() -> None:
+    zygote = Zygote()
+    processes = Processes(cast(Any, zygote), 9)
+    processes.ask(lambda seat: seat.fork.end())
+    processes.ask(lambda seat: None)
+    assert len(zygote.forks) == 2
