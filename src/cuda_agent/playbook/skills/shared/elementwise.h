@@ -3,7 +3,7 @@
 // Compute types are float, double, long long, int and bool; 16-bit floats are widened when loaded and rounded when stored.
 #pragma once
 #pragma GCC optimize("no-math-errno", "no-trapping-math")
-#include <immintrin.h>
+#include <emmintrin.h>
 #include <math.h>
 #include <omp.h>
 #include <stdint.h>
@@ -380,7 +380,6 @@ INLINE bool f_and(bool x, bool y) { return x && y; }
 INLINE void stream_copy(void* to, const void* from, long bytes) {
   char* d = static_cast<char*>(to);
   const char* s = static_cast<const char*>(from);
-#ifdef __AVX512F__
   const long head = (64 - (reinterpret_cast<uintptr_t>(d) & 63)) & 63;
   if (head >= bytes) {
     memcpy(d, s, bytes);
@@ -389,9 +388,7 @@ INLINE void stream_copy(void* to, const void* from, long bytes) {
   memcpy(d, s, head);
   long at = head;
   for (; at + 64 <= bytes; at += 64)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(d + at), _mm512_loadu_si512(s + at));
+    for (long part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(d + part), _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + part)));
   memcpy(d + at, s + at, bytes - at);
-#else
-  memcpy(d, s, bytes);
-#endif
 }

@@ -1,8 +1,6 @@
 // Reductions over the threads of a row. A state is a plain struct whose size is a multiple of four bytes, with
 // `merge(State&, const State&)`; a number is reduced with one of the functors below.
 #pragma once
-#include <cooperative_groups.h>
-
 #include "elementwise.cuh"
 
 struct Plus {
@@ -48,19 +46,31 @@ __device__ __forceinline__ T reduce_lanes(T x, T identity, Op op) {
   return x;
 }
 
+// What cooperative groups do for a cluster, without their header, which takes a second of every compilation.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+// A shared variable of this block, as block `rank` of the cluster has it.
+template <typename T>
+__device__ __forceinline__ const T* of_block(const T* mine, int rank) {
+  const T* theirs;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
+  return theirs;
+}
+
 // The same over a row that CLUSTER blocks share, through their shared memories.
 template <int LANES, int CLUSTER, typename Op, typename T>
 __device__ __forceinline__ T reduce_row(T x, T identity, Op op) {
   x = reduce_lanes<LANES>(x, identity, op);
   if constexpr (CLUSTER > 1) {
     __shared__ T mine;
-    auto cluster = cooperative_groups::this_cluster();
     if (threadIdx.x == 0) mine = x;
-    cluster.sync();
+    sync_cluster();
     x = identity;
 #pragma unroll
-    for (int rank = 0; rank < CLUSTER; ++rank) x = op(x, *cluster.map_shared_rank(&mine, rank));
-    cluster.sync();
+    for (int rank = 0; rank < CLUSTER; ++rank) x = op(x, *of_block(&mine, rank));
+    sync_cluster();
   }
   return x;
 }
