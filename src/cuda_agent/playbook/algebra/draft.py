@@ -121,12 +121,22 @@ class Draft:
         self, at: Node, op: str, args: Sequence[Arg], meta: TensorMeta, kwargs: dict[str, Arg] | None = None
     ) -> Ref:
         """A new node with one result, placed before `at`."""
+        return self._insert(at, op, args, (meta,), kwargs)
+
+    def emit_several(self, at: Node, op: str, args: Sequence[Arg], metas: Sequence[TensorMeta]) -> list[Ref]:
+        """The same with several results."""
+        made = self._insert(at, op, args, tuple(metas), None)
+        return [self._insert(at, "getitem", (made, place), (meta,), None) for place, meta in enumerate(metas)]
+
+    def _insert(
+        self, at: Node, op: str, args: Sequence[Arg], metas: tuple[TensorMeta, ...], kwargs: dict[str, Arg] | None
+    ) -> Ref:
         self._serial += 1
         name = f"{op.split('.')[1] if '.' in op else op}_alg{self._serial}"
         while name in self._nodes or name in self.inputs:
             self._serial += 1
             name = f"{name}_{self._serial}"
-        node = Node(name=name, op=op, args=tuple(args), kwargs=kwargs or {}, outputs=(meta,))
+        node = Node(name=name, op=op, args=tuple(args), kwargs=kwargs or {}, outputs=metas)
         self.order.insert(self.order.index(at.name), name)
         self._nodes[name] = node
         self._register(node)

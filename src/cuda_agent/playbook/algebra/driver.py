@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import wraps
 
 from cuda_agent.core.graph import Graph, Node
-from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, tidy
+from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, recurrent, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply
 
-RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *products.RULES, *fold.RULES)
+RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *products.RULES, *fold.RULES)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ _LIBRARY = ("linear", "matmul", "bmm", "mm", "addmm", "convolution")
 def _fuses(node: Node) -> bool:
     """Whether a generated kernel reads this node's operand."""
     name = node.op.removeprefix("aten.").split(".")[0]
-    return not is_view(node) and name not in _LIBRARY and not name.startswith("conv")
+    return node.op.startswith("aten.") and not is_view(node) and name not in _LIBRARY and not name.startswith("conv")
 
 
 def expose_bias(draft: Draft, node: Node) -> str | None:

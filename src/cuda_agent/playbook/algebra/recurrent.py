@@ -1,0 +1,91 @@
+"""Recurrent networks as layers: one product for the input of all steps, then what runs through the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cuda_agent.core.graph import Arg, Node, Ref
+from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous
+from cuda_agent.playbook.algebra.emit import linear
+
+#: what a layer's steps are called in rewritten graphs, and its gates.
+LAYERS = {"aten.lstm.input": ("recurrent.lstm", 4), "aten.gru.input": ("recurrent.gru", 3),
+          "aten.rnn_tanh.input": ("recurrent.tanh", 1), "aten.rnn_relu.input": ("recurrent.relu", 1)}  # fmt: skip
+
+
+def layers_of_networks(draft: Draft, node: Node) -> str | None:
+    """lstm, gru, rnn over x [steps, batch, ·] (or batch first): for every layer x·W_ihᵀ + b_ih of all steps and both
+    directions in one product, and a node `recurrent.*`:
+
+        (given [steps, batch, directions · gates · hidden], W_hh [directions · gates · hidden, hidden],
+         b_hh or None, h₀ [directions, batch, hidden] or None for zeros, c₀ or None, directions, batch first)
+        -> states [steps, batch, directions · hidden], hₙ [directions, batch, hidden], cₙ of an LSTM
+    """
+    if node.op not in LAYERS or any(user.op != "getitem" for user in draft.users(node.name)):
+        return None
+    op, gates = LAYERS[node.op]
+    x, given, weights = node.args[:3]
+    biased, layers, directions = bool(node.args[3]), int(str(node.args[4])), 2 if node.args[7] else 1
+    starts = list(given) if isinstance(given, list | tuple) else [given]
+    each = 4 if biased else 2
+    if not isinstance(x, Ref) or not isinstance(weights, list | tuple) or len(weights) != layers * directions * each:
+        return None
+    if (node.args[6] and node.args[5]) or draft.meta(x).dtype != "float32" or 0 in draft.meta(x).shape:
+        return None
+    batch_first = bool(node.args[8])
+    ends: list[tuple[Ref, ...]] = []
+    for layer in range(layers):
+        parts = weights[layer * directions * each : (layer + 1) * directions * each]
+        w_ih, w_hh, b_ih, b_hh = (_stacked(draft, node, parts[i::each]) if i < each else None for i in range(4))
+        assert w_ih is not None and w_hh is not None
+        hidden = draft.meta(w_hh).shape[1]
+        x = linear(draft, node, x, w_ih, b_ih)
+        lead = draft.meta(x).shape[:2]
+        state = (directions, lead[0] if batch_first else lead[1], hidden)
+        began = [_start(draft, node, start, layer * directions, state) for start in starts]
+        args: tuple[Arg, ...] = (x, w_hh, b_hh, began[0], began[1] if len(began) > 1 else None, directions, batch_first)
+        metas = [contiguous((*lead, directions * hidden), "float32"), *[contiguous(state, "float32")] * len(starts)]
+        assert draft.meta(w_hh).shape[0] == directions * gates * hidden
+        x, *end = draft.emit_several(node, op, args, metas)
+        ends.append(tuple(end))
+    _hand_out(draft, node, [x, *(_stacked(draft, node, last) for last in zip(*ends, strict=True))])
+    return x.ref
+
+
+def _hand_out(draft: Draft, node: Node, results: Sequence[Ref | None]) -> None:
+    """To those who took a part of what the node returned."""
+    for user in draft.users(node.name):
+        place = user.args[1]
+        found = results[place] if isinstance(place, int) else None
+        assert found is not None
+        draft.replace(user.name, found.ref)
+
+
+def _stacked(draft: Draft, at: Node, parts: Sequence[Arg]) -> Ref | None:
+    """Tensors one after the other along their first dimension; None where there are none."""
+    found = [part for part in parts if isinstance(part, Ref)]
+    if len(found) < 2:
+        return found[0] if found else None
+    shapes = [draft.meta(part).shape for part in found]
+    meta = contiguous((sum(shape[0] for shape in shapes), *shapes[0][1:]), draft.meta(found[0]).dtype)
+    return draft.emit(at, "aten.cat.default", (list(found), 0), meta)
+
+
+def _start(draft: Draft, at: Node, start: Arg, first: int, shape: Sequence[int]) -> Ref | None:
+    """A layer's part of the states that were given; None for zeros."""
+    assert isinstance(start, Ref)
+    if _is_zero(draft, start):
+        return None
+    args = (start, 0, first, first + shape[0])
+    return draft.emit(at, "aten.slice.Tensor", args, contiguous(shape, "float32"))
+
+
+def _is_zero(draft: Draft, value: Ref) -> bool:
+    made = draft.node(value)
+    if made is None:
+        known = draft.inputs[value.ref].values
+        return known is not None and not any(known)
+    return made.op == "aten.zeros.default" or (made.op == "aten.full.default" and made.args[1] == 0)
+
+
+RULES: tuple[Rule, ...] = (layers_of_networks,)
