@@ -29,7 +29,7 @@ def test_every_kind_agrees_with_torch(tmp_path: Path) -> None:
 def test_every_setting_agrees_with_float64(kind, hidden, batch, steps, directions, tmp_path):
     for path, text in header(Device.CUDA).items():
         (tmp_path / Path(path).name).write_text(text)
-    (tmp_path / "layer.cu").write_text(kernel(kind, hidden))
+    (tmp_path / "layer.cu").write_text(kernel(kind, hidden, Device.CUDA))
     launch = getattr(compiled(tmp_path / "layer.cu", tmp_path, ()), f"launch_recurrent_{kind}_{hidden}")
     torch.manual_seed(0)
     module = (nn.LSTM, nn.GRU, nn.RNN)[kind](64, hidden, bidirectional=directions == 2).cuda().requires_grad_(False)

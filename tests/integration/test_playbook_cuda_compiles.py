@@ -31,7 +31,9 @@ def test_kernels_compile(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "hidden"), [(0, 20), (0, 256), (0, 1024), (1, 512), (3, 4096)])
 def test_recurrent_layers_compile(kind: int, hidden: int, tmp_path: Path) -> None:
-    said = compiles({"kernels/layer.cu": kernel(kind, hidden), **header(Device.CUDA)}, "kernels/layer.cu", tmp_path)
+    said = compiles(
+        {"kernels/layer.cu": kernel(kind, hidden, Device.CUDA), **header(Device.CUDA)}, "kernels/layer.cu", tmp_path
+    )
     frames = [line for line in said.splitlines() if "stack frame" in line]
     assert frames and all(line.split()[0] == "0" for line in frames), frames
 

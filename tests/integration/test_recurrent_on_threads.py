@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from cuda_agent.core.enums import Device
 from cuda_agent.playbook.skills.recurrent.skill import CONFIGS, KINDS, kernel
 
 pytestmark = pytest.mark.integration
@@ -20,7 +21,7 @@ MODULES = {0: nn.LSTM, 1: nn.GRU, 2: nn.RNN, 3: nn.RNN}
 
 
 def library(kind: int, folder: Path) -> ctypes.CDLL:
-    text = kernel(kind, HIDDEN).replace('#include "elementwise.cuh"', f'#include "{HARNESS}"')
+    text = kernel(kind, HIDDEN, Device.CUDA).replace('#include "elementwise.cuh"', f'#include "{HARNESS}"')
     text = text.replace("extern __shared__ float4 states[];", "float4* states = block->memory.data();")
     load = 'asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(arrived) : "memory");'
     assert load in text

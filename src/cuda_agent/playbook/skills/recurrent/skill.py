@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import Node, Ref
+from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.codegen import header
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
@@ -101,116 +100,63 @@ class Recurrent:
     def _step(
         self, state: PlanState, node: Node, layer: Layer, views: list[StridedView | None], results: list[str]
     ) -> Step:
-        cuda = state.device is Device.CUDA
-        name = f"recurrent_{cpp_name(node.name)}"
+        cuda, name = state.device is Device.CUDA, f"recurrent_{cpp_name(node.name)}"
         metas = [contiguous_meta(meta.shape, meta.dtype) for meta in node.outputs if meta is not None]
+        stem = f"recurrent_{layer.kind}_{layer.hidden}"
         tunable = f"recurrent_{layer.steps}x{layer.batch}x{layer.hidden}_{layer.gates * layer.directions}"
-        outputs = tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True))
-        if cuda:
-            scratch = Buffer(state.fresh(f"{name}_arrived"), contiguous_meta((_GROUPS,), "int32"))
-            stem = f"recurrent_{layer.kind}_{layer.hidden}"
-            files = {f"kernels/{stem}.cu": kernel(layer.kind, layer.hidden), **header(state.device)}
-            declaration, call = _on_cuda(layer, views, results, scratch.name, stem, tunable, name)
-        else:
-            width = layer.gates * layer.hidden
-            scratch = Buffer(state.fresh(f"{name}_gates"), contiguous_meta((layer.batch, width), "float32"))
-            text = resources.files(__package__).joinpath("recurrent.cpp").read_text()
-            files = {"kernels/recurrent.cpp": text, **header(state.device)}
-            declaration, call = _CPU_DECLARATION, _on_cpu(layer, views, results, scratch.name)
+        scratch = Buffer(state.fresh(f"{name}_scratch"), _scratch(layer, state.device))
+        places = [f"{cpp_name(one)}.data_ptr()" for one in results]
+        arguments = [
+            *places,
+            *["nullptr"] * (3 - len(places)),
+            *map(_at, views),
+            f"{cpp_name(scratch.name)}.data_ptr()",
+        ]
+        more = f", config_{tunable}, stream" if cuda else ""
+        lines = [
+            f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
+            f"const int status = launch_{stem}({', '.join(arguments)}, sizes{more});",
+            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        ]
         return Step(
             skill="recurrent",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
-            outputs=outputs,
-            files=files,
-            declaration=declaration,
-            call=call,
+            outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
+            files={
+                f"kernels/{stem}.{'cu' if cuda else 'cpp'}": kernel(layer.kind, layer.hidden, state.device),
+                **header(state.device),
+            },
+            declaration=(
+                f'extern "C" int launch_{stem}(void* out, void* last, void* cell, const void* given, '
+                "const void* weights, const void* bias, const void* first, const void* first_cell, void* scratch, "
+                f"const long long* sizes{', int config, cudaStream_t stream' if cuda else ''});"
+            ),
+            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
             tunables={tunable: CONFIGS} if cuda else {},
             scratch=(scratch,),
-            includes=() if cuda else ("<ATen/ATen.h>", "<string.h>"),
         )
 
 
-def kernel(kind: int, hidden: int) -> str:
+def kernel(kind: int, hidden: int, device: Device) -> str:
     """The source for layers of this kind and width."""
-    text = resources.files(__package__).joinpath("recurrent.cu").read_text()
-    text = text.replace("#define KIND 0", f"#define KIND {kind}").replace(
-        "#define HIDDEN 256", f"#define HIDDEN {hidden}"
-    )
+    name = "recurrent.cu" if device is Device.CUDA else "recurrent.cpp"
+    text = resources.files(__package__).joinpath(name).read_text()
+    for constant, usual, wanted in (("KIND", 0, kind), ("HIDDEN", 256, hidden)):
+        text = text.replace(f"#define {constant} {usual}", f"#define {constant} {wanted}")
     return text.replace("int launch_recurrent(", f"int launch_recurrent_{kind}_{hidden}(")
+
+
+def _scratch(layer: Layer, device: Device) -> TensorMeta:
+    """On cuda counters, on the CPU the weights with units by sixteens."""
+    if device is Device.CUDA:
+        return contiguous_meta((_GROUPS,), "int32")
+    units = -(-layer.hidden // 16) * 16
+    return contiguous_meta((layer.directions, units, layer.gates * layer.hidden), "float32")
 
 
 def _at(view: StridedView | None) -> str:
     return "nullptr" if view is None else pointer(view.buffer, view.offset, 4)
-
-
-def _on_cuda(
-    layer: Layer, views: list[StridedView | None], results: list[str], scratch: str, stem: str, tunable: str, name: str
-) -> tuple[str, str]:
-    places = [f"{cpp_name(one)}.data_ptr()" for one in results]
-    arguments = [*places, *["nullptr"] * (3 - len(places)), *map(_at, views), f"{cpp_name(scratch)}.data_ptr()"]
-    lines = [
-        f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
-        f"const int status = launch_{stem}({', '.join(arguments)}, sizes, config_{tunable}, stream);",
-        f'TORCH_CHECK(status == 0, "{name}: status ", status);',
-    ]
-    declaration = (
-        f'extern "C" int launch_{stem}(void* out, void* last, void* cell, const void* given, const void* weights, '
-        "const void* bias, const void* first, const void* first_cell, void* arrived, const long long* sizes, "
-        "int config, cudaStream_t stream);"
-    )
-    return declaration, "\n".join(["{", *(f"  {line}" for line in lines), "}"])
-
-
-_CPU_DECLARATION = (
-    'extern "C" void launch_recurrent_cell(int kind, float* out, float* cell, float* last, const float* gates, '
-    "const float* given, const float* bias, const float* before, const float* cell_before, long batch, long hidden, "
-    "long out_row, long given_row, long before_row);"
-)
-
-
-def _on_cpu(layer: Layer, views: list[StridedView | None], results: list[str], scratch: str) -> str:
-    """The products by torch's library, the rest by a kernel of ours, step by step."""
-    _, _, directions, given_step, given_row, out_step, out_row = layer.sizes
-    hidden, width, batch = layer.hidden, layer.gates * layer.hidden, layer.batch
-    given, weights, bias, first, first_cell = views
-    assert weights is not None
-    gates, state = cpp_name(scratch), math.prod((batch, hidden))
-    out, last, *cells = (f"static_cast<float*>({cpp_name(one)}.data_ptr())" for one in results)
-
-    def read(view: StridedView | None, offset: str) -> str:
-        if view is None:
-            return "nullptr"
-        return f"static_cast<const float*>({cpp_name(view.buffer)}.data_ptr()) + {view.offset} + {offset}"
-
-    def states(buffer: str, offset: str, row: int) -> str:
-        return f"{cpp_name(buffer)}.as_strided({{{batch}, {hidden}}}, {{{row}, 1}}, {offset})"
-
-    start = f"{weights.offset} + d * {width * hidden}"
-    matrix = f"{cpp_name(weights.buffer)}.as_strided({{{hidden}, {width}}}, {{1, {hidden}}}, {start})"
-    before = states(results[0], f"before * {out_step} + d * {hidden}", out_row)
-    if first is None:
-        begin = f"memset({gates}.data_ptr(), 0, {batch * width * 4})"
-    else:
-        begin = f"at::mm_out({gates}, {states(first.buffer, f'{first.offset} + d * {state}', hidden)}, {matrix})"
-    cell = f"{cells[0]} + d * {state}" if cells else "nullptr"
-    lines = [
-        f"for (int64_t d = 0; d < {directions}; ++d) for (int64_t step = 0; step < {layer.steps}; ++step) {{",
-        f"  const int64_t time = d ? {layer.steps - 1} - step : step, before = d ? time + 1 : time - 1;",
-        f"  float* const out = {out} + d * {hidden};",
-        f"  float* const cell = {cell};",
-        f"  if (step) at::mm_out({gates}, {before}, {matrix});",
-        f"  else {begin};",
-        f"  launch_recurrent_cell({layer.kind}, out + time * {out_step}, cell,",
-        f"      step == {layer.steps - 1} ? {last} + d * {state} : nullptr,",
-        f"      static_cast<const float*>({gates}.data_ptr()), {read(given, f'time * {given_step} + d * {width}')},",
-        f"      {read(bias, f'd * {width}')},",
-        f"      step ? out + before * {out_step} : {read(first, f'd * {state}')},",
-        f"      step ? cell : {read(first_cell, f'd * {state}')}, {batch}, {hidden}, {out_row}, {given_row},",
-        f"      step ? {out_row} : {hidden});",
-        "}",
-    ]  # fmt: skip
-    return "\n".join(lines)
 
 
 SKILL = Recurrent()
