@@ -14,7 +14,7 @@ from pathlib import Path
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate, Trajectory
 from cuda_agent.core.stack import Gpu
-from cuda_agent.release.export.source import Finished, read_run
+from cuda_agent.release.export.source import Finished, read_finished
 from cuda_agent.release.export.verified import Verified, describe_task, verified
 
 RECORDED = Path(__file__).parent / "data" / "export_run"
@@ -70,7 +70,7 @@ class ModelNew(nn.Module):
 
 def recorded() -> tuple[Finished, Verified]:
     """The run, and what `describe_task` says of it."""
-    return read_run(RECORDED), Verified.model_validate_json((RECORDED / "verified.json").read_text())
+    return read_finished(RECORDED), Verified.model_validate_json((RECORDED / "verified.json").read_text())
 
 
 def frozen() -> tuple[Finished, Verified]:
@@ -103,7 +103,7 @@ def _record() -> None:
         task.write_text(TASK)
         out = Path(folder) / "run"
         optimize(task, out=out, device="cpu", timing_budget_s=2.0)
-        run = read_run(out)
+        run = read_finished(out)
         described = verified(run, describe_task(run))
         shutil.copy(out / "task.json", RECORDED)
         whole = Trajectory.read(out).model_copy(update={"turns": (), "directory": None})

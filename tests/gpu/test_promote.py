@@ -108,7 +108,7 @@ def examined(folder: Path, of: Candidate, **changes: object) -> tuple[bool, dict
     gate = GateOptions.model_validate({"lock": folder / "stack.lock", "sandbox": "any", **changes})
     rivals = {"theirs": candidate()} if gate.speed.kernels else {}
     subject = load_subject(folder / "workspace")
-    promotion, _ = promote(subject, gate, rivals, folder / "kept", lambda phase, text: None)
+    promotion = promote(subject, gate, rivals, folder / "kept", lambda phase, text: None).promotion
     return promotion.passed, {one.name: one for one in promotion.gates}
 
 

@@ -61,6 +61,7 @@ def test_a_good_kernel_is_promoted_until_its_evidence_changes(
     assert found.entry is not None and (tmp_path / "kept" / "entries" / found.entry / "evaluations").is_dir()
     assert ET.parse("junit.xml").getroot().attrib["failures"] == "0" and "promoted" in Path("report.html").read_text()
     assert run(["promoted", "--registry", "kept", "--check"]) == 0
+    assert run(["export", f"kept/entries/{found.entry}", "--as", "package", "--out", "exported"]) == 0
     (tmp_path / "kept" / "entries" / found.entry / "candidate" / "model_new.py").write_text("# another\n")
     assert run(["promoted", "--registry", "kept", "--check"]) == 9
 
@@ -75,9 +76,10 @@ def test_another_stack_and_another_shape_each_fail_their_own_gate(
     here.model_copy(update={"software": {**here.software, "torch": "1.0"}}).save(tmp_path / "stack.lock")
     asked = VerificationGate(trials=1, batch_sizes=(600,))
     subject = load_subject(workspace(tmp_path / "fixed", candidate(FIXED_ROWS)))
-    promotion, evaluations = promote(
+    examined = promote(
         subject, gate(lock=tmp_path / "stack.lock", verification=asked), {}, tmp_path / "kept", lambda *said: None
     )
+    promotion = examined.promotion
     found = {one.name: one for one in promotion.gates}
     assert not promotion.passed
     assert [name for name, one in found.items() if one.status == "failed"] == ["lock", "shapes"]
@@ -86,7 +88,7 @@ def test_another_stack_and_another_shape_each_fail_their_own_gate(
     assert {found[name].status for name in ("rebuild", "guard", "verification", "precision", "scales")} == {"passed"}
     assert found["speed"].status == "skipped"
     assert {one.batch for one in read_failures(tmp_path / "kept", TASK.key)} == {600}
-    assert set(evaluations) == {"process-1", "batch-600"}
+    assert set(examined.evaluations) == {"process-1", "batch-600"}
 
 
 @pytest.fixture(scope="module")

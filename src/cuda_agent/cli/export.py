@@ -15,7 +15,9 @@ from cuda_agent.release.export.export import Kind, export
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory that optimize left, or an entry of a registry.")
+    ],
     kind: Annotated[Kind, typer.Option("--as", help="What to make of it.")],
     name: Annotated[str | None, typer.Option("--name", help="Of the Python package; by default the task's.")] = None,
     out: Annotated[

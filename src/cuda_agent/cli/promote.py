@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -15,14 +15,18 @@ from rich.text import Text
 from cuda_agent.cli.options import DebugArg, JsonArg
 from cuda_agent.cli.output import ProgressView, emit, say, show
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
+from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably
-from cuda_agent.core.records import Candidate, Evaluation
+from cuda_agent.core.records import Candidate
 from cuda_agent.release import evidence, render
 from cuda_agent.release.gate import GateOptions, load_gate
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import Promotion
 from cuda_agent.release.subject import Subject, load_subject, rival
 from cuda_agent.report.plain import plain
+
+if TYPE_CHECKING:
+    from cuda_agent.release.promote import Examined
 
 STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim", "not_applicable": "dim"}
 
@@ -55,8 +59,8 @@ def command(
         rivals = {name: rival(name, path, subject) for name, path in options.speed.kernels.items()}
         lock = read_lock()
         with ProgressView(subject.task.name) as view:
-            promotion, evaluations = promote(subject, options, rivals, registry, view)
-        promotion = _concluded(subject, options, rivals, lock, registry, promotion, evaluations, key)
+            examined = promote(subject, options, rivals, registry, view)
+        promotion = _concluded(subject, options, rivals, lock, registry, examined, key)
     except CudaAgentError as error:
         # Where it can't be written, that is the error.
         if junit is not None and not junit.is_dir():
@@ -92,11 +96,11 @@ def _concluded(
     rivals: Mapping[str, Candidate],
     lock: StackLock,
     registry: Path,
-    promotion: Promotion,
-    evaluations: Mapping[str, Evaluation],
+    examined: Examined,
     key: bytes | None,
 ) -> Promotion:
     """With its entry in the registry where it passed; else the refusal in its history."""
+    promotion = examined.promotion
     first = promotion.first_failure
     if first is not None or not promotion.passed:
         reason = "a gate was skipped" if first is None else f"{first.name}: {first.reason}"
@@ -108,8 +112,10 @@ def _concluded(
         evidence.LOCK: lock.to_yaml(),
         "report.html": render.html(promotion, lock),
         **{f"{evidence.CANDIDATE}/{name}": text for name, text in subject.candidate.files.items()},
-        **{f"evaluations/{name}.json": found.to_json() for name, found in evaluations.items()},
+        **{f"evaluations/{name}.json": found.to_json() for name, found in examined.evaluations.items()},
     }
+    if examined.whole_model is not None:
+        files[WholeModel.file_name] = examined.whole_model.to_json()
     for name, other in rivals.items():
         files |= {f"kernels/{name}/{path}": text for path, text in other.files.items()}
     return promotion.model_copy(update={"entry": evidence.add(registry, files, promotion, key)})

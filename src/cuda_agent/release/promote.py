@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -42,15 +43,24 @@ FEW_TRIALS = 3
 OF_THE_STACK = ("speed", "roofline", "whole_model")
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What the gates said, and what they looked at: evaluations by name, a whole model's gain where there was one."""
+
+    promotion: Promotion
+    evaluations: Mapping[str, Evaluation]
+    whole_model: WholeModel | None
+
+
 def promote(
     subject: Subject,
     gate: GateOptions,
     rivals: Mapping[str, Candidate],
     registry: Path,
     progress: Progress,
-) -> tuple[Promotion, dict[str, Evaluation]]:
-    """All gates of one candidate, and the evaluations that they rest on, by name. `rivals`: other kernels to be faster
-    than. What fails is added to the registry's regressions at once.
+) -> Examined:
+    """All gates of one candidate, and what they rest on. `rivals`: other kernels to be faster than. What fails is added
+    to the registry's regressions at once.
 
     Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
     """
@@ -78,7 +88,7 @@ def promote(
         started=started,
         duration_s=time.monotonic() - begin,
     )
-    return promotion, examination.evaluations
+    return Examined(promotion, examination.evaluations, examination.whole_model)
 
 
 class Examination:
@@ -95,6 +105,7 @@ class Examination:
     ) -> None:
         self.results: list[GateResult] = []
         self.evaluations: dict[str, Evaluation] = {}
+        self.whole_model: WholeModel | None = None
         self._subject, self._gate, self._rivals = subject, gate, rivals
         self._task, self._candidate, self._device = subject.task, subject.candidate, subject.options.device
         self._registry, self._folder, self._progress = registry, folder, progress
@@ -346,10 +357,10 @@ class Examination:
                 return failed("whole_model", f"there is no {WholeModel.file_name} in {folder}")
             return checks.whole_model(asked, None, self._candidate.digest, read_stack())
         try:
-            record = WholeModel.read(folder)
+            self.whole_model = WholeModel.read(folder)
         except (StoreError, UsageError) as error:
             return failed("whole_model", str(error))
-        return checks.whole_model(asked, record, self._candidate.digest, read_stack())
+        return checks.whole_model(asked, self.whole_model, self._candidate.digest, read_stack())
 
 
 NAMES = (

@@ -10,13 +10,20 @@ import pytest
 
 import builders
 from cuda_agent.cli.main import run
-from cuda_agent.core.config import Regression
+from cuda_agent.cli.promote import _concluded
+from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import Device, Phase, Precision, Verdict
 from cuda_agent.core.errors import StoreError, UsageError
+from cuda_agent.core.extraction import WholeModel
+from cuda_agent.core.records import Task
 from cuda_agent.release import evidence, render
+from cuda_agent.release.gate import GateOptions
 from cuda_agent.release.lock import StackLock, read_lock
+from cuda_agent.release.promote import Examined
 from cuda_agent.release.records import GateResult, Promotion
 from cuda_agent.release.regressions import read_failures, regressions_file, remember
+from cuda_agent.release.subject import Subject
+from unit.release.test_checks import whole
 
 KEY = b"0123456789abcdef"
 
@@ -118,6 +125,17 @@ def test_an_entry_whose_folder_is_gone_and_one_without_a_line(tmp_path: Path, he
     gone = next(one for one in evidence.entries(tmp_path) if one.digest != entry.digest)
     assert gone.promotion is None and "is gone" in evidence.check(tmp_path, gone, here)
     assert not evidence.revoke(tmp_path, gone, "gone").stands
+
+
+def test_a_whole_models_gain_is_part_of_the_evidence(tmp_path: Path, here: StackLock) -> None:
+    task = Task(name="t", source="class Model: pass\n")
+    subject = Subject(tmp_path, task, builders.CANDIDATE, JudgeOptions(device=Device.CPU))
+    for record in (whole(), None):
+        examined = Examined(promotion(), {"process-1": builders.evaluation()}, record)
+        found = _concluded(subject, GateOptions(), {}, here, tmp_path / "kept", examined, None)
+        assert found.entry is not None
+        kept = tmp_path / "kept" / "entries" / found.entry / WholeModel.file_name
+        assert WholeModel.read(kept.parent) == record if record is not None else not kept.exists()
 
 
 def test_no_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,13 @@ import pytest
 
 from cuda_agent.core.errors import CudaAgentError, TaskError, UsageError
 from cuda_agent.judge.reference import TaskSpec
+from cuda_agent.release import evidence
 from cuda_agent.release.export.export import Kind, package_name, write_project
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension, wrapped_call
-from cuda_agent.release.export.source import NotPassed, read_run
+from cuda_agent.release.export.source import NotPassed, read_finished
 from cuda_agent.release.export.verified import verified
+from cuda_agent.release.records import GateResult, Promotion
 from export_runs import RECORDED, TASK, frozen, on_gpu, recorded
 
 KINDS = [kind.value for kind in Kind]
@@ -45,20 +47,20 @@ def test_a_run_without_a_passed_candidate_is_refused_with_the_reason(tmp_path: P
     document["evaluation"]["profile"] = None
     (folder / "trajectory.json").write_text(json.dumps(document))
     with pytest.raises(CudaAgentError) as caught:
-        read_run(folder)
+        read_finished(folder)
     assert caught.value.exit_code in (6, 9)
 
 
 def test_runs_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a run directory"):
-        read_run(tmp_path)
+        read_finished(tmp_path)
     with pytest.raises(NotPassed, match="no judged candidate"):
-        read_run(_run(tmp_path, evaluation=None, best=None, reward=None))
+        read_finished(_run(tmp_path, evaluation=None, best=None, reward=None))
     shutil.rmtree(tmp_path / "run")
     begun = _run(tmp_path)
     (begun / "trajectory.json").unlink()
     with pytest.raises(UsageError, match="hasn't judged a candidate"):
-        read_run(begun)
+        read_finished(begun)
 
 
 def test_an_evaluation_of_another_task_is_refused(tmp_path: Path) -> None:
@@ -67,7 +69,32 @@ def test_an_evaluation_of_another_task_is_refused(tmp_path: Path) -> None:
     task["source"] += "# changed\n"
     (folder / "task.json").write_text(json.dumps(task))
     with pytest.raises(NotPassed, match="of another task"):
-        read_run(folder)
+        read_finished(folder)
+
+
+def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> None:
+    run = read_finished(RECORDED)
+    gates = (GateResult(name="speed", status="passed", reason="fast"),)
+    promotion = Promotion(
+        task=run.task.name, task_key=run.task.key, candidate_digest=run.candidate.digest, device=run.options.device,
+        precision=run.options.precision, gates=gates, version="0", started="2026-01-01T00:00:00+00:00", duration_s=1.0,
+    )  # fmt: skip
+    files = {"task.json": run.task.to_json(), "evaluations/process-1.json": run.evaluation.to_json()}
+    files |= {f"{evidence.CANDIDATE}/{path}": text for path, text in run.candidate.files.items()}
+    entry = tmp_path / "entries" / evidence.add(tmp_path, files, promotion)
+    found = read_finished(entry)
+    assert (found.task, found.candidate, found.evaluation) == (run.task, run.candidate, run.evaluation)
+    assert found.options.device is run.options.device
+    kept = (entry / "task.json").read_text()
+    (entry / "task.json").write_text(kept + " ")
+    with pytest.raises(NotPassed, match=r"doesn't stand: task\.json was changed"):
+        read_finished(entry)
+    (entry / "task.json").write_text(kept)
+    evidence.revoke(tmp_path, evidence.entries(tmp_path)[0], "a race was found")
+    with pytest.raises(NotPassed, match="doesn't stand: a race was found"):
+        read_finished(entry)
+    with pytest.raises(NotPassed, match="manifest isn't the one"):
+        read_finished(Path(shutil.copytree(entry, tmp_path / "elsewhere" / "entries" / "copied")))
 
 
 @pytest.mark.parametrize(

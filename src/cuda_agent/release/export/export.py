@@ -13,7 +13,7 @@ from pathlib import Path
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.release.export.files import project_files
-from cuda_agent.release.export.source import Finished, read_run
+from cuda_agent.release.export.source import Finished, read_finished
 from cuda_agent.release.export.verified import Verified, describe_task, verified
 
 _RESERVED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "kernels", "tests", "setup", "cuda_agent"}
@@ -33,7 +33,7 @@ def export(run: Path, kind: Kind, *, name: str | None = None, out: Path | None =
 
     Raises UsageError, NotPassed, TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
-    finished = read_run(run)
+    finished = read_finished(run)
     package = package_name(name if name is not None else f"{finished.task.name}_kernels", kind, given=name is not None)
     target = (out if out is not None else Path("exports") / package).absolute()
     check_target(target)

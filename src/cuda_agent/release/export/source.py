@@ -1,4 +1,4 @@
-"""What is exported: the best candidate of a run, with the judge's word on it."""
+"""What is exported: the best candidate of a run, or what was promoted, with the judge's word on it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
+from cuda_agent.release import evidence
+from cuda_agent.release.records import Promotion
 
 
 class NotPassed(CudaAgentError):
@@ -30,14 +32,41 @@ class Finished:
     evaluation: Evaluation
 
 
-def read_run(directory: Path) -> Finished:
-    """The best candidate that passed. Raises UsageError (no run), StoreError (can't be read), NotPassed."""
+def read_finished(directory: Path) -> Finished:
+    """The best candidate that passed, of a run or of a registry's entry. Raises UsageError (neither), StoreError (can't
+    be read), NotPassed."""
     if (directory / BenchManifest.file_name).is_file():
         raise UsageError(f"{directory} is a benchmark of several tasks", f"Export one of them: {directory}/tasks/ID")
+    if (directory / Promotion.file_name).is_file():
+        return _read_entry(directory.resolve())
     task, options, _ = RunDirectory(directory).read_start()
     candidate, evaluation = _best(directory)
     if candidate is None or evaluation is None:
         raise NotPassed(f"{directory} holds no judged candidate", f"See cuda-agent show {directory}")
+    return _finished(directory, task, options.judge, candidate, evaluation)
+
+
+def _read_entry(directory: Path) -> Finished:
+    """What a registry's entry holds, as long as it stands. Raises NotPassed, StoreError."""
+    registry, remedy = directory.parent.parent, "Promote it again, or export another entry"
+    entry = next((one for one in evidence.entries(registry) if one.digest == directory.name), None)
+    if entry is None or entry.promotion is None:
+        raise NotPassed(f"{directory} is no entry of the registry {registry}", remedy)
+    wrong = entry.revoked.reason if entry.revoked is not None else evidence.fault(registry, entry)
+    if wrong:
+        raise NotPassed(f"What was promoted in {directory} doesn't stand: {wrong}", remedy)
+    place = directory / evidence.CANDIDATE
+    files = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+    options = JudgeOptions(device=entry.promotion.device, precision=entry.promotion.precision)
+    task = Task.from_json((directory / "task.json").read_text())
+    evaluation = Evaluation.from_json((directory / "evaluations" / "process-1.json").read_text())
+    return _finished(directory, task, options, Candidate(files=files), evaluation)
+
+
+def _finished(
+    directory: Path, task: Task, options: JudgeOptions, candidate: Candidate, evaluation: Evaluation
+) -> Finished:
+    """Raises UsageError, NotPassed."""
     if evaluation.comparison is not None:
         cause = f"{directory} holds a comparison ({evaluation.comparison}), no CUDA extension"
         raise UsageError(cause, "Only CUDA extensions are exported")
@@ -49,7 +78,7 @@ def read_run(directory: Path) -> Finished:
             f"The evaluation in {directory} is of another {'task' if evaluation.task_key != task.key else 'candidate'}"
         )
         raise NotPassed(cause, "Run it again, or judge it with cuda-agent replay")
-    return Finished(task, options.judge, candidate, evaluation)
+    return Finished(task, options, candidate, evaluation)
 
 
 def _best(directory: Path) -> tuple[Candidate | None, Evaluation | None]:
