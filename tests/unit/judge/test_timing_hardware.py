@@ -7,7 +7,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,14 +114,24 @@ def test_our_own_work_is_no_neighbour() -> None:
         spinning.wait()
 
 
-def test_probe_tells_a_neighbour_from_a_hiccup() -> None:
-    waits = iter([0.0] * 4 + [0.0, 0.0, 0.0, 0.0, 0.0] * 9 + [0.003] + [0.0] * 99)
-    quiet = load.GpuProbe(lambda: time.sleep(next(waits)))
+def test_probe_tells_a_neighbour_from_a_hiccup(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+
+    def probe(waits_ms: Iterable[float]) -> load.GpuProbe:
+        """Each run takes 20 µs and the next of these."""
+        waiting = iter(waits_ms)
+
+        def run() -> None:
+            now[0] += 20_000 + int(1e6 * next(waiting))
+
+        return load.GpuProbe(run)
+
+    monkeypatch.setattr("cuda_agent.judge.load.time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    quiet = probe([0.0] * 4 + [0.0] * 45 + [3.0] + [0.0] * 99)
     for _ in range(9):
         quiet.look()
     assert quiet.neighbour() is None
-    turns = itertools.cycle([0.0, 0.0, 0.0, 0.002])
-    shared = load.GpuProbe(lambda: time.sleep(next(turns)))
+    shared = probe(itertools.cycle([0.0, 0.0, 0.0, 2.0]))
     shared.look()
     assert shared.neighbour() is None, "too few probes to say so"
     for _ in range(9):
