@@ -15,7 +15,7 @@ TRAIN ?= .venv-train
 EXAMPLES ?= examples
 OUT ?= runs/demo
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/pytest --durations=10
+PYTEST := $(BIN)/pytest --durations=30
 # A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 

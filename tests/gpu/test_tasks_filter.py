@@ -26,7 +26,7 @@ _ROWS = 1 << 21
 
 def run(folder: Path, tasks: list[DatasetTask], **changes: object) -> dict[str, Measurement]:
     append(folder / "candidates.jsonl", tasks)
-    options = FilterOptions.parse({"device": "cuda", "low_us": 1.0, "high_us": 1e9, **changes})
+    options = FilterOptions.parse({"device": "cuda", "low_us": 1.0, "high_us": 1e9, "tasks_a_process": 3, **changes})
     done = filter_folder(folder, options, lambda _text: None)
     assert not done.left
     by_key = read_measured(done.path).by_key
@@ -76,9 +76,10 @@ def test_a_fault_on_the_device_harms_nobody_else(tmp_path: Path) -> None:
 
 
 def test_times_are_those_of_an_idle_machine(tmp_path: Path) -> None:
-    """The same tasks with many lanes and with one; half widths of the intervals are small."""
+    """The same tasks with many lanes and with one, several in a process and each in its own."""
     tasks = [candidate(f"t{i}", f"return torch.sigmoid(x) + {i}", i, rows=_ROWS) for i in range(8)]
-    busy, idle = run(tmp_path / "busy", tasks, lanes=6), run(tmp_path / "idle", tasks, lanes=1, workers=1)
+    busy = run(tmp_path / "busy", tasks, lanes=6)
+    idle = run(tmp_path / "idle", tasks, lanes=1, workers=1, tasks_a_process=1)
     for name in busy:
         mine, theirs = busy[name].eager_us, idle[name].eager_us
         assert mine and theirs and abs(mine / theirs - 1) < 0.10, (name, mine, theirs)
