@@ -64,12 +64,11 @@ static unsigned acquired(const unsigned* at) {
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration = 9 };
 enum { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaFuncAttributeMaxDynamicSharedMemorySize };
-extern "C" int processors_of_the_device;
-int processors_of_the_device = 1;
+extern "C" int processors_of_the_device, shared_bytes_of_a_block;
+int processors_of_the_device = 1, shared_bytes_of_a_block = 0;
 static void cudaGetDevice(int* device) { *device = 0; }
-// Shared memory for one eight of batch rows, so that they come one after the other.
 static void cudaDeviceGetAttribute(int* value, int which, int) {
-  *value = which == cudaDevAttrMultiProcessorCount ? processors_of_the_device : 6000;
+  *value = which == cudaDevAttrMultiProcessorCount ? processors_of_the_device : shared_bytes_of_a_block;
 }
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, int, int) { return cudaSuccess; }

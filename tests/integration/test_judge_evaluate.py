@@ -16,11 +16,13 @@ import pytest
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Phase, Verdict
-from cuda_agent.core.records import Candidate, Task
+from cuda_agent.core.records import Candidate, Task, VerifyReport
 from cuda_agent.judge import case, roofline
-from cuda_agent.judge.process import Fault
+from cuda_agent.judge.case import Case
+from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import Profiled
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.verify import Verification
 from cuda_agent.reward import reward
 from cuda_agent.workspace.process import descendants
 from judge_specimens import eager_only
@@ -151,6 +153,19 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
     to_come += [Profiled(fault=disturbed)] * case.ATTEMPTS
     evaluation = untimed.evaluate(candidate())
     assert evaluation.verdict is Verdict.TIMING_VOID and evaluation.phase is Phase.PROFILE and not to_come
+    # What an earlier attempt found isn't said of a later one that ends before.
+    to_come += [Profiled(fault=disturbed)]
+    verify, crashed = Case._verify_in, Fault(Verdict.CRASHED, "it died", "died")
+
+    def dies_later(self: Case, verification: Verification) -> VerifyReport:
+        if not to_come:
+            raise WorkerFault(crashed)
+        return verify(self, verification)
+
+    monkeypatch.setattr(Case, "_verify_in", dies_later)
+    evaluation = untimed.evaluate(candidate())
+    assert (evaluation.verdict, evaluation.phase) == (Verdict.CRASHED, Phase.VERIFY)
+    assert evaluation.verify is None and "profile" not in evaluation.durations_s
 
 
 def test_a_wrong_kernel_is_incorrect(untimed: JudgeSession) -> None:
@@ -221,6 +236,7 @@ INTERRUPTED = """
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.records import Task
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.verify import Verification
 source = '''SOURCE'''
 with JudgeSession(Task(name="add_relu", source=source), JudgeOptions(device="cpu")) as session:
     session.reference

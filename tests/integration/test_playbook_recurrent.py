@@ -29,3 +29,10 @@ def test_elsewhere_it_is_not_covered(network: nn.Module) -> None:
     for device in Device:
         with pytest.raises(NotCovered):
             propose(graph, device, Precision.FP32)
+
+
+def test_too_wide_for_registers_names_the_users_operator() -> None:
+    graph = graph_of(nn.LSTM(8, 1100), [torch.randn(3, 2, 8)])
+    assert "recurrent" in propose(graph, Device.CPU, Precision.FP32).skills
+    with pytest.raises(NotCovered, match=r"aten\.lstm\.input \(more hidden units"):
+        propose(graph, Device.CUDA, Precision.FP32)

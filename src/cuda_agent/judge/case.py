@@ -123,7 +123,7 @@ class Case:
             return
         session.admit()
         for attempt in range(1, ATTEMPTS + 1):
-            self._phase = Phase.VERIFY
+            self._begin_anew()
             try:
                 with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
                     self._judge_in(session, process, with_profile, quiet)
@@ -132,6 +132,14 @@ class Case:
             if self.decided or self._verdict is not Verdict.TIMING_VOID or attempt == ATTEMPTS:
                 return
             self._notes.append(f"timed again: {self._reason}")
+
+    def _begin_anew(self) -> None:
+        """Nothing of an earlier attempt is left but its note."""
+        self._phase, self._reason = Phase.VERIFY, ""
+        self._verify = self._profile = self._kernels = self._failing = None
+        self._operators = {}
+        for phase in (Phase.VERIFY, Phase.PROFILE):
+            self._durations.pop(phase.value, None)
 
     def _judge_in(
         self,
@@ -221,7 +229,7 @@ class Case:
         self._convict(found.violations)
         self._profile = found.report
         self._observe(verification)
-        self._log_tail, self._reason = process.worker.tail(), ""
+        self._log_tail = process.worker.tail()
         self._look_at_limits(session)
         self._verdict = Verdict.PASSED
 

@@ -14,6 +14,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook import ir, kernel
+from cuda_agent.playbook.algebra.recurrent import LAYERS
 from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.operators import TABLE
@@ -23,6 +24,9 @@ from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
 from cuda_agent.playbook.skills.rowreduce.skill import row_step
 from cuda_agent.playbook.skills.scan.skill import scan_step
 from cuda_agent.playbook.skills.stencil.skill import stencil_step
+
+#: the operator that a layer of the algebra stands for.
+LAYERS_OF = {layer: operator for operator, (layer, _) in LAYERS.items()}
 
 
 def refs(node: Node) -> tuple[str, ...]:
@@ -362,7 +366,9 @@ def plan(
             covered |= claim.covers
             continue
         reason = state.builder.lower(node, TABLE)
-        if reason is not None:
+        if reason is not None and node.op in LAYERS_OF:
+            missing.setdefault(LAYERS_OF[node.op], "more hidden units than a warp's registers hold")
+        elif reason is not None:
             missing.setdefault(node.op, reason)
         elif not fused and not missing and _has_place(node) and state.strided(node.name) is None:
             state.require([node.name])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.core.errors import CudaAgentError, TaskError, UsageError
+from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
 from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.release import evidence
 from cuda_agent.release.export.export import Kind, package_name, write_project
@@ -90,10 +90,14 @@ def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> N
     with pytest.raises(NotPassed, match=r"doesn't stand: task\.json was changed"):
         read_finished(entry)
     (entry / "task.json").write_text(kept)
-    evidence.revoke(tmp_path, evidence.entries(tmp_path)[0], "a race was found")
+    files.pop("evaluations/process-1.json")
+    with pytest.raises(StoreError, match="Can't read the entry"):
+        read_finished(tmp_path / "entries" / evidence.add(tmp_path, files, promotion))
+    standing = next(one for one in evidence.entries(tmp_path) if one.digest == entry.name)
+    evidence.revoke(tmp_path, standing, "a race was found")
     with pytest.raises(NotPassed, match="doesn't stand: a race was found"):
         read_finished(entry)
-    with pytest.raises(NotPassed, match="manifest isn't the one"):
+    with pytest.raises(NotPassed, match="has no history of copied"):
         read_finished(Path(shutil.copytree(entry, tmp_path / "elsewhere" / "entries" / "copied")))
 
 

@@ -41,6 +41,7 @@ def asked(most: int, tasks: str) -> list[tuple[str, int, bool]]:
         def job(seat: Seat) -> None:
             number = cast(Numbered, seat.fork).number
             used = any(number == other for _, other, _ in seen)
+            assert seat.alone is not used
             seen.append((task, number, seat.goes_on))
             if task == "x" or (task == "o" and used):
                 raise Failure(Finding(rule=Rule.RUNS, detail="no"))

@@ -10,7 +10,7 @@ from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.errors import CudaAgentError, UsageError
+from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
 from cuda_agent.release import evidence
 from cuda_agent.release.records import Promotion
@@ -47,19 +47,24 @@ def read_finished(directory: Path) -> Finished:
 
 
 def _read_entry(directory: Path) -> Finished:
-    """What a registry's entry holds, as long as it stands. Raises NotPassed, StoreError."""
+    """What a registry's entry holds, as long as it stands; its signature and the stack are for `promoted --check`.
+    Raises NotPassed, StoreError."""
     registry, remedy = directory.parent.parent, "Promote it again, or export another entry"
+    events = [event for event in evidence.history(registry) if event.entry == directory.name]
     entry = next((one for one in evidence.entries(registry) if one.digest == directory.name), None)
-    if entry is None or entry.promotion is None:
-        raise NotPassed(f"{directory} is no entry of the registry {registry}", remedy)
+    if entry is None or entry.promotion is None or not any(event.event == "promoted" for event in events):
+        raise NotPassed(f"The registry {registry} has no history of {directory.name}", remedy)
     wrong = entry.revoked.reason if entry.revoked is not None else evidence.fault(registry, entry)
     if wrong:
         raise NotPassed(f"What was promoted in {directory} doesn't stand: {wrong}", remedy)
     place = directory / evidence.CANDIDATE
-    files = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
     options = JudgeOptions(device=entry.promotion.device, precision=entry.promotion.precision)
-    task = Task.from_json((directory / "task.json").read_text())
-    evaluation = Evaluation.from_json((directory / "evaluations" / "process-1.json").read_text())
+    try:
+        files = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+        task = Task.from_json((directory / "task.json").read_text())
+        evaluation = Evaluation.from_json((directory / "evaluations" / "process-1.json").read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"Can't read the entry {directory}: {error}", remedy) from None
     return _finished(directory, task, options, Candidate(files=files), evaluation)
 
 

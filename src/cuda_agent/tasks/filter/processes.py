@@ -15,9 +15,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Seat:
-    """A task's place in a process. `goes_on`: another task may come after it. `seconds`: until the process began."""
+    """A task's place in a process. `alone`: no other was before it. `goes_on`: another may come after it. `seconds`:
+    until the process began."""
 
     fork: Fork
+    alone: bool
     goes_on: bool
     seconds: float
 
@@ -47,7 +49,7 @@ class Processes:
         served = self._served + 1 if fork is self._fork else 1
         self._fork = None
         try:
-            result = job(Seat(fork, served < self._most, seconds))
+            result = job(Seat(fork, served == 1, served < self._most, seconds))
         except BaseException:
             fork.end()
             raise

@@ -108,7 +108,10 @@ def time_task(
             times = _timed(asked, turns.flush_bytes, options)
             # Its memory is the next one's, and giving it back takes the device's time.
             asked.close()
-        return _measured(checked, times, asked.seconds, options)
+        measured = _measured(checked, times, asked.seconds, options)
+        if measured.finding is not None and not seat.alone:
+            raise Failure(measured.finding)
+        return measured
 
     return processes.ask(job)
 

@@ -204,6 +204,7 @@ int launch_with(Layer& layer, int processors, int most_bytes, bool halved, cudaS
   layer.rows = (most + parts - 1) / parts * ROWS;
   parts = (layer.batch + layer.rows - 1) / layer.rows;
   const int fit = most_bytes / (LENGTH * static_cast<int>(sizeof(float))) / ROWS * ROWS;
+  if (fit == 0) return cudaErrorInvalidConfiguration;
   layer.held = layer.rows < fit ? layer.rows : fit;
   const int groups = layer.directions * parts;
   if constexpr (WARPS == 8)
