@@ -27,7 +27,7 @@ def test_every_kind_agrees_with_torch(tmp_path: Path) -> None:
 def test_elsewhere_it_is_not_covered(network: nn.Module) -> None:
     graph = graph_of(network, [torch.randn(3, 2, 8, dtype=next(network.parameters()).dtype)])
     for device in Device:
-        with pytest.raises(NotCovered):
+        with pytest.raises(NotCovered, match="only float32 without projections"):
             propose(graph, device, Precision.FP32)
 
 

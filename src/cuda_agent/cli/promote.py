@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import ProgressView, emit, say, show
+from cuda_agent.cli.output import ProgressView, emit, show
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably
@@ -74,7 +74,7 @@ def command(
         emit(json.dumps({**promotion.model_dump(mode="json"), "passed": promotion.passed}, indent=1))
     else:
         show(_table(promotion))
-        say(f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted")
+        emit(f"promoted: {registry / 'entries' / promotion.entry}" if promotion.entry else "not promoted")
     return EXIT_OK if promotion.passed else EXIT_NOT_PASSED
 
 

@@ -44,29 +44,36 @@ def command(
     else:
         checked = {entry.digest: evidence.fault(registry, entry) for entry in standing}
     faults = {digest: fault for digest, fault in checked.items() if fault}
+    # Of what was revoked, too, nothing is shown that isn't as it was.
+    changed = {entry.digest for entry in found if not entry.stands and evidence.fault(registry, entry)} | set(faults)
     if check and not dry_run:
         found = tuple(
             evidence.revoke(registry, entry, faults[entry.digest]) if entry.digest in faults else entry
             for entry in found
         )
     if as_json:
-        emit(json.dumps({"schema_version": 1, "entries": [_document(entry, faults) for entry in found]}, indent=1))
+        emit(
+            json.dumps(
+                {"schema_version": 1, "entries": [_document(entry, faults, changed) for entry in found]}, indent=1
+            )
+        )
     else:
-        show(_table(found, faults) if found else Text("nothing was promoted"))
+        show(_table(found, faults, changed) if found else Text("nothing was promoted"))
         for digest, fault in faults.items():
             what = "would be revoked" if dry_run else "is revoked" if check else "doesn't hold, --check revokes it"
             say(f"{digest[:12]} {what}: {plain(fault)}")
     return EXIT_NOT_PASSED if faults else EXIT_OK
 
 
-def _document(entry: Entry, faults: dict[str, str]) -> dict[str, object]:
+def _document(entry: Entry, faults: dict[str, str], changed: set[str]) -> dict[str, object]:
     document = {"entry": entry.digest, "stands": entry.stands, "fault": faults.get(entry.digest)}
     document["revoked"] = None if entry.revoked is None else entry.revoked.model_dump(mode="json")
-    document["promotion"] = None if entry.promotion is None else entry.promotion.model_dump(mode="json")
+    shown = None if entry.digest in changed else entry.promotion
+    document["promotion"] = None if shown is None else shown.model_dump(mode="json")
     return document
 
 
-def _table(found: tuple[Entry, ...], faults: dict[str, str]) -> Table:
+def _table(found: tuple[Entry, ...], faults: dict[str, str], changed: set[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("entry", "task", "since", "speed", "state"):
         table.add_column(column, overflow="fold")
@@ -77,8 +84,10 @@ def _table(found: tuple[Entry, ...], faults: dict[str, str]) -> Table:
         if entry.revoked is not None:
             state = Text(f"revoked {entry.revoked.when}: {plain(entry.revoked.reason)}", style="red")
         elif entry.digest in faults:
+            state = Text(f"doesn't hold: {plain(faults[entry.digest])}", style="red")
+        if entry.digest in changed:
             # Nothing of it can be believed, its numbers neither.
-            speed, state = "", Text(f"doesn't hold: {plain(faults[entry.digest])}", style="red")
+            speed = ""
         task, since = (plain(promotion.task), promotion.started) if promotion else ("?", "?")
         table.add_row(entry.digest[:12], task, since, plain(speed.removeprefix("at worst ")), state)
     return table

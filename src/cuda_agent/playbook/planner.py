@@ -366,7 +366,9 @@ def plan(
             covered |= claim.covers
             continue
         reason = state.builder.lower(node, TABLE)
-        if reason is not None and node.op in LAYERS_OF:
+        if reason is not None and node.op in LAYERS:
+            missing.setdefault(node.op, "only float32 without projections")
+        elif reason is not None and node.op in LAYERS_OF:
             missing.setdefault(LAYERS_OF[node.op], "more hidden units than a warp's registers hold")
         elif reason is not None:
             missing.setdefault(node.op, reason)

@@ -102,10 +102,11 @@ def note(
 
 
 def history(registry: Path) -> tuple[Event, ...]:
-    """In order; a last line that a kill cut short is none. Raises StoreError."""
+    """In order; a last line that a kill cut short is none. Raises StoreError: a damaged line may have revoked."""
     path = registry / _HISTORY
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
+        lines = text.splitlines()
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
@@ -115,7 +116,7 @@ def history(registry: Path) -> tuple[Event, ...]:
         try:
             found.append(Event.model_validate_json(line))
         except ValidationError:
-            if number < len(lines):
+            if number < len(lines) or text.endswith("\n"):
                 raise StoreError(f"{path}, line {number} is no event", "Restore it") from None
     return tuple(found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -9,6 +11,7 @@ from rich.text import Text
 from cuda_agent.core.enums import SandboxLevel, Verdict
 from cuda_agent.core.records import Evaluation, ProfileReport, Reward, Timing, VerifyReport
 from cuda_agent.core.stack import Stack
+from cuda_agent.report.plain import plain
 from cuda_agent.report.units import interval, microseconds, times
 
 _PROGRAMS = {
@@ -17,6 +20,10 @@ _PROGRAMS = {
     "autotune": "torch.compile max-autotune",
     "frozen": "torch.compile, constant weights",
 }
+
+
+#: a ratio and the quotient of the times differ so much before it is said why.
+_APART = 0.05
 
 
 def baseline_label(name: str) -> str:
@@ -34,17 +41,37 @@ def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str |
     if evaluation.profile is not None:
         parts.append(_times(evaluation.profile))
         parts += [Text(f"not timed: {baseline_label(k)}: {v}") for k, v in evaluation.profile.failed_baselines.items()]
-        parts += [Text(f"note: {note}") for note in evaluation.profile.notes]
+        parts += [Text(f"note: {note}") for note in (*evaluation.profile.notes, *remarks(evaluation.profile))]
     parts.append(_facts(evaluation, reward, result))
     return Group(*parts)
+
+
+def remarks(profile: ProfileReport) -> Iterator[str]:
+    """What the table's numbers don't say by themselves."""
+    shown = _shown(profile)
+    for name in shown:
+        report = profile.compiled.get(name)
+        if report is not None and (not report.graphs or report.breaks or report.fallbacks):
+            why = f": {plain(report.reasons[0])[:160]}" if report.reasons else ""
+            left = "everything" if not report.graphs else f"a part (graph breaks: {report.breaks})"
+            yield f"{baseline_label(name)} left {left} to eager{why}"
+    ratios = {name: profile.ratios[name].value for name in shown if name in profile.ratios}
+    quotients = {name: profile.baselines[name].latency_us / profile.candidate.latency_us for name in ratios}
+    if any(abs(value / quotients[name] - 1) > _APART for name, value in ratios.items()):
+        yield "ratios compare what ran in the same round, so they aren't the quotients of the times"
+    if ratios.get("eager", 1.0) < 1.0:
+        yield "slower than eager: keep the original module"
+
+
+def _shown(profile: ProfileReport) -> list[str]:
+    return list(dict.fromkeys(name for name in ("eager", "compile", profile.matched) if name in profile.baselines))
 
 
 def _times(profile: ProfileReport) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("", "µs", "95 % interval", "ours is faster by", "95 % interval", "µs in a full queue"):
         table.add_column(header, justify="left" if not header else "right", no_wrap=True)
-    names = list(dict.fromkeys(name for name in ("eager", "compile", profile.matched) if name in profile.baselines))
-    for name in names:
+    for name in _shown(profile):
         mark = " = matched" if name == profile.matched and name in ("eager", "compile") else ""
         label = baseline_label(name) if mark or name != profile.matched else f"matched: {baseline_label(name)}"
         ratio = profile.ratios.get(name)

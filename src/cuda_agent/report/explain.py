@@ -28,6 +28,8 @@ SKILLS = {
     "attention": "attention",
     "selection": "selection",
     "scatter": "scatter",
+    "scan": "scan",
+    "recurrent": "recurrent",
     "pointwise": "pointwise",
 }
 _PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)

@@ -12,6 +12,7 @@ from cuda_agent.core.records import (
     Budget,
     BuildReport,
     Candidate,
+    CompileReport,
     Evaluation,
     ProfileReport,
     Ratio,
@@ -21,7 +22,7 @@ from cuda_agent.core.records import (
     VerifyReport,
 )
 from cuda_agent.core.stack import Stack
-from cuda_agent.report.evaluation import evaluation_view
+from cuda_agent.report.evaluation import evaluation_view, remarks
 from cuda_agent.report.suite import RunRow, suite_view, summary
 from cuda_agent.report.units import geometric_mean, microseconds, seconds, times
 from cuda_agent.reward import reward
@@ -66,6 +67,21 @@ def text(view: RenderableType) -> str:
     out = io.StringIO()
     Console(file=out, width=200).print(view)
     return out.getvalue()
+
+
+def test_remarks_say_what_the_numbers_do_not() -> None:
+    profile = evaluation().profile
+    assert profile is not None and not list(remarks(profile))
+    slow = evaluation(ours=2200.0).profile
+    assert slow is not None and list(remarks(slow)) == ["slower than eager: keep the original module"]
+    broken = CompileReport(graphs=1, breaks=2, reasons=("no RNN",), fallbacks=1)
+    ratios = {**profile.ratios, "eager": Ratio(baseline="eager", value=2.2, low=2.1, high=2.3)}
+    said = list(remarks(profile.model_copy(update={"compiled": {"compile": broken}, "ratios": ratios})))
+    assert said[0] == "torch.compile (float32) left a part (graph breaks: 2) to eager: no RNN"
+    assert len(said) == 2 and "aren't the quotients" in said[1]
+    nothing = {"compile_tf32": CompileReport(graphs=0), "frozen": broken}
+    (said_of,) = remarks(profile.model_copy(update={"compiled": nothing}))
+    assert said_of == "torch.compile (tf32) left everything to eager"
 
 
 def test_units() -> None:

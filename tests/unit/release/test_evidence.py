@@ -189,3 +189,30 @@ def test_promote_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "not a run directory" in capsys.readouterr().err
     assert ET.parse(junit).getroot().attrib["errors"] == "1"
     assert not (tmp_path / "r").exists()
+
+
+def test_a_damaged_line_of_the_history_is_an_error(tmp_path: Path, here: StackLock) -> None:
+    """It may be the one that revoked; only one without its end is what a kill left."""
+    entry = added(tmp_path, here)
+    evidence.revoke(tmp_path, entry, "a race")
+    path = tmp_path / "history.jsonl"
+    whole = path.read_text()
+    path.write_text(whole.rstrip("\n")[:-9])
+    assert [event.event for event in evidence.history(tmp_path)] == ["promoted"]
+    path.write_text(whole.rstrip("\n")[:-9] + "\n")
+    with pytest.raises(StoreError, match="line 2 is no event"):
+        evidence.entries(tmp_path)
+
+
+def test_nothing_is_shown_of_changed_evidence_that_was_revoked(
+    tmp_path: Path, here: StackLock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = added(tmp_path, here)
+    place = tmp_path / "entries" / entry.digest / Promotion.file_name
+    place.write_text(place.read_text().replace("good", "99.9x"))
+    assert run(["promoted", "--registry", str(tmp_path), "--check"]) == 9
+    assert "99.9x" not in capsys.readouterr().out
+    assert run(["promoted", "--registry", str(tmp_path)]) == 0
+    assert "99.9x" not in capsys.readouterr().out
+    assert run(["promoted", "--registry", str(tmp_path), "--json"]) == 0
+    assert "99.9x" not in capsys.readouterr().out

@@ -69,7 +69,8 @@ class _Moves:
             yield self._finish(gap.cause, "not_covered")
             return
         except TaskError as error:
-            yield self._finish(f"the reference can't be captured as a graph: {error.cause}", "not_covered")
+            why = error.cause.replace("can't be captured: ", "", 1)
+            yield self._finish(f"the reference can't be captured as a graph: {why}. {error.remedy}", "not_covered")
             return
         compiled = yield from self._build(plans[0])
         if not compiled.ok:
