@@ -56,6 +56,9 @@ def command(
         options = load_gate(gate)
         key = None if sign_key is None else evidence.read_key(sign_key)
         subject = load_subject(directory)
+        if options.lock is not None and not options.lock.exists():
+            remedy = "Make one where it should hold: cuda-agent lock. Or write `lock: null` into the gate"
+            raise UsageError(f"There is no lock {options.lock}", remedy)
         rivals = {name: rival(name, path, subject) for name, path in options.speed.kernels.items()}
         lock = read_lock()
         with ProgressView(subject.task.name) as view:

@@ -23,6 +23,7 @@ from cuda_agent.release.promote import Examined
 from cuda_agent.release.records import GateResult, Promotion
 from cuda_agent.release.regressions import read_failures, regressions_file, remember
 from cuda_agent.release.subject import Subject
+from export_runs import RECORDED
 from unit.release.test_checks import whole
 
 KEY = b"0123456789abcdef"
@@ -181,6 +182,14 @@ def test_where_promote_writes_is_looked_at_first(tmp_path: Path, capsys: pytest.
     assert "is a folder" in capsys.readouterr().err
     assert run(["promote", str(tmp_path), "--junit", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_lock_that_is_missing_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["promote", str(RECORDED)]) == 2
+    assert "There is no lock" in capsys.readouterr().err
 
 
 def test_promote_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
