@@ -166,7 +166,7 @@ def test_what_does_not_match_is_left_alone_with_the_reason(package: Any) -> None
         (LlamaRMSNorm(128), {}, r"weight is \[128\]"),
         (LlamaRMSNorm(256).bfloat16(), {}, "bfloat16"),
         (LlamaRMSNorm(256).to("meta"), {}, "is on meta"),
-        (Own(1e-6), {}, "none is of the class"),
+        (Own(1e-6), {}, "none is of class"),
         (Own(1e-3), {"target": Own}, "differs from the original's"),
     ]
     for module, options, said in cases:
