@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit
+from cuda_agent.cli.output import emit, say
 from cuda_agent.core.errors import EXIT_OK
 from cuda_agent.release.export.export import Kind, export
+from cuda_agent.release.export.summary import slower_than_eager
 
 
 def command(
@@ -27,10 +28,12 @@ def command(
     debug: DebugArg = False,
 ) -> int:
     """Make the best candidate a project of its own that needs nothing of cuda-agent. Runs the task once, sandboxed."""
-    folder, verified = export(run, kind, name=name, out=out)
+    made = export(run, kind, name=name, out=out)
     if as_json:
-        document = {"directory": str(folder), "as": kind.value, "verified": verified.model_dump(mode="json")}
+        document = {"directory": str(made.folder), "as": kind.value, "verified": made.verified.model_dump(mode="json")}
         emit(json.dumps({"schema_version": 1, **document}))
     else:
-        emit(f"{verified.task}: exported to {folder}; see its README.md")
+        emit(f"{made.verified.task}: exported to {made.folder}; see its README.md")
+    if slower_than_eager(made.evaluation):
+        say("note: these kernels are slower than eager; the original is the better choice")
     return EXIT_OK

@@ -38,6 +38,7 @@ def tasks(
     held_out: Annotated[int, typer.Option("--held-out", min=1, help="Tasks that are only evaluated.")] = 10,
     first: Annotated[int, typer.Option("--first", min=1, help="Only so many candidates are looked at.")] = 200,
     seed: Annotated[int, typer.Option("--seed", help="Of the split.")] = 0,
+    device: Annotated[Device, typer.Option("--device", help="Whose plans they shall have.")] = Device.CUDA,
     debug: DebugArg = False,
 ) -> int:
     """Choose tasks with several plans, split by operator graph."""
@@ -51,7 +52,7 @@ def tasks(
         raise UsageError(f"{out} exists", "Choose another --out")
     candidates = store.read_lines(path, DatasetTask)[:first]
     with Judges(folder / "pocket", JudgeOptions(device=Device.CPU)) as judges:
-        found = choose(candidates, judges, device=Device.CUDA, train=train, held_out=held_out, seed=seed, progress=say)
+        found = choose(candidates, judges, device=device, train=train, held_out=held_out, seed=seed, progress=say)
     store.append(out, found)
     say(f"{len(found)} tasks: {out}")
     return 0

@@ -17,19 +17,20 @@ class Configuration(Record):
     """Base of every configuration."""
 
     @classmethod
-    def parse(cls, values: dict[str, Any]) -> Self:
-        """Raises UsageError that names the bad key or value, with a suggestion."""
+    def parse(cls, values: dict[str, Any], where: str = "") -> Self:
+        """Raises UsageError that names the bad key or value, with a suggestion. `where` stands before every name, such
+        as `speed.` for a part of a larger configuration."""
         for key in values:
             if key not in cls.model_fields:
                 near = difflib.get_close_matches(key, cls.model_fields, n=1)
-                hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(cls.model_fields)}"
-                raise UsageError(f"Unknown setting {key!r}", hint)
+                hint = f"Did you mean {where + near[0]!r}?" if near else f"Known: {', '.join(cls.model_fields)}"
+                raise UsageError(f"Unknown setting {where + key!r}", hint)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             said = first["msg"].removeprefix("Value error, ")
-            raise UsageError(f"Setting {'.'.join(map(str, first['loc']))}: {said}") from None
+            raise UsageError(f"Setting {where}{'.'.join(map(str, first['loc']))}: {said}") from None
 
 
 #: when timing rounds end before their budget: see `JudgeOptions.timing_stop`.

@@ -116,7 +116,7 @@ def load_gate(path: Path | None) -> GateOptions:
         if name in values and not isinstance(inner, dict):
             raise UsageError(f"{path}: {name} holds no settings", "Write them below it, indented")
         if isinstance(inner, dict):
-            values[name] = section.parse({str(key): value for key, value in inner.items()})
+            values[name] = section.parse({str(key): value for key, value in inner.items()}, f"{name}.")
     return _from(path.parent if path is not None else Path(), GateOptions.parse(values))
 
 

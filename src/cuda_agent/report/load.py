@@ -21,6 +21,8 @@ from cuda_agent.report.training import METRICS_FILE, Series, read_series
 
 RESULTS_FILE = "results.jsonl"
 SUITE_FILE = "suite.jsonl"
+#: what an entry of the registry of promoted kernels holds.
+_PROMOTION, _PROMOTED_PAGE = "promotion.json", "report.html"
 Kind = Literal["bench", "optimize", "runs", "training"]
 
 
@@ -77,6 +79,8 @@ def load(path: Path) -> Recorded:
         return _runs("runs", path, inside, audits)
     if (path / METRICS_FILE).is_file():
         return Recorded("training", path, path.absolute().name, series=read_series(path), audits=audits)
+    if (path / _PROMOTION).is_file():
+        raise UsageError(f"{path} is evidence of a promotion, not a run", f"Its page is there: {path / _PROMOTED_PAGE}")
     raise UsageError(f"{path} holds no run", "Give the folder that cuda-agent bench or optimize left")
 
 

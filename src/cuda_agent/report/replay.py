@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.core.records import Replayed
+from cuda_agent.core.records import ProfileReport, Replayed
 from cuda_agent.report.evaluation import stack_line
 from cuda_agent.report.units import microseconds, times
 
@@ -18,7 +18,7 @@ def replay_view(rows: Sequence[Replayed]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("turn", "candidate", "recorded", "now"):
         table.add_column(header, justify="right" if header == "turn" else "left", no_wrap=True)
-    for header in ("recorded µs", "now µs", "recorded / now"):
+    for header in ("recorded µs", "now µs", "recorded / now", "× eager now", "× matched now"):
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         ratio = times(row.recorded_us / row.us) if row.recorded_us is not None and row.us is not None else "—"
@@ -30,9 +30,17 @@ def replay_view(rows: Sequence[Replayed]) -> RenderableType:
             _us(row.recorded_us),
             _us(row.us),
             ratio,
+            *_faster(row.evaluation.profile),
         )
     last = rows[-1].evaluation
     return Group(table, Text(f"stack now: {stack_line(last.stack, last)}"))
+
+
+def _faster(profile: ProfileReport | None) -> Iterator[str]:
+    """How many times faster than eager, and than the matched baseline."""
+    for name in ("eager", profile.matched if profile is not None else None):
+        found = profile.ratios.get(name) if profile is not None and name is not None else None
+        yield times(found.value) if found is not None else "—"
 
 
 def _us(value: float | None) -> str:

@@ -93,9 +93,9 @@ class BuildOptions(Configuration):
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise UsageError(f"{path} holds no settings", "Write `name: value` on each line")
         if isinstance(values.get("compose"), dict):
-            values["compose"] = ComposeOptions.parse(values["compose"]).model_dump()
+            values["compose"] = ComposeOptions.parse(values["compose"], "compose.").model_dump()
         options = cls.parse(values)
-        FilterOptions.parse({"device": "cpu", **options.filter})
+        FilterOptions.parse({"device": "cpu", **options.filter}, "filter.")
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
         if options.seeds is not None:
@@ -133,7 +133,7 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
     Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
     folder = options.folder
     _settle(options, folder)
-    filtering = FilterOptions.parse({"device": device.value, **options.filter})
+    filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
     level = resolve_level(filtering.sandbox)
 
     def measure(count: int) -> Measured:

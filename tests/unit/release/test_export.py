@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
+from cuda_agent.core.records import Ratio
 from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.release import evidence
 from cuda_agent.release.export.export import Kind, package_name, write_project
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension, wrapped_call
 from cuda_agent.release.export.source import NotPassed, read_finished
+from cuda_agent.release.export.summary import evidence as summary
+from cuda_agent.release.export.summary import slower_than_eager
 from cuda_agent.release.export.verified import verified
 from cuda_agent.release.records import GateResult, Promotion
 from export_runs import RECORDED, TASK, frozen, on_gpu, recorded
@@ -99,6 +102,15 @@ def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> N
         read_finished(entry)
     with pytest.raises(NotPassed, match="has no history of copied"):
         read_finished(Path(shutil.copytree(entry, tmp_path / "elsewhere" / "entries" / "copied")))
+
+
+def test_what_is_slower_than_eager_says_so() -> None:
+    evaluation = recorded()[0].evaluation
+    assert evaluation.profile is not None
+    ratios = {**evaluation.profile.ratios, "eager": Ratio(baseline="eager", value=0.8, low=0.7, high=0.9)}
+    slow = evaluation.model_copy(update={"profile": evaluation.profile.model_copy(update={"ratios": ratios})})
+    assert not slower_than_eager(evaluation) and "slower than eager" not in summary(evaluation)
+    assert slower_than_eager(slow) and "slower than eager" in summary(slow)
 
 
 @pytest.mark.parametrize(

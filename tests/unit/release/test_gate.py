@@ -37,8 +37,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("sped: {}\n", "Did you mean 'speed'"),
-        ("speed: {margins: 2}\n", "Did you mean 'margin'"),
-        ("speed: {processes: 1}\n", "greater than or equal to 3"),
+        ("speed: {margins: 2}\n", r"Unknown setting 'speed\.margins'. Did you mean 'speed\.margin'"),
+        ("speed: {processes: 1}\n", r"Setting speed\.processes: .*greater than or equal to 3"),
         ("speed: 3\n", "speed holds no settings"),
         ("speed:\n", "speed holds no settings"),
         ("verification: {shapes: all}\n", "shapes"),

@@ -32,6 +32,13 @@ def test_a_benchmark(tmp_path: Path) -> None:
     assert swiglu is not None and profile is not None and swiglu.baseline == profile.matched
 
 
+def test_evidence_of_a_promotion_has_its_own_page(tmp_path: Path) -> None:
+    (tmp_path / "promotion.json").write_text("{}")
+    with pytest.raises(UsageError, match="evidence of a promotion") as caught:
+        load(tmp_path)
+    assert "report.html" in str(caught.value)
+
+
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     path = bench_directory(tmp_path / "run", waiting=0)
     with (path / "results.jsonl").open("a") as stream:

@@ -69,8 +69,8 @@ def test_the_configuration_of_our_data_set() -> None:
     ("text", "said"),
     [
         ("folder: a\nagainst: [b]\nsed: 1\n", "Did you mean 'seed'"),
-        ("folder: a\nagainst: [b]\nfilter: {worker: 1}\n", "Did you mean 'workers'"),
-        ("folder: a\nagainst: [b]\ncompose: {stak: H200}\n", "Did you mean 'stack'"),
+        ("folder: a\nagainst: [b]\nfilter: {worker: 1}\n", "Did you mean 'filter.workers'"),
+        ("folder: a\nagainst: [b]\ncompose: {stak: H200}\n", "Did you mean 'compose.stack'"),
         ("folder: a\nagainst: []\n", "against"),
         ("folder: a\n", "against"),
         ("- folder\n", "holds no settings"),

@@ -7,11 +7,13 @@ import re
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.records import Evaluation
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.source import Finished, read_finished
 from cuda_agent.release.export.verified import Verified, describe_task, verified
@@ -27,7 +29,16 @@ class Kind(StrEnum):
     HF_KERNELS = "hf-kernels"
 
 
-def export(run: Path, kind: Kind, *, name: str | None = None, out: Path | None = None) -> tuple[Path, Verified]:
+@dataclass(frozen=True)
+class Exported:
+    """A project in its `folder`; `evaluation`: of the candidate that it holds."""
+
+    folder: Path
+    verified: Verified
+    evaluation: Evaluation
+
+
+def export(run: Path, kind: Kind, *, name: str | None = None, out: Path | None = None) -> Exported:
     """Write the project into `out` (`exports/NAME` where not given), whole or not at all; the task runs once, in the
     judge's sandbox.
 
@@ -38,7 +49,8 @@ def export(run: Path, kind: Kind, *, name: str | None = None, out: Path | None =
     target = (out if out is not None else Path("exports") / package).absolute()
     check_target(target)
     described = verified(finished, describe_task(finished))
-    return write_project(finished, described, kind, package, target), described
+    folder = write_project(finished, described, kind, package, target)
+    return Exported(folder, described, finished.evaluation)
 
 
 def write_project(finished: Finished, described: Verified, kind: Kind, package: str, target: Path) -> Path:

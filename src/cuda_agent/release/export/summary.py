@@ -16,6 +16,8 @@ def evidence(evaluation: Evaluation) -> str:
     rows.append(_row("**these kernels**", profile.candidate))
     errors = [trial for trial in verify.trials if trial.candidate_error is not None]
     lines = [*rows, ""]
+    if slower_than_eager(evaluation):
+        lines.append("**These kernels are slower than eager: the original is the better choice.**")
     if errors:
         worst = max(errors, key=lambda trial: trial.candidate_error or 0.0)
         budget = f", allowed {worst.budget:.2e}" if worst.budget is not None else ""
@@ -26,6 +28,12 @@ def evidence(evaluation: Evaluation) -> str:
     lines += [f"Measured on {stack_line(evaluation.stack)}.", f"Precision policy {evaluation.precision.value}."]
     lines += [f"Note: {note}." for note in (*profile.notes, *evaluation.notes)]
     return "\n".join(lines)
+
+
+def slower_than_eager(evaluation: Evaluation) -> bool:
+    """Whether the original is the better choice."""
+    ratio = evaluation.profile.ratios.get("eager") if evaluation.profile is not None else None
+    return ratio is not None and ratio.value < 1.0
 
 
 def stack_line(stack: Stack) -> str:
