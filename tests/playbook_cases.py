@@ -179,6 +179,16 @@ SCANS: dict[str, tuple[Any, list[Any]]] = {
     "running_of_one_row": (lambda x: x.view(-1).cumsum(0), [_r(40, 50)]),
 }
 
+
+def substitute(x: Any) -> Any:
+    """Row by row, each from those above it: what a row is made of doubles with every row."""
+    x = x.tril(-1)
+    for i in range(1, x.shape[-1]):
+        row, above = x[..., i, :i].clone(), x[..., :i, :i].clone()
+        x[..., i, :i] = row + (row.unsqueeze(-1) * above).sum(-2)
+    return x
+
+
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
@@ -210,6 +220,14 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "long_softmax": (lambda x: torch.softmax(x, -1), [_r(3, 70000)]),
     "huge_softmax": (lambda x: torch.softmax(x, -1), [_r(2, 600000)]),
     "softmax_channels": (lambda x: torch.softmax(x * 2, 1), [_r(4, 30, 8, 20)]),
+    "cat_sum": (lambda x, y: torch.cat([x, y]).sum(0), [_r(7, 5, 33), _r(4, 5, 33)]),
+    "cat_softmax": (lambda x, y: torch.cat([x, y]).softmax(0), [_r(7, 5, 33), _r(4, 5, 33)]),
+    "cat_softmax_rows": (lambda x, y: torch.cat([x, y], 1).softmax(-1), [_r(7, 33), _r(7, 12)]),
+    "cat_norm": (lambda x, y: F.layer_norm(torch.cat([x, y], 1), (5000,)), [_r(7, 3000), _r(7, 2000)]),
+    "cat_extremes": (lambda x, y: torch.cat([x, y]).amax((0, 2)), [_r(7, 5, 33), _r(4, 5, 33)]),
+    "norm_spread": (lambda x: F.layer_norm(x, (40,)).diag_embed(), [_r(9, 40)]),
+    "softmax_repeated": (lambda x: torch.softmax(x, -1).repeat(16, 1), [_r(9, 40)]),
+    "forward_substitution": (substitute, [_r(3, 7, 7) * 0.3]),
     "softmax_first": (lambda x: F.softmax(x, 0) + x, [_r(700, 130)]),
     "sum_first": (lambda x: x.sum(0), [_r(7000, 60) + 3]),
     "mean_var_middle": (lambda x: (x.mean(1), x.var(1)), [_r(7, 70, 130) + 3]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import re
 import subprocess
 import tempfile
 import types
@@ -45,6 +46,8 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     for path, text in step.files.items():
         (directory / path).write_text(text)
     source = next(path for path in step.files if path.endswith((".cpp", ".cu")))
+    called, defined = _parameters(step.declaration), _parameters(step.files[source], f"launch_{step.name}")
+    assert [name.removeprefix(f"{step.name}_") for name in called] == defined
     library = directory / f"{step.name}.so"
     flags = CPU_FLAGS if device is Device.CPU else CUDA_FLAGS
     done = subprocess.run(
@@ -52,6 +55,13 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
     return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+
+
+def _parameters(text: str, name: str = r"launch_\w+") -> list[str]:
+    """Names of a launcher's parameters in order: a caller that has another order compiles too."""
+    found = re.search(rf'extern "C" void {name}\(([^)]*)\)', text)
+    assert found is not None, text
+    return [one.split()[-1].lstrip("*") for one in found[1].split(",")]
 
 
 def run_steps(

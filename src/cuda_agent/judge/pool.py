@@ -72,6 +72,8 @@ class Pool:
         self._idle: queue.SimpleQueue[HelperProcess] = queue.SimpleQueue()
         for builder in self._builders:
             self._idle.put(builder)
+        #: callers of `compile` that may wait for a builder at a time: what is to be judged waits for no long queue.
+        self._asking = threading.Semaphore(count)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
         self._holders = [
             _Lane(
@@ -126,12 +128,13 @@ class Pool:
 
     def compile(self, candidate: Candidate) -> Built:
         """Waits for a builder and its answer. Raises DeviceError, StoreError, SandboxError, WorkerError."""
-        builder = self._idle.get()
-        try:
-            built: Built = builder.call("compile", candidate, self._options)
-            return built
-        finally:
-            self._idle.put(builder)
+        with self._asking:
+            builder = self._idle.get()
+            try:
+                built: Built = builder.call("compile", candidate, self._options)
+                return built
+            finally:
+                self._idle.put(builder)
 
     def ask(self, task: Task, method: str, *arguments: Any, quiet: bool = False) -> Any:
         """What a method of the task's `JudgeSession` returns, when its holder is free. `quiet`: it times something.

@@ -9,6 +9,7 @@ reduction doesn't fit the frame, so that the planner puts that value into memory
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,8 @@ class Puller:
     _known: dict[Expr, int] = field(default_factory=dict)
     #: whether a concatenation of few equal pieces may be written out piece by piece
     unroll: bool = False
+    #: what is being pulled, the result first.
+    _path: list[str] = field(default_factory=list)
     _inside: str | None = None
     _scanning: bool = False
 
@@ -76,8 +79,18 @@ class Puller:
         """The expression of value `name` at an index. Raises NeedSplit, NeedRoots, Conflict."""
         key = (name, at, guards)
         if key not in self.memo:
+            if len(self.nodes) > MOST_NODES and (shared := self._shared()) is not None:
+                raise Conflict(shared, self._inside)
+            self._path.append(name)
             self.memo[key] = self._pull(self.values[name], at, guards)
+            self._path.pop()
         return self.memo[key]
+
+    def _shared(self) -> str | None:
+        """The first value on the way from the result that several others are made of: where each of them computes it
+        anew, and so on with what it's made of, a kernel grows without end."""
+        users = Counter(name for value in self.values.values() for name in ir.operands(value))
+        return next((n for n in self._path[1:] if users[n] > 1 and isinstance(self.values[n], _COMPUTED)), None)
 
     def _pull(self, value: ir.Value, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
         strides = value.strides if isinstance(value, ir.Source) else self.resident.get(value.name)
@@ -323,6 +336,10 @@ def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
     return moved.plus(Coord(const=axis.offset))
 
 
+#: a kernel of more expressions than this has what is shared in it put into memory.
+MOST_NODES = 256
+#: what isn't a view.
+_COMPUTED = (ir.Pointwise, ir.Cat, ir.Pad, ir.Take, ir.Reduce, ir.Scan)
 #: pieces of a concatenation that a kernel writes out.
 MOST_UNROLLED = 4
 #: operators whose result is a bool whatever they compare.

@@ -64,6 +64,9 @@ class _Rebuild:
 
 def _rebuilt(work: Kernel, rule: Callable[[_Rebuild, Expr], int | None]) -> Kernel:
     state = _Rebuild(work.nodes, rule, [], {}, {})
+    # In the order that they have: the launcher's parameters follow the first use of each buffer.
+    for at in range(len(work.nodes)):
+        state.visit(at)
     stores = tuple(
         replace(
             s,

@@ -25,6 +25,8 @@ from cuda_agent.playbook.skills.rowreduce.skill import row_step
 from cuda_agent.playbook.skills.scan.skill import scan_step
 from cuda_agent.playbook.skills.stencil.skill import stencil_step
 
+#: a value is put into memory rather than computed anew for each of so many elements that it is spread over.
+_SPREAD = 8
 #: the operator that a layer of the algebra stands for.
 LAYERS_OF = {layer: operator for operator, (layer, _) in LAYERS.items()}
 
@@ -181,6 +183,7 @@ class State:
                 cut = value.arg
             if cut == last or self.in_memory(cut):
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
+            cut = self._before_it_spreads(cut, last)
             self.require([cut, *self._siblings(cut)])
             return
         group = self._widen(group, last, pending)
@@ -247,6 +250,22 @@ class State:
         if value == last and inside is not None:
             return inside
         return value
+
+    def _before_it_spreads(self, cut: str, last: str) -> str:
+        """Further on towards `last`, as long as only one value is made of it: the small one that a view or a broadcast
+        spreads over many more elements, each of which would otherwise compute it anew."""
+        limit = ir.numel(self.builder.values[last].shape) // _SPREAD
+        users: dict[str, list[ir.Value]] = {}
+        for value in self.builder.values.values():
+            for name in set(ir.operands(value)):
+                users.setdefault(name, []).append(value)
+        found = at = cut
+        while len(users.get(at, ())) == 1 and ir.numel(users[at][0].shape) <= limit:
+            at = users[at][0].name
+            if self.in_memory(at):
+                break
+            found = at if isinstance(self.builder.values[at], ir.Pointwise) else found
+        return found
 
     def _siblings(self, name: str) -> list[str]:
         """Other reductions of the same value over the same dimensions: one kernel makes them all."""

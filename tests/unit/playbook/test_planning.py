@@ -14,7 +14,7 @@ from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, Valu
 from cuda_agent.playbook import kernel, propose
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
-from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm
+from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm, substitute
 from playbook_harness import graph_of
 
 
@@ -179,3 +179,30 @@ def test_rows_that_share_a_large_operand_follow_each_other(device: Device, monke
     assert rows() == ["40"]
     monkeypatch.setattr(kernel, "_BEYOND_CACHE", 1000)
     assert rows() == ["3"]
+
+
+@pytest.mark.parametrize("device", list(Device))
+def test_what_doubles_with_every_step_stays_small(device: Device) -> None:
+    steps = steps_of(substitute, [torch.randn(3, 40, 40)], device)
+    assert max(len(text) for step in steps for text in step.files.values()) < 200_000
+    assert len(steps) < 200
+
+
+@pytest.mark.parametrize("times", [2, 16])
+def test_a_norm_that_is_spread_is_computed_once(times: int) -> None:
+    def spread(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1).repeat(times, 1)
+
+    first, *others = steps_of(spread, [torch.randn(9, 40)])
+    assert [buffer.meta.shape for buffer in first.outputs] == ([(9, 40)] if times == 16 else [(9,), (9,)])
+    assert len(others) == 1
+
+
+@pytest.mark.parametrize("device", list(Device))
+@pytest.mark.parametrize("name", [name for name in REDUCTIONS if name.startswith("cat_")])
+def test_parameters_are_called_in_the_order_they_are_declared_in(name: str, device: Device) -> None:
+    for step in steps_of(*REDUCTIONS[name], device):
+        source = next(text for path, text in step.files.items() if path.endswith((".cpp", ".cu")))
+        declared = step.declaration.replace(f"{step.name}_scratch", "scratch").split("(")[1].split(")")[0]
+        defined = source.split(f"void launch_{step.name}(")[1].split(")")[0]
+        assert [p.split()[-1] for p in declared.split(",")] == [p.split()[-1] for p in defined.split(",")]
