@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,13 @@ def save(name: str, options: argparse.Namespace, device: Device, found: dict[str
     }
     write_durably(path, json.dumps(whole, indent=1))
     return path
+
+
+def read_tasks(path: Path) -> list[dict[str, Any]]:
+    """The tasks of a data set's lines, compressed or not."""
+    raw = path.read_bytes()
+    lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines()
+    return [json.loads(line)["task"] for line in lines]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

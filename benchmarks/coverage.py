@@ -9,8 +9,6 @@ one has made oneself.
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import re
 import signal
@@ -19,10 +17,9 @@ import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
-from common import arguments, run, save, table
+from common import arguments, read_tasks, run, save, table
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
@@ -44,12 +41,6 @@ def planned(name: str, source: str, device: Device) -> tuple[str, ...]:
     return proposals(capture(model, inputs, task), device, Precision.TF32)[0].skills
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    raw = path.read_bytes()
-    lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines()
-    return [json.loads(line)["task"] for line in lines]
-
-
 def late(_signal: int, _frame: FrameType | None) -> None:
     raise TimeoutError(f"not captured within {LIMIT_S} s")
 
@@ -63,7 +54,7 @@ def main() -> int:
     device = options.device or Device.CUDA
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, late)
-    tasks = read(options.tasks)
+    tasks = read_tasks(options.tasks)
     random.Random(options.seed).shuffle(tasks)
     skills, missing = Counter[str](), defaultdict[str, list[str]](list)
     found, begin = dict[str, str](), time.monotonic()
