@@ -140,6 +140,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further task after this")
     parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--plan", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -154,7 +155,7 @@ def main() -> int:
 
     def plans(index: int) -> None:
         plan, count = 0, 1
-        while plan < count:
+        while plan < count and time.monotonic() - begin < options.limit_s:
             said, known = asked(options.tasks, index, device, plan)
             count, plan = max(count, known), plan + 1
             rows[f"{names[index]}, plan {plan}"] = said

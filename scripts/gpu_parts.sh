@@ -15,6 +15,7 @@
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run)
+#   agreement:N  the playbook's plans of N of the data set's candidates against float64
 #   examples     all examples
 #   whole        a Llama's hot parts extracted, optimized and applied
 #   tests:NAME   one file of tests/gpu
@@ -106,6 +107,11 @@ pocket() {
     tail -30 "$here/train.log"
     timeout 30 cuda-agent pocket compare --config pocket --out runs/pocket
     tar czf "$out/pocket.tgz" -C runs pocket
+}
+agreement() { # [SO MANY]
+    timeout -k 10 "$(left "$limit")" python3 benchmarks/agreement.py data/candidates.jsonl.gz --count "${1:-60}" \
+        --jobs 4 --limit-s "$(left $((limit - 60)))" --out "$here/agreement.json" 2>"$here/agreement.log"
+    tail -20 "$here/agreement.log"
 }
 examples() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/examples.py --out "$here/examples" 2>"$here/examples.log"
