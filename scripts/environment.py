@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: commands that the Makefile calls.
+TOOLS = ("ruff", "mypy", "lint-imports", "pytest")
 MINIMUM_PYTHON = (3, 11)
 
 
@@ -110,6 +112,22 @@ def install(venv: Path, inherit: bool, extra: str) -> None:
         )
 
 
+def add_commands(venv: Path) -> None:
+    """Inherited packages come without their commands: those that the Makefile calls, for this environment's Python."""
+    points = {point.name: point for point in metadata.entry_points(group="console_scripts")}
+    for name in TOOLS:
+        path, theirs = venv / "bin" / name, Path(sysconfig.get_path("scripts"), name)
+        if path.exists():
+            continue
+        if name in points:
+            module, attribute = points[name].value.split(":")
+            python = (venv / "bin/python").absolute()
+            path.write_text(f"#!{python}\nimport sys\nfrom {module} import {attribute}\nsys.exit({attribute}())\n")
+            path.chmod(0o755)
+        elif theirs.exists():
+            path.symlink_to(theirs)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("venv", type=Path)
@@ -124,6 +142,8 @@ def main() -> int:
             print(f"Creating {options.venv} ({source}); this takes a minute …", flush=True)
             create(options.venv, inherit)
         install(options.venv, inherit, "[dev]" if options.dev else "")
+        if inherit and options.dev:
+            add_commands(options.venv)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 4

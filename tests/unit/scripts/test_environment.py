@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_every_direct_dependency_is_pinned() -> None:
 def test_inherited_packages_are_not_pinned(environment: ModuleType, tmp_path: Path) -> None:
     assert "pytest==" in environment.constraints(tmp_path, False).read_text()
     assert "pytest==" not in environment.constraints(tmp_path, True).read_text()
+
+
+def test_inherited_tools_have_their_commands(environment: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    environment.add_commands(tmp_path)
+    for name in environment.TOOLS:
+        command = [str(tmp_path / "bin" / name), "--help" if name == "lint-imports" else "--version"]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0, name
 
 
 def test_missing_compiler_is_one_line_with_the_remedy(environment: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
