@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -85,19 +85,6 @@ def test_a_holder_that_is_killed_is_replaced(pool: Pool) -> None:
         hanging.result(timeout=60)
     assert pool.submit(task(64), candidate()).result(timeout=300).verdict is Verdict.PASSED
     assert holder.pid != first
-
-
-def test_what_is_compiled_ahead_does_not_keep_others_waiting() -> None:
-    """Whoever compiles many candidates of a search has no more of the builders than who waits for a verdict."""
-    ahead = [candidate("beta * y", f"{1 + number / 8}f * beta * y") for number in range(8)]
-    with Pool(OPTIONS, builders=1) as pool, ThreadPoolExecutor(len(ahead)) as threads:
-        compiled = [threads.submit(pool.compile, one) for one in ahead]
-        judged = pool.submit(task(64), candidate("beta * y", "2.5f * beta * y"), with_profile=False)
-        while not judged.running() and not judged.done():
-            time.sleep(0.02)
-        assert sum(one.done() for one in compiled) <= 4
-        assert judged.result(timeout=300).verdict is Verdict.INCORRECT
-        assert all(one.result(timeout=300).library is not None for one in compiled)
 
 
 def test_close_ends_everything() -> None:
