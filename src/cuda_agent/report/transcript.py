@@ -29,7 +29,7 @@ def transcript_view(turns: Sequence[Turn], candidates: Candidates) -> Iterator[R
     for turn in turns:
         yield from _turn(turn)
         after = candidates(turn.candidate_digest) if turn.candidate_digest is not None else None
-        if after is not None and after.files and after != before:
+        if after is not None and after != before and (after.files or before is not None):
             yield Text(f"candidate {after.digest[:12]}", style="bold magenta")
             yield from _difference(before, after)
             before = after
