@@ -86,19 +86,19 @@ def main() -> int:
     device = chosen_device(options.device)
     tasks, candidates = options.tasks or DEFAULTS[device][0], options.candidates or DEFAULTS[device][1]
     judge = JudgeOptions(device=device)
+    builders = builders_for(judge, holders=max(1, len(options.gpus)))
     work, found = workload(device, tasks, candidates), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
         os.environ["CUDA_AGENT_CACHE"] = cache
         for name in ("cold", "warm"):
             found[name] = measure(judge, work, options.gpus)
-            if name == "cold":
-                print(f"cold: {found[name]['a_minute']:.1f} a minute", flush=True)
+            print(f"{name}: {found[name]['a_minute']:.1f} a minute", flush=True)
+            raw = save("throughput", options, device, {"builders": builders, "runs": found})
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
-    builders = builders_for(judge, holders=max(1, len(options.gpus)))
     print(f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {max(1, len(options.gpus))} holders")
-    print(f"raw samples: {save('throughput', options, device, {'builders': builders, 'runs': found})}")
+    print(f"raw samples: {raw}")
     return 0
 
 

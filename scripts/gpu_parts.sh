@@ -8,7 +8,7 @@
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
 #   faults       300 evaluations with faults                 clock        where the judge's own clock goes
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
-#   turn         a turn's cost                               throughput   evaluations a minute
+#   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds)
 #   contexts     what a process waits for its CUDA context
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
 #                in one process, 8); several share them
@@ -64,11 +64,13 @@ noise() { # THE ONE IN PROCESSES, THE OTHER
 noise-short() { noise "5 µs" "50 µs"; }
 noise-long() { noise "1 ms" "20 ms"; }
 turn() {
-    python3 benchmarks/turn.py --count 20 --published 3 --sizes "1, 128" --limit-s "$(left $((limit - 40)))" \
+    python3 benchmarks/turn.py --count 20 --published 2 --sizes "1, 128" --limit-s "$(left $((limit - 40)))" \
         --out "$here/turn.json" 2>"$here/turn.log"
 }
-throughput() {
-    timeout -k 10 "$(left "$limit")" python3 benchmarks/throughput.py --tasks 4 --candidates 5 --out "$here/throughput.json" 2>"$here/throughput.log"
+throughput() { # [SECONDS AT THE MOST]
+    local seconds
+    seconds=$(left "$limit")
+    timeout -k 10 $((seconds < ${1:-seconds} ? seconds : ${1:-seconds})) python3 benchmarks/throughput.py --tasks 4 --candidates 5 --out "$here/throughput.json" 2>"$here/throughput.log"
 }
 filter() { # [SO MANY AT A TIME]
     local known=() index=0 count=0 place
