@@ -7,7 +7,7 @@
 Every candidate of every task is an honest one with sources of its own, submitted all at once, task by task. Cold: every
 compiler run is made, the precompiled header and the baselines included. Warm: a new pool, the same candidates. The
 clock runs from the first submission to the last result, starting the pool included; the second rate leaves out what
-came before the first result.
+came before the first result. --stop settled: every ratio known to ±1 %, as for a final verdict.
 """
 
 from __future__ import annotations
@@ -81,11 +81,14 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--tasks", type=int, help="tasks, each with baselines of its own")
     parser.add_argument("--candidates", type=int, help="candidates of each task")
+    parser.add_argument(
+        "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
+    )
     parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs, a holder each")
     options = parser.parse_args()
     device = chosen_device(options.device)
     tasks, candidates = options.tasks or DEFAULTS[device][0], options.candidates or DEFAULTS[device][1]
-    judge = JudgeOptions(device=device)
+    judge = JudgeOptions(device=device, timing_stop=options.stop)
     builders = builders_for(judge, holders=max(1, len(options.gpus)))
     work, found = workload(device, tasks, candidates), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
@@ -97,7 +100,8 @@ def main() -> int:
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
-    print(f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {max(1, len(options.gpus))} holders")
+    holders = max(1, len(options.gpus))
+    print(f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}")
     print(f"raw samples: {raw}")
     return 0
 

@@ -8,7 +8,7 @@
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
 #   faults       300 evaluations with faults                 clock        where the judge's own clock goes
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
-#   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds)
+#   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds; STOP=settled)
 #   contexts     what a process waits for its CUDA context
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
 #                in one process, 8); several share them
@@ -70,7 +70,8 @@ turn() {
 throughput() { # [SECONDS AT THE MOST]
     local seconds
     seconds=$(left "$limit")
-    timeout -k 10 $((seconds < ${1:-seconds} ? seconds : ${1:-seconds})) python3 benchmarks/throughput.py --tasks 4 --candidates 5 --out "$here/throughput.json" 2>"$here/throughput.log"
+    timeout -k 10 $((seconds < ${1:-seconds} ? seconds : ${1:-seconds})) python3 benchmarks/throughput.py --tasks 4 --candidates 5 \
+        --stop "${STOP:-decided}" --out "$here/throughput.json" 2>"$here/throughput.log"
 }
 filter() { # [SO MANY AT A TIME]
     local known=() index=0 count=0 place

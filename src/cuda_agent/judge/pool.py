@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import queue
 import tempfile
 import threading
 from collections import OrderedDict
@@ -20,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
@@ -30,6 +29,8 @@ from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess, Role
 from cuda_agent.judge.session import JudgeSession
+
+Helper = TypeVar("Helper")
 
 MOST_BUILDERS = 8
 SESSIONS = 4
@@ -69,11 +70,7 @@ class Pool:
         gate = Path(self._folder.name) if options.device is Device.CPU else None
         count = builders or builders_for(options, holders=max(1, len(gpus)))
         self._builders = [self._helper(partial(Builder, gate), f"builder {i}", device=False) for i in range(count)]
-        self._idle: queue.SimpleQueue[HelperProcess] = queue.SimpleQueue()
-        for builder in self._builders:
-            self._idle.put(builder)
-        #: callers of `compile` that may wait for a builder at a time: what is to be judged waits for no long queue.
-        self._asking = threading.Semaphore(count)
+        self._idle = Idle(self._builders)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
         self._holders = [
             _Lane(
@@ -127,14 +124,11 @@ class Pool:
         return future
 
     def compile(self, candidate: Candidate) -> Built:
-        """Waits for a builder and its answer. Raises DeviceError, StoreError, SandboxError, WorkerError."""
-        with self._asking:
-            builder = self._idle.get()
-            try:
-                built: Built = builder.call("compile", candidate, self._options)
-                return built
-            finally:
-                self._idle.put(builder)
+        """Waits for a builder that no submitted candidate wants, and its answer. Raises DeviceError, StoreError,
+        SandboxError, WorkerError."""
+        with self._idle.one(first=False) as builder:
+            built: Built = builder.call("compile", candidate, self._options)
+        return built
 
     def ask(self, task: Task, method: str, *arguments: Any, quiet: bool = False) -> Any:
         """What a method of the task's `JudgeSession` returns, when its holder is free. `quiet`: it times something.
@@ -207,9 +201,9 @@ class Pool:
     def _build(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if future.cancelled():
             return
-        builder = self._idle.get()
         try:
-            built: Case = builder.call("build", case)
+            with self._idle.one(first=True) as builder:
+                built: Case = builder.call("build", case)
             if not built.decided:
                 lane.threads.submit(self._judge, lane, future, built, with_profile)
             elif future.set_running_or_notify_cancel():
@@ -217,8 +211,6 @@ class Pool:
         except BaseException as error:  # noqa: BLE001 - the boundary: whoever waits for the future must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
-        finally:
-            self._idle.put(builder)
 
     def _judge(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if not future.set_running_or_notify_cancel():
@@ -229,6 +221,33 @@ class Pool:
             future.set_result(lane.helper.call("judge", case, with_profile))
         except BaseException as error:  # noqa: BLE001 - as above
             future.set_exception(error)
+
+
+class Idle(Generic[Helper]):
+    """The builders that have nothing to do. What is to be judged gets the next one before what is compiled ahead."""
+
+    def __init__(self, builders: Sequence[Helper]) -> None:
+        self._builders = list(builders)
+        self._changed = threading.Condition()
+        self._first = 0
+        #: threads that wait for one.
+        self.waiting = 0
+
+    @contextlib.contextmanager
+    def one(self, *, first: bool) -> Iterator[Helper]:
+        """Waits for it."""
+        with self._changed:
+            self.waiting, self._first = self.waiting + 1, self._first + first
+            self._changed.wait_for(lambda: self._builders and (first or not self._first))
+            self.waiting, self._first = self.waiting - 1, self._first - first
+            builder = self._builders.pop()
+            self._changed.notify_all()
+        try:
+            yield builder
+        finally:
+            with self._changed:
+                self._builders.append(builder)
+                self._changed.notify_all()
 
 
 class _Lane:

@@ -237,8 +237,8 @@ int run_cublas(const Problem& p, Context& c, void* workspace, void* d, const voi
 // d[o][i] (m x n, row stride ldd) = act(op(a[o][i]) op(b[o][i]) + bias[n]) for o < outer, i < batch.
 // transpose_x: the matrix lies transposed in memory (its rows along the unit stride's other side). Strides and leading
 // dimensions are in elements. type: 0 float32, 1 bfloat16, 2 float16. math (float32 only): 0 full, 1 TF32, 2 bfloat16,
-// 3 float16 products. activation: 0 none, 1 ReLU, 2 GELU (tanh). config: 0 cuBLASLt's first choice, 1 cuBLAS,
-// 2... cuBLASLt's next choices. Returns 0, or -1 when this config isn't available, -2 on a library error, -3 out of memory.
+// 3 float16 products. activation: 0 none, 1 ReLU, 2 GELU (tanh). config: 0 cuBLASLt's first choice (cuBLAS where it
+// has none), 1 cuBLAS, 2... cuBLASLt's next choices. Returns 0, or -1 when this config isn't available, -2 on a library error, -3 out of memory.
 extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, long long k,
                            long long batch, long long lda, long long ldb, long long ldd, long long stride_a,
                            long long stride_b, long long stride_d, long long outer, long long outer_a, long long outer_b,
@@ -256,8 +256,8 @@ extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bi
     const void* left = static_cast<const char*>(a) + o * outer_a * width;
     const void* right = static_cast<const char*>(b) + o * outer_b * width;
     const int index = config == 0 ? 0 : config - 1;
-    const int status = config == kCublas ? run_cublas(p, *c, workspace, to, left, right, bias, stream)
-                                         : run_lt(p, *c, workspace, to, left, right, bias, index, stream);
+    int status = config == kCublas ? kNotAvailable : run_lt(p, *c, workspace, to, left, right, bias, index, stream);
+    if (status == kNotAvailable && config <= kCublas) status = run_cublas(p, *c, workspace, to, left, right, bias, stream);
     if (status) return status;
   }
   return kOk;
