@@ -101,7 +101,9 @@ def main() -> int:
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
     holders = max(1, len(options.gpus))
-    print(f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}")
+    print(
+        f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}"
+    )
     print(f"raw samples: {raw}")
     return 0
 

@@ -16,6 +16,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, ValueKind
+from cuda_agent.judge.buffers import is_dense
 from cuda_agent.judge.worker.capture import capture
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
@@ -128,8 +129,9 @@ def check(
     steps: list[Step] = []
     for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting):
         text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if s.name in p)
-        for mine, plain, truth in zip(ours, eager, exact, strict=True):
+        for mine, plain, truth, name in zip(ours, eager, exact, graph.outputs, strict=True):
             _compare(mine, plain, truth, tolerance, f"setting {setting}\n{text}")
+            _check_layout(mine, graph, name, text)
     return steps
 
 
@@ -141,6 +143,15 @@ def _compare(mine: Any, plain: Any, truth: Any, tolerance: float, text: str) -> 
     floor = {torch.bfloat16: 4e-3, torch.float16: 5e-4}.get(mine.dtype, tolerance)
     error, budget = _error(mine, truth), max(4 * _error(plain, truth), floor)
     assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}, {text}"
+
+
+def _check_layout(mine: Any, graph: Graph, name: str, text: str) -> None:
+    """Whoever reads an output finds it in memory as the graph says."""
+    metas = {node.name: node.outputs[0] for node in graph.nodes if len(node.outputs) == 1}
+    meta = metas.get(name)
+    if meta is not None and is_dense(meta):
+        strides = [(a, b) for a, b, size in zip(mine.stride(), meta.strides, meta.shape, strict=True) if size != 1]
+        assert all(a == b for a, b in strides), (name, strides, text)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -15,6 +15,7 @@ from cuda_agent.judge.baselines import Baselines, compile_cache
 from cuda_agent.judge.process import WorkerSettings, WorkerSupply
 from cuda_agent.judge.profile import Profiled, profile
 from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.rounds import OTHERWISE
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.workspace.sandbox import available_level
 
@@ -82,6 +83,14 @@ COARSE_WHEN_TIMED = (
     def forward(self, x):
         y, total = self.right(x)
         return y.bfloat16().float(), total
+"""
+)
+OTHER_ORDER = (
+    HEAD
+    + """
+    def forward(self, x):
+        y, total = self.right(x)
+        return y.t().contiguous().t(), total
 """
 )
 CRASHING = HEAD + "    def forward(self, x):\n        import os\n        os.abort()\n"
@@ -153,6 +162,15 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
     eager = report.ratios["eager"]
     assert eager.low <= eager.value <= eager.high and 0.1 < eager.value < 10
     assert report.rounds >= 5 and report.checked_outputs >= report.rounds
+
+
+def test_outputs_that_lie_otherwise_are_copied_on_the_clock(bench: Bench) -> None:
+    found = bench.time(OTHER_ORDER)
+    assert found.violations == () and found.report is not None
+    assert OTHERWISE in found.report.notes
+    plain = bench.time(HONEST).report
+    assert plain is not None and OTHERWISE not in plain.notes
+    assert found.report.ratios["eager"].value < plain.ratios["eager"].value
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, synchronize
+from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, is_dense, synchronize
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
@@ -119,7 +119,9 @@ class Ring:
         self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}
-        wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire()}
+        # Outputs that the reference left with gaps or overlaps are anybody's to lay out.
+        strides = [list(meta.strides) if is_dense(meta) else [] for meta in outputs]
+        wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire(), "strides": strides}
         try:
             worker.attach(self._inputs.arena)
             worker.attach(self._outputs.arena)

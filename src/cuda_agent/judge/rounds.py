@@ -58,6 +58,9 @@ MOST_DECOYS = {Device.CUDA: 1, Device.CPU: 8}
 FEW_FAULTS = 64
 #: share of a burst's usual calls, where it need only be plain on which side of a milestone a ratio lies.
 SHORT_BURST = 0.12
+OTHERWISE = (
+    "outputs lie in memory otherwise than the reference's: copying them into its layout counts as part of a call"
+)
 #: so long neither side of a burst sleeps while it waits for the other. On a cpu the program under test has the cores.
 SPIN_S = {Device.CUDA: 0.25, Device.CPU: 0.0}
 
@@ -108,6 +111,8 @@ class Rounds:
         self.bystander = Bystander(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
+        #: the candidate's outputs lie in memory otherwise than the reference's, as it says itself.
+        self._otherwise = False
 
     # ------------------------------------------------------------ before the rounds
 
@@ -185,8 +190,11 @@ class Rounds:
     def _warm(self, name: str, seconds: float) -> float | None:
         """Seconds of one call after warming up, None where the form failed."""
         params = {"program": name, "calls": 1, "seconds": seconds}
-        if self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s) is None:
+        reply = self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s)
+        if reply is None:
             return None
+        if name == CANDIDATE and isinstance(reply, dict) and reply.get("otherwise"):
+            self._otherwise = True
         found = self.ask(name, "queue", {"program": name, "calls": 1})
         return None if found is None else max(number(found, "us"), 0.0) / 1e6
 
@@ -362,7 +370,8 @@ class Rounds:
         """Notes for the report."""
         flush = self._plan.flush_bytes(self._active)
         flushed = f", L2 flushed ({flush >> 20} MiB written)" if flush else ""
-        return [f"{self._active} calls per round{flushed}", *self.schedule.remarks()]
+        said = [OTHERWISE] if self._otherwise else []
+        return [f"{self._active} calls per round{flushed}", *said, *self.schedule.remarks()]
 
     def close(self) -> None:
         """Frees rings and masters; workers that are gone need nothing."""

@@ -156,6 +156,16 @@ class State:
         resolved = self.builder.resolve(name)
         return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)
 
+    def may_lie(self, resolved: str, strides: tuple[int, ...]) -> bool:
+        """Whether a value isn't in memory yet, or lies there with these strides."""
+        value = self.builder.values[resolved]
+        found = value.strides if isinstance(value, ir.Source) else self.resident.get(resolved)
+        return found is None or _same_strides(value.shape, found, strides)
+
+    def lies_as(self, resolved: str, meta: TensorMeta) -> None:
+        """How a value lies when it is put into memory."""
+        self._metas[resolved] = meta
+
     def require(self, names: Sequence[str]) -> None:
         """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed,
         NotCovered where one is empty."""
@@ -323,8 +333,11 @@ class State:
 
 def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
     """Whether a window has these strides, and starts at its buffer's first element."""
-    same = all(size == 1 or a == b for size, a, b in zip(view.shape, view.strides, strides, strict=True))
-    return same and view.offset == 0
+    return _same_strides(view.shape, view.strides, strides) and view.offset == 0
+
+
+def _same_strides(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
+    return all(size == 1 or a == b for size, a, b in zip(shape, mine, theirs, strict=True))
 
 
 def _reads_along_columns(work: kernel.Kernel) -> bool:
@@ -412,15 +425,22 @@ def _has_place(node: Node) -> bool:
 
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:
-    """The values that `forward` returns; an input that is returned itself gets a copy of its own."""
+    """The values that `forward` returns, in the layout of the graph's outputs; an input that is returned itself, and
+    what lies otherwise by now, gets a copy of its own."""
     given = {item.name for item in graph.inputs}
-    names = []
+    names: list[str] = []
+    layouts: dict[str, tuple[int, ...]] = {}
     for name in graph.outputs:
-        resolved = state.builder.resolve(name)
-        if resolved in given:
-            dtype = state.builder.values[resolved].dtype
+        resolved, meta = state.builder.resolve(name), state.meta(name)
+        value = state.builder.values[resolved]
+        wanted = kernel.layout(value, meta.strides)
+        otherwise = layouts.get(resolved, wanted) != wanted or not state.may_lie(resolved, wanted)
+        if resolved in given or otherwise:
             resolved = state.builder.pointwise(
-                "copy", resolved, dtype=dtype, name=state.fresh(f"{cpp_name(name)}_copy")
+                "copy", resolved, dtype=value.dtype, name=state.fresh(f"{cpp_name(name)}_copy")
             )
+        if not state.in_memory(resolved):
+            state.lies_as(resolved, meta)
+        layouts[resolved] = wanted
         names.append(resolved)
     return tuple(names)

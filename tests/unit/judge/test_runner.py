@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cuda_agent.judge.worker.cupti import Span, busy_ns
-from cuda_agent.judge.worker.runner import OutputError, Runner, null_program
+from cuda_agent.judge.worker.runner import OutputError, Runner, laid_out, lies_otherwise, null_program
 from cuda_agent.judge.worker.screen import difference, screen
 
 
@@ -140,3 +140,17 @@ def test_difference() -> None:
     assert difference([torch.zeros(0)], [torch.zeros(0)]) is None
     assert difference([torch.zeros(3)], [torch.ones(3)]) is not None
     assert difference([x, x], [x]) is not None
+
+
+def test_an_output_in_another_order_is_copied_within_its_call() -> None:
+    x, strides = torch.arange(12.0).view(3, 4), [[4, 1], [1]]
+    program = laid_out(lambda x: (x.t().contiguous().t(), x.sum(1)), strides)
+    first, second = program(x)
+    assert first.stride() == (4, 1) and torch.equal(first, x) and torch.equal(second, x.sum(1))
+    assert lies_otherwise((x.t().contiguous().t(), x.sum(1)), strides) == [0]
+    assert lies_otherwise((x, x.sum(1)), strides) == []
+    assert lies_otherwise(x[:, :1].t(), [[3, 1]]) == [0], "every second place"
+    assert lies_otherwise(torch.empty(3, 1)[:, :1], [[1, 7]]) == [], "one element has no stride"
+    assert lies_otherwise(x.t(), [[]]) == [], "the reference's own lies with gaps"
+    for bad in (x, (x, x, x), object()):
+        assert lies_otherwise(bad, strides) == []

@@ -74,6 +74,41 @@ def null_program(fixed: Sequence[Outputs]) -> Program:
     return lambda *_inputs: next(turns)
 
 
+def lies_otherwise(value: Any, strides: Sequence[Sequence[int]]) -> list[int]:
+    """Which of an output's tensors don't lie in memory with these strides. None where their number differs or they
+    can't be passed on: that is found elsewhere."""
+    try:
+        tensors = output_tensors(value)
+    except OutputError:
+        return []
+    if len(tensors) != len(strides):
+        return []
+    return [
+        index
+        for index, (tensor, wanted) in enumerate(zip(tensors, strides, strict=True))
+        if tensor.dim() == len(wanted)
+        and any(n > 1 and a != b for n, a, b in zip(tensor.shape, tensor.stride(), wanted, strict=True))
+    ]
+
+
+def laid_out(program: Program, strides: Sequence[Sequence[int]]) -> Program:
+    """The program with outputs that lie in memory with these strides: copying them there is part of its call."""
+
+    def call(*inputs: Any) -> Any:
+        value = program(*inputs)
+        wrong = lies_otherwise(value, strides)
+        if not wrong:
+            return value
+        tensors = list(output_tensors(value))
+        for index in wrong:
+            mine = tensors[index]
+            place = torch.empty_strided(mine.shape, tuple(strides[index]), dtype=mine.dtype, device=mine.device)
+            tensors[index] = place.copy_(mine)
+        return tensors
+
+    return call
+
+
 class Runner:
     """Timing of programs on one device. On `cuda`, everything goes through the current stream; on `cpu`, the clock is
     `perf_counter_ns` around the call."""
@@ -86,18 +121,19 @@ class Runner:
         self._scratch: Any = None
         self._reset_persisting = _persisting_l2_reset() if self.is_cuda else None
 
-    def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> None:
+    def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> Any:
         """At least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise, caches of
-        libraries and compilers settle)."""
+        libraries and compilers settle). Returns what the last one returned."""
         end = time.monotonic() + seconds
-        done = 0
+        done, value = 0, None
         with torch.no_grad():
             for slot in itertools.cycle(slots):
                 if done >= calls and time.monotonic() >= end:
                     break
-                program(*slot)
+                value = program(*slot)
                 done += 1
                 self.synchronize()
+        return value
 
     def rouse(self, *, calls: int = 3, flush_bytes: int = 0) -> None:
         """Time nothing a few times: what a burst runs beside its program is in the core's caches then, and the device

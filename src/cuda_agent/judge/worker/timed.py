@@ -1,9 +1,11 @@
 """The timing operations of a worker, the same for candidate and baseline: rings of slots, bursts, queues, screening.
 
 Requests (names are the operations that a role adds to its own):
-  ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}}   `layout` lists the slots one after the
-  other unring  {}                                     forgets the rings, so that their arenas may be detached
-  warm    {program, calls, seconds}              -> {}
+  ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}, strides}   `layout` lists the slots one after
+                                                 the other, `strides` how the reference's outputs lie in memory
+  unring  {}                                     forgets the rings, so that their arenas may be detached
+  warm    {program, calls, seconds}              -> {otherwise: [outputs that lie otherwise]}   from here on the program
+                                                 copies them into the reference's layout as a part of each call
   ready   {core, spin_s, flush_bytes}            a burst comes: moves to the core that it launches from (null:
                                                  anywhere), and doesn't sleep until `release`, or for so long
   burst   {program, flush_bytes, specs}          -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
@@ -28,7 +30,7 @@ from typing import Any, Protocol
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.worker.dispatch import recorded
 from cuda_agent.judge.worker.pytree import unflatten
-from cuda_agent.judge.worker.runner import Outputs, Program, Runner, Slot, null_program
+from cuda_agent.judge.worker.runner import Outputs, Program, Runner, Slot, laid_out, lies_otherwise, null_program
 from cuda_agent.judge.worker.screen import screen
 
 NULL = "null"
@@ -61,6 +63,9 @@ class TimedPrograms:
         self._slots: list[Slot] = []
         self._inputs_at: frozenset[int] = frozenset()
         self._outputs: list[Outputs] = []
+        self._strides: list[list[int]] = []
+        #: programs whose outputs lie otherwise than the reference's.
+        self._otherwise: set[str] = set()
         self._null: Program | None = None
         self._cores: set[int] = set()
 
@@ -96,6 +101,7 @@ class TimedPrograms:
         self._inputs_at = frozenset(tensor.untyped_storage().data_ptr() for tensor in inputs if tensor.numel())
         self._slots = [unflatten(params["spec"], part) for part in self._tensors]
         self._outputs = list(_parts(outputs, count))
+        self._strides = params["strides"]
         if self.with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
         # What torch has imported is a quarter of a million objects; out of the collector's sight it costs nothing.
@@ -106,12 +112,18 @@ class TimedPrograms:
     def unring(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
+        self._otherwise.clear()
         return {}
 
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
-        program = self._program(params["program"])
-        self.runner.warmup(program, self._slots, calls=int(params["calls"]), seconds=float(params["seconds"]))
-        return {}
+        name = params["program"]
+        program, calls = self._program(name), int(params["calls"])
+        value = self.runner.warmup(program, self._slots, calls=calls, seconds=float(params["seconds"]))
+        otherwise = lies_otherwise(value, self._strides)
+        if otherwise:
+            self._otherwise.add(name)
+            self.runner.warmup(self._program(name), self._slots, calls=1)
+        return {"otherwise": otherwise}
 
     def ready(self, params: dict[str, Any]) -> dict[str, Any]:
         self._stay_on(params["core"])
@@ -176,7 +188,8 @@ class TimedPrograms:
     def _program(self, name: str) -> Program:
         if name == NULL and self._null is not None:
             return self._null
-        return self._lookup(name)
+        program = self._lookup(name)
+        return laid_out(program, self._strides) if name in self._otherwise else program
 
 
 def _parts(tensors: list[Any], count: int) -> list[list[Any]]:
