@@ -96,6 +96,17 @@ def gated_halves(x: Any, s: Any) -> Any:
     return a * torch.sigmoid(b) + s
 
 
+class Named(nn.Module):
+    """Every kind of kernel, of values that are called as its own text calls something."""
+
+    def forward(self, vector: Any, x1: Any, k: Any, v: Any, m2: Any, stream: Any) -> Any:
+        row = (x1 * vector).softmax(-1) * k
+        config = (v + m2).sum(0)
+        first = (row - stream).cumsum(-1)
+        tile = F.max_pool1d(v * vector, 3, 2, 1) + config[::2]
+        return row, config, first, tile, (m2 * x1).t().contiguous()
+
+
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "special functions": (special, [_r(6, 37)]),
     "polynomials": (polynomials, [torch.tanh(_r(6, 37))]),
@@ -110,6 +121,7 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "rotary": (rotate, [_r(4, 6, 64), _r(6, 64), _r(6, 64)]),
     "odd_cat": (lambda x, y: torch.cat([x, y * 2], -1).exp(), [_r(5, 7), _r(5, 12)]),
     "transpose": (lambda x: x.transpose(1, 2).exp(), [_r(4, 6, 64)]),
+    "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
     "transpose_alone": (lambda x: x.transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "transpose_laid_out": (lambda x: x.exp().transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),

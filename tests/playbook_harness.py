@@ -18,10 +18,13 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, ValueKind
 from cuda_agent.judge.buffers import is_dense
 from cuda_agent.judge.worker.capture import capture
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
 
 CPU_FLAGS = ("g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wno-unused")
+#: parameters of small functions and members, which hide nothing.
+_OTHER_SCOPES = {"x", "y", "a", "b", "r", "g"}
 CUDA_FLAGS = ("nvcc", "-O3", "--use_fast_math", "-arch=sm_90a", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 
 
@@ -47,6 +50,7 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     for path, text in step.files.items():
         (directory / path).write_text(text)
     source = next(path for path in step.files if path.endswith((".cpp", ".cu")))
+    _check_names(step, step.files[source])
     called, defined = _parameters(step.declaration), _parameters(step.files[source], f"launch_{step.name}")
     assert [name.removeprefix(f"{step.name}_") for name in called] == defined
     library = directory / f"{step.name}.so"
@@ -56,6 +60,15 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
     return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+
+
+def _check_names(step: Step, text: str) -> None:
+    """No value of a graph may be called as anything that the source itself names."""
+    plain = re.sub(r'//[^\n]*|"[^"]*"', "", text)
+    ours = {cpp_name(name) for name in (*step.inputs, *(b.name for b in (*step.outputs, *step.scratch)))}
+    words = set(re.findall(r"(?<![\w.])(?<!->)[A-Za-z_]\w*", plain)) - ours - _OTHER_SCOPES
+    words = {word for word in words if not word.startswith((step.name, "f_"))}
+    assert not [word for word in sorted(words) if cpp_name(word) == word], text
 
 
 def _parameters(text: str, name: str = r"launch_\w+") -> list[str]:

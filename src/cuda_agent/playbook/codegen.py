@@ -15,7 +15,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
-from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.names import cpp_name
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
 _STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",

@@ -13,7 +13,8 @@ from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, TensorMeta, ValueKind
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import render
-from cuda_agent.playbook.plan import Step, cpp_name
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Step
 
 _SCALAR_TYPES = {
     "float32": "torch::kFloat32", "float64": "torch::kFloat64", "bfloat16": "torch::kBFloat16",

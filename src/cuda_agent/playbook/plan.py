@@ -9,7 +9,6 @@ scratch of a step are allocated with `torch::empty` just before its `call`; a tu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +16,7 @@ from typing import Protocol
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook.lower import Builder
+from cuda_agent.playbook.names import cpp_name
 
 
 @dataclass(frozen=True)
@@ -147,22 +147,6 @@ class Plan:
     @property
     def skills(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.skill for step in (*self.derive_steps, *self.steps)))
-
-
-_C_WORDS = frozenset((
-    "auto", "bool", "break", "case", "char", "class", "const", "continue", "default", "delete", "do", "double",
-    "else", "enum", "export", "extern", "float", "for", "goto", "if", "inline", "int", "long", "new", "operator",
-    "private", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
-    "template", "this", "throw", "try", "typedef", "union", "unsigned", "using", "virtual", "void", "volatile",
-    "while", "stream", "and", "or", "not", "xor", "torch", "at", "c10", "pow", "exp", "log", "sqrt", "abs",
-    "floor", "sin", "cos", "tanh", "erf", "min", "max",
-))  # fmt: skip
-
-
-def cpp_name(value: str) -> str:
-    """A graph value's name as a C++ and Python identifier."""
-    name = re.sub(r"\W", "_", value)
-    return f"{name}_" if name in _C_WORDS or name[:1].isdigit() else name
 
 
 def pointer(buffer: str, offset: int, item_bytes: int) -> str:

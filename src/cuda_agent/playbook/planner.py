@@ -17,8 +17,9 @@ from cuda_agent.playbook import ir, kernel
 from cuda_agent.playbook.algebra.recurrent import LAYERS
 from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators import TABLE
-from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView, cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView
 from cuda_agent.playbook.skills.colreduce.skill import column_step
 from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
 from cuda_agent.playbook.skills.rowreduce.skill import row_step

@@ -9,7 +9,8 @@ from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"

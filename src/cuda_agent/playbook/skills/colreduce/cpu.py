@@ -10,8 +10,8 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, literal, render
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.plan import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common
 from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
 

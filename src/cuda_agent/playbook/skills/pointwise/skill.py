@@ -18,7 +18,8 @@ from cuda_agent.playbook.codegen import (
 )
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.plan import Buffer, Step, cpp_name
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 

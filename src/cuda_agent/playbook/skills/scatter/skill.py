@@ -12,7 +12,8 @@ from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, cpp_name, pointer
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}

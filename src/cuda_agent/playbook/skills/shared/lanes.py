@@ -10,7 +10,7 @@ from cuda_agent.playbook.codegen import Printer, assignment, literal, storage_ty
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
-from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.names import cpp_name
 
 
 class Lanes:

@@ -12,7 +12,7 @@ from cuda_agent.playbook.codegen import Printer, assignment, decode, indent, lit
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common
 from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
 from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes

@@ -9,7 +9,7 @@ from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, l
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import children
-from cuda_agent.playbook.plan import cpp_name
+from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common, index_type
 from cuda_agent.playbook.skills.rowreduce.cpu import identity
 from cuda_agent.playbook.skills.shared.lanes import Lanes
