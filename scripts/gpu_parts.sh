@@ -14,7 +14,7 @@
 #                in one process, 8); several share them
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
-#   pocket       the pocket preset, from where it stands (POCKET: archive of the run)
+#   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once)
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
 #   examples     all examples
 #   whole        a Llama's hot parts extracted, optimized and applied
@@ -102,14 +102,24 @@ suite() {
     tar czf "$out/suite250.tgz" -C runs --exclude='*.so' suite250
 }
 pocket() {
-    [ -z "${POCKET:-}" ] || { mkdir -p runs && tar xzf "$POCKET" -C runs; }
+    local seed own
+    mkdir -p runs
+    [ -z "${POCKET:-}" ] || tar xzf "$POCKET" -C runs
     cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" >"$here/fill.log" 2>&1
     tail -5 "$here/fill.log"
     say fill
-    timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all --config pocket --out runs/pocket >"$here/train.log" 2>&1
-    tail -30 "$here/train.log"
-    timeout 30 cuda-agent pocket compare --config pocket --out runs/pocket
+    for seed in ${SEEDS:-0}; do
+        own=(--config pocket --out "runs/pocket-$seed" --set environment.memo=runs/pocket/memo --set "seed=$seed")
+        {
+            timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all "${own[@]}" >"$here/train-$seed.log" 2>&1
+            timeout 30 cuda-agent pocket compare "${own[@]}" >"$here/compare-$seed.log" 2>&1
+        } &
+    done
+    wait
+    tail -n 25 "$here"/train-*.log "$here"/compare-*.log | cut -c1-250
     tar czf "$out/pocket.tgz" -C runs pocket
+    # Weights stay behind: they are large, and made again in minutes.
+    tar czf "$out/pocket-runs.tgz" --exclude='*.safetensors' --exclude='*.pt' -C runs $(cd runs && ls -d pocket-*)
 }
 agreement() { # [SO MANY]
     timeout -k 10 "$(left "$limit")" python3 benchmarks/agreement.py data/candidates.jsonl.gz --count "${1:-60}" \

@@ -2,7 +2,7 @@
 
 The judge pays 3 for own tokens that are all even, 2 and 1 for many and some, -1 for few: something that a policy can
 learn within a few steps. Run as a program, it is a training that a test can kill:
-`python toy.py OUT [launcher]`.
+`python toy.py OUT [ray | cuda]`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def main() -> None:
         sys.stdout.write(f"{phase} {text}\n")
         sys.stdout.flush()
 
-    changes = {}
+    changes: dict[str, Any] = {"device": "cuda"} if sys.argv[2:] == ["cuda"] else {}
     if sys.argv[2:] == ["ray"]:
         ray = {"gpus_per_node": 1, "rollout": "transformers", "agent_workers": 1}
         stage = {"steps": 2, "critic_only_steps": 1, "whiten": True, **STEP}

@@ -87,9 +87,10 @@ def fill(
         for row in rows:
             emit("  ".join(f"{key} {value}" for key, value in row.items()))
         for name, reason in done.failed.items():
-            say(f"{name}: {reason}")
+            say(reason if reason.startswith(name) else f"{name}: {reason}")
         state = "the table is whole" if done.whole else "call again for the rest"
-        emit(f"{done.known} of {done.wanted} choices known after {done.seconds:.0f} s: {state}")
+        refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
+        emit(f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}")
     return 0
 
 

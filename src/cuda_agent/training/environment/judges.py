@@ -58,6 +58,8 @@ class Judges:
         self._graphs: dict[str, Graph] = {}
         self._refused: dict[str, TaskError] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
+        #: why a task can't be judged, by its key: asking again would compile its baselines again.
+        self.inadmissible: dict[str, TaskError] = {}
 
     def __enter__(self) -> Judges:
         return self
@@ -152,8 +154,12 @@ class Judges:
         says so to whoever asks for a verdict."""
 
         def one(task: Task) -> None:
-            with suppress(CudaAgentError):
+            try:
                 self.pool.ask(task, "admit")
+            except TaskError as error:
+                self.inadmissible[task.key] = error
+            except CudaAgentError:
+                pass
 
         wanted = list(tasks)
         with self.workers(max(1, len(wanted))) as threads:
@@ -226,8 +232,13 @@ class RememberingSession:
         timed = kind != "verify"
 
         def judge() -> Evaluation:
+            if self.task.key in self._judges.inadmissible:
+                raise self._judges.inadmissible[self.task.key]
             try:
                 return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
+            except TaskError as error:
+                self._judges.inadmissible[self.task.key] = error
+                raise
             except CancelledError:
                 raise WorkerError("The judge was closed", "Start the stage again") from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
@@ -40,11 +40,12 @@ class KnownBuild(StoredRecord):
 
 def stack_digest(stack: Stack, options: JudgeOptions) -> str:
     """Of what a time depends on: the machine's model and its software, and how it is judged; not which one of several
-    equal machines it is."""
+    equal machines it is, nor, on a GPU, how many of its processors this process may use."""
     gpus = [(gpu.name, gpu.power_limit_w, gpu.max_sm_clock_mhz) for gpu in stack.gpus[:1]]
     software = (stack.driver, stack.cuda_compiler, stack.cxx_compiler, stack.torch, stack.cudnn, stack.triton)
     judged = options.model_dump_json(exclude={"reward_baseline", "seed", "compiler_jobs", "host_memory_mib"})
-    return digest_text(repr(gpus), repr(software), stack.python, stack.cpu, str(stack.cpu_cores), judged)
+    cores = str(stack.cpu_cores) if options.device is Device.CPU else ""
+    return digest_text(repr(gpus), repr(software), stack.python, stack.cpu, cores, judged)
 
 
 def sources_digest(candidate: Candidate) -> str:
@@ -65,10 +66,14 @@ class Memo:
         self._asked: dict[tuple[str, str, str], Future[Evaluation]] = {}
         self._building: dict[str, Future[BuildReport]] = {}
         self.asked = self.hits = 0
+        #: verdicts in the folder that another stack, or a judge with other settings, gave.
+        self.foreign = 0
         for line in self._lines(_EVALUATIONS, Known):
-            if line.stack == stack:
-                found = line.evaluation
-                self._known[line.kind, found.task_key, found.candidate_digest] = found
+            if line.stack != stack:
+                self.foreign += 1
+                continue
+            found = line.evaluation
+            self._known[line.kind, found.task_key, found.candidate_digest] = found
         for build in self._lines(_BUILDS, KnownBuild):
             if build.stack == stack:
                 self._builds[build.sources] = build.report

@@ -87,6 +87,8 @@ def open_judges(
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
     with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions, make_pool=make_pool) as judges:
         known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
+        if judges.memo.foreign:
+            progress(f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used")
         for name, reason in reasons.items():
             progress(f"{name} is left out: {reason}")
         keys = {task.key for task in known}

@@ -65,16 +65,18 @@ def spread(choices: Sequence[Choice]) -> float | None:
 
 @dataclass(frozen=True)
 class Filled:
-    """How far the table has come. `failed`: what the judge could not judge, by task."""
+    """How far the table has come. `failed`: what the judge could not judge, by task; `refused`: how many of the choices
+    are of tasks that it never will."""
 
     known: int
     wanted: int
+    refused: int
     failed: dict[str, str]
     seconds: float
 
     @property
     def whole(self) -> bool:
-        return self.known >= self.wanted
+        return self.known + self.refused >= self.wanted
 
 
 def fill(
@@ -112,9 +114,11 @@ def fill(
                 f"group {number} of {len(parts)}: {len(part)} verdicts in {took:.0f} s ({took / len(part):.1f} each)"
             )
         builders.shutdown(wait=False, cancel_futures=True)
-    every = [choice for task in tasks for choice in table(judges, task)]
+    rows = {task.key: table(judges, task) for task in tasks}
+    every = [choice for row in rows.values() for choice in row]
     known = sum(choice.evaluation is not None for choice in every)
-    return Filled(known, len(every), failed, time.monotonic() - begun)
+    refused = [choice for key in judges.inadmissible for choice in rows.get(key, ()) if choice.evaluation is None]
+    return Filled(known, len(every), len(refused), failed, time.monotonic() - begun)
 
 
 def _choices(judges: Judges, tasks: Sequence[Task]) -> list[tuple[Task, Candidate]]:
