@@ -222,6 +222,13 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "instance_norm": (lambda x: F.instance_norm(x), [_r(7, 16, 10, 13) + 3]),
     "batch_norm": (nn.BatchNorm2d(6), [_r(4, 6, 5, 5)]),
     "batch_norm_of_batch": (lambda x: F.batch_norm(x, None, None, training=True), [_r(7, 16, 10, 13) + 3]),
+    "cross_entropy_of_probabilities": (
+        lambda x, t: (
+            F.cross_entropy(x, t.softmax(1), label_smoothing=0.1),
+            F.cross_entropy(x, t.softmax(1), reduction="none"),
+        ),
+        [_r(33, 50, 3) * 3, _r(33, 50, 3)],
+    ),
     "cross_entropy": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), [_r(33, 500) * 3, _i(500, 33)]),
     "z_loss": (z_loss, [_r(6, 9000) * 4, _i(9000, 6)]),
     "sum": (lambda x: x.sum(), [_r(33, 500) + 1]),

@@ -12,7 +12,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
-from cuda_agent.judge.compare import measure, rule
+from cuda_agent.judge.compare import Measured, first_failure, measure, rule
 from cuda_agent.judge.reference import Answer, Spec
 from cuda_agent.judge.verify import Secrets
 
@@ -64,6 +64,8 @@ class Answers:
     def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
         """Asks for all of them. Raises TaskError where the task fails."""
         self._task, self._floor = task, floor
+        #: eager against the oracle, by output.
+        self._own: dict[int, Measured] = {}
         weights, here = secrets.seed(), secrets.seed()
         reference.draw_weights(weights)
         self.other = _eager(reference, secrets.seed(), secrets.seed())
@@ -103,15 +105,21 @@ class Answers:
 
     def failure(self, mine: list[Any]) -> str | None:
         """Why these outputs don't pass for the answer; None where they do."""
-        answer, task = self.answer, self._task
-        for c, e, p, o in zip(mine, answer.eager, answer.policy, answer.oracle, strict=True):
-            ruling = rule(measure(c, e, p, o, atol=task.atol, rtol=task.rtol), self._floor)
-            if not ruling.passed:
-                return ruling.reason
+        answer, bounds = self.answer, {"atol": self._task.atol, "rtol": self._task.rtol}
+        pairs = zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
+        for index, (c, e, p, o) in enumerate(pairs):
+            if index not in self._own:
+                self._own[index] = measure(e, e, p, o, **bounds)
+            reason = first_failure(c, e, p, o, self._own[index], self._floor, **bounds)
+            reason = reason or rule(measure(c, e, p, o, **bounds), self._floor).reason
+            if reason:
+                return reason
         return None
 
     def _same(self, mine: list[Any]) -> bool:
         """Eager against itself: neither the oracle nor eager's own error excuses a difference."""
+        if all(c.equal(e) for c, e in zip(mine, self.answer.eager, strict=True)):
+            return True
         pairs = zip(mine, self.answer.eager, strict=True)
         task = self._task
         return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), self._floor).passed for c, e in pairs)

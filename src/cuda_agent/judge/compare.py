@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
@@ -30,6 +30,8 @@ SLACK = 4.0
 FLOOR = 2e-6
 FLOOR_TF32 = 5e-4
 EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
+#: elements of an output that are looked at before all of them, where a failure is likely.
+_FIRST = 1 << 20
 _SMALLEST_NORMAL = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.1e-5}
 
 
@@ -128,7 +130,7 @@ class _Sums:
 
     def add(self, c: Any, e: Any, p: Any, o: Any, atol: float, rtol: float) -> str:
         """Takes one piece in; says what no tolerance excuses."""
-        if not all(math.isfinite(float(tensor.sum(dtype=o.dtype))) for tensor in (c, e, p, o)):
+        if not _all_finite(c, e, p, o):
             failure = _not_finite(c, e)
             if failure:
                 return failure
@@ -137,12 +139,17 @@ class _Sums:
         from_truth, eager_off = c.to(o.dtype).sub(o), p.to(o.dtype).sub(o)
         apart, size = c.to(wide).sub(e.to(wide)).abs_(), e.to(wide).abs()
         outside = apart.sub(size, alpha=rtol) > atol
-        if bool(outside.any()):
-            self.beyond = max(self.beyond, float(from_truth[outside].abs().max()))
-        self.excuse = max(self.excuse, SLACK * _largest(eager_off))
-        self.max_abs = max(self.max_abs, _largest(apart))
-        self.max_rel = max(self.max_rel, _largest(apart.div_(size.clamp_min_(atol or 1e-30))))
-        self._blocks(from_truth, eager_off, o)
+        beyond, furthest = _largest(from_truth * outside), _largest(eager_off)
+        max_abs, max_rel = _largest(apart), _largest(apart.div_(size.clamp_min_(atol or 1e-30)))
+        blocks = self._blocks(from_truth, eager_off, o)
+        # One wait for the device a piece.
+        found = _numbers(beyond, furthest, max_abs, max_rel, *blocks)
+        self.beyond, self.excuse = max(self.beyond, found[0]), max(self.excuse, SLACK * found[1])
+        self.max_abs, self.max_rel = max(self.max_abs, found[2]), max(self.max_rel, found[3])
+        for name, squares in zip(("norm", "candidate", "policy"), found[4:7], strict=True):
+            self._squares[name] += squares
+        for name, worst in zip(("candidate", "policy"), found[7:], strict=True):
+            self._worst[name] = max(self._worst[name], worst)
         return ""
 
     def _known(self, c: Any, e: Any, p: Any, o: Any, atol: float, rtol: float) -> tuple[Any, Any, Any, Any]:
@@ -158,14 +165,13 @@ class _Sums:
         c, e, p, o = (torch.where(known, tensor, torch.zeros_like(tensor)) for tensor in (c, e, p, o))
         return c, e, p, o
 
-    def _blocks(self, candidate: Any, policy: Any, oracle: Any) -> None:
+    def _blocks(self, candidate: Any, policy: Any, oracle: Any) -> list[Any]:
+        """Sums of squares of the oracle and of both differences; the worst block's relative error of these two."""
         norm, counts = _block_squares(oracle)
         denominator = norm + counts * self._tiny**2
-        self._squares["norm"] += float(norm.sum())
-        for name, difference in (("candidate", candidate), ("policy", policy)):
-            squares, _ = _block_squares(difference)
-            self._squares[name] += float(squares.sum())
-            self._worst[name] = max(self._worst[name], float((squares / denominator).max().sqrt()))
+        squares = [_block_squares(difference)[0] for difference in (candidate, policy)]
+        worst = [(one / denominator).max().sqrt() for one in squares]
+        return [norm.sum(), *(one.sum() for one in squares), *worst]
 
     def result(self, elements: int, dtype: str, failure: str = "") -> Measured:
         norm = self._squares["norm"] + elements * self._tiny**2
@@ -197,11 +203,26 @@ def _not_finite(c: Any, e: Any) -> str:
     return f"{count} values are infinite or NaN where the reference is finite" if count else ""
 
 
-def _largest(values: Any) -> float:
-    """max |x|."""
+def _all_finite(*tensors: Any) -> bool:
+    """By their sums, in float64."""
     import torch
 
-    return float(torch.linalg.vector_norm(values, math.inf))
+    return all(map(math.isfinite, _numbers(*(tensor.sum(dtype=torch.float64) for tensor in tensors))))
+
+
+def _numbers(*scalars: Any) -> list[float]:
+    """Their values, in one copy."""
+    import torch
+
+    found: list[float] = torch.stack([scalar.double() for scalar in scalars]).tolist()
+    return found
+
+
+def _largest(values: Any) -> Any:
+    """max |x|, a scalar tensor."""
+    import torch
+
+    return torch.linalg.vector_norm(values, math.inf)
 
 
 def _block_squares(values: Any) -> tuple[Any, Any]:
@@ -217,6 +238,20 @@ def _block_squares(values: Any) -> tuple[Any, Any]:
     if rest.numel():
         sizes[-1] = rest.numel()
     return squares, sizes
+
+
+def first_failure(
+    candidate: Any, eager: Any, policy: Any, oracle: Any, own: Measured, floor: float, *, atol: float, rtol: float
+) -> str:
+    """Why the first elements of a large output already break a bound, "" where they don't: then `measure` all of it.
+    `own`: any measurement of the whole output, for eager's errors in it."""
+    if eager.numel() < 2 * _FIRST or not eager.dtype.is_floating_point:
+        return ""
+    parts = [tensor.reshape(-1)[:_FIRST] for tensor in (candidate, eager, policy, oracle)]
+    found = measure(*parts, atol=atol, rtol=rtol)
+    # The error of a part says nothing of the whole one; that of a block is no larger than the worst one's.
+    block = Errors(0.0, found.candidate.block)
+    return rule(replace(found, candidate=block, eager=own.eager, excuse=own.excuse), floor).reason
 
 
 def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:

@@ -17,6 +17,7 @@ from cuda_agent.judge.compare import (
     Measured,
     Ruling,
     error_floor,
+    first_failure,
     measure,
     rule,
     same_structure,
@@ -146,3 +147,25 @@ def test_structure() -> None:
     assert same({"dict": {"a": {"t": 0}}}, {"dict": {"a": {"t": 0}}})
     assert not same({"dict": {"b": {"t": 0}}}, {"dict": {"a": {"t": 0}}})
     assert not same(None, pair)
+
+
+def test_a_first_part_convicts_and_never_more_than_the_whole_does() -> None:
+    generator = torch.Generator().manual_seed(3)
+    eager = torch.randn(1 << 21, generator=generator)
+    oracle = eager.double() * (1 + 1e-7)
+    own = measure(eager, eager, eager, oracle, atol=1e-2, rtol=1e-2)
+    late = eager.clone()
+    late[-1] += 1.0
+    loud = eager.clone()
+    loud[7] += 1.0
+    for candidate, at_once in [
+        (eager, False), (eager * (1 + 1e-6), False), (late, False), (loud, True), (torch.zeros_like(eager), True),
+        (eager * 1.001, True), (torch.full_like(eager, math.nan), True),
+    ]:  # fmt: skip
+        reason = first_failure(candidate, eager, eager, oracle, own, FLOOR, atol=1e-2, rtol=1e-2)
+        whole = rule(measure(candidate, eager, eager, oracle, atol=1e-2, rtol=1e-2), FLOOR)
+        assert bool(reason) is at_once and (not reason or not whole.passed)
+    few = eager[:100]
+    assert first_failure(few * 0, few, few, few.double(), own, FLOOR, atol=1e-2, rtol=1e-2) == "", (
+        "looked at as a whole"
+    )

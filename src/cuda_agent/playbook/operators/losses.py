@@ -52,17 +52,17 @@ def _mean_of_kept(b: Builder, node: Node, negated: str, keep: str, how: int) -> 
 
 
 def cross_entropy(b: Builder, node: Node) -> str:
-    """Class indices as the target, optional label smoothing."""
+    """Class indices or probabilities as the target, optional label smoothing."""
     x, target, weight = (b.arg(node, i) for i in range(3))
     how, ignore = int(b.arg(node, 3, "reduction", 1)), int(b.arg(node, 4, "ignore_index", -100))
     smoothing = float(b.arg(node, 5, "label_smoothing", 0.0))
     source = b.values[x]
-    if b.values[target].dtype in ir.FLOAT_DTYPES:
-        raise CantLower("has class probabilities as its target")
     if weight is not None:
         raise CantLower("weighs classes")
     dim = 0 if len(source.shape) == 1 else 1
     inner = b.internal(source.dtype)
+    if b.values[target].dtype in ir.FLOAT_DTYPES:
+        return _reduced(b, node, _expected_loss(b, x, target, dim, smoothing), how)
     lse = log_sum_exp(b, x, (dim,), keep=False)
     picked, keep = _picked(b, x, target, ignore)
     score = b.pointwise("sub", picked, lse, dtype=inner)
@@ -71,6 +71,18 @@ def cross_entropy(b: Builder, node: Node) -> str:
         score = b.pointwise("add", b.pointwise("mul", score, 1.0 - smoothing, dtype=inner),
                             b.pointwise("mul", smooth, smoothing, dtype=inner), dtype=inner)  # fmt: skip
     return _mean_of_kept(b, node, score, keep, how)
+
+
+def _expected_loss(b: Builder, x: str, target: str, dim: int, smoothing: float) -> str:
+    """-Σ target · log_softmax(x) over the classes."""
+    source = b.values[x]
+    inner = b.internal(source.dtype)
+    lse = b.expand(log_sum_exp(b, x, (dim,), keep=True), source.shape)
+    if smoothing:
+        target = b.pointwise("mul", target, 1.0 - smoothing, dtype=inner)
+        target = b.pointwise("add", target, smoothing / source.shape[dim], dtype=inner)
+    negated = b.pointwise("mul", target, b.pointwise("sub", lse, x, dtype=inner), dtype=inner)
+    return b.reduce("sum", negated, (dim,), dtype=inner)
 
 
 def nll_loss(b: Builder, node: Node) -> str | tuple[str | None, ...]:
