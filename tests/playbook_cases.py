@@ -121,10 +121,8 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "rotary": (rotate, [_r(4, 6, 64), _r(6, 64), _r(6, 64)]),
     "odd_cat": (lambda x, y: torch.cat([x, y * 2], -1).exp(), [_r(5, 7), _r(5, 12)]),
     "transpose": (lambda x: x.transpose(1, 2).exp(), [_r(4, 6, 64)]),
-    "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
     "transpose_alone": (lambda x: x.transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "transpose_laid_out": (lambda x: x.exp().transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
-    "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "two_layouts": (lambda x: ((y := x.tanh()), y.transpose(0, 2), y.transpose(0, 2).contiguous()), [_r(4, 6, 8)]),
     "permute_copy": (lambda x: x.view(4, 3, 2, 64).permute(0, 2, 1, 3).reshape(4, -1) + 1, [_r(4, 6, 64)]),
     "tiled_permute": (lambda x: torch.relu(x.permute(0, 2, 1).contiguous()), [_r(3, 70, 132)]),
@@ -206,6 +204,8 @@ def substitute(x: Any) -> Any:
 
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
+    "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
     "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),
