@@ -55,6 +55,11 @@ def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
     return (inner[0], inner[-1], *inner[1:-1])
 
 
+def same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether these strides are equal, wherever there is more than one element."""
+    return all(size == 1 or x == y for size, x, y in zip(shape, a, b, strict=True))
+
+
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """The strides, if they are a permutation of a row-major layout; row-major ones otherwise."""
     step = 1

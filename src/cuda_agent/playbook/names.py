@@ -34,7 +34,7 @@ _LIKE_OURS = re.compile(
 
 
 def cpp_name(value: str) -> str:
-    """A graph value's name as a C++ and Python identifier; different values have different ones."""
+    """A graph value's name as a C++ and Python identifier. Identifiers that differ stay different."""
     name = re.sub(r"\W", "_", value)
     if name[:1].isdigit():
         return f"_{name}"

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
+from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir, kernel
+from cuda_agent.playbook.algebra.draft import node_refs
 from cuda_agent.playbook.algebra.recurrent import LAYERS
 from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
@@ -30,22 +31,6 @@ from cuda_agent.playbook.skills.stencil.skill import stencil_step
 _SPREAD = 8
 #: the operator that a layer of the algebra stands for.
 LAYERS_OF = {layer: operator for operator, (layer, _) in LAYERS.items()}
-
-
-def refs(node: Node) -> tuple[str, ...]:
-    """Values that a node reads, in order."""
-    found: list[str] = []
-
-    def walk(arg: object) -> None:
-        if isinstance(arg, Ref):
-            found.append(arg.ref)
-        elif isinstance(arg, list | tuple):
-            for item in arg:
-                walk(item)
-
-    for arg in (*node.args, *node.kwargs.values()):
-        walk(arg)
-    return tuple(dict.fromkeys(found))
 
 
 @dataclass
@@ -83,7 +68,7 @@ class State:
             meta = node.outputs[0] if node.outputs else None
             if meta is not None:
                 self._metas[node.name] = meta
-            for name in refs(node):
+            for name in dict.fromkeys(node_refs(node)):
                 self._users.setdefault(name, []).append(node)
         self._names = set(self._metas) | set(self._nodes)
 
@@ -161,7 +146,7 @@ class State:
         """Whether a value isn't in memory yet, or lies there with these strides."""
         value = self.builder.values[resolved]
         found = value.strides if isinstance(value, ir.Source) else self.resident.get(resolved)
-        return found is None or _same_strides(value.shape, found, strides)
+        return found is None or ir.same_strides(value.shape, found, strides)
 
     def lies_as(self, resolved: str, meta: TensorMeta) -> None:
         """How a value lies when it is put into memory."""
@@ -334,11 +319,7 @@ class State:
 
 def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
     """Whether a window has these strides, and starts at its buffer's first element."""
-    return _same_strides(view.shape, view.strides, strides) and view.offset == 0
-
-
-def _same_strides(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
-    return all(size == 1 or a == b for size, a, b in zip(shape, mine, theirs, strict=True))
+    return ir.same_strides(view.shape, view.strides, strides) and view.offset == 0
 
 
 def _reads_along_columns(work: kernel.Kernel) -> bool:
@@ -366,7 +347,7 @@ def live_nodes(graph: Graph) -> set[str]:
         if name in seen or name not in nodes:
             continue
         seen.add(name)
-        stack += refs(nodes[name])
+        stack += node_refs(nodes[name])
     mutating = {n.name for n in graph.nodes if n.op.split(".")[1 if "." in n.op else 0].endswith("_")}
     return seen | mutating
 

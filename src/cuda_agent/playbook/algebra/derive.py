@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.algebra.draft import Draft, aten, contiguous, node_refs
+from cuda_agent.playbook.algebra.draft import Draft, aten, contiguous, node_refs, same_layout
 from cuda_agent.playbook.algebra.match import is_view
 
 #: Nothing per element: a kernel that reads the weight may as well compute these itself.
@@ -24,8 +24,7 @@ def _is_contiguous(draft: Draft, arg: object) -> bool:
     if not isinstance(arg, Ref):
         return False
     meta = draft.meta(arg)
-    plain = contiguous(meta.shape, meta.dtype).strides
-    return all(size == 1 or a == b for size, a, b in zip(meta.shape, meta.strides, plain, strict=True))
+    return same_layout(meta, contiguous(meta.shape, meta.dtype))
 
 
 def _only_addressing(draft: Draft, node: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
+from cuda_agent.playbook import ir
 
 _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT})
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")
@@ -30,7 +31,7 @@ def contiguous(shape: Sequence[int], dtype: str) -> TensorMeta:
 
 def same_layout(a: TensorMeta, b: TensorMeta) -> bool:
     """Equal strides, wherever there is more than one element."""
-    return all(n == 1 or x == y for n, x, y in zip(a.shape, a.strides, b.strides, strict=True))
+    return ir.same_strides(a.shape, a.strides, b.strides)
 
 
 def refs(arg: Arg) -> Iterator[str]:
