@@ -11,7 +11,7 @@
 #   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds; STOP=settled)
 #   contexts     what a process waits for its CUDA context
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
-#                in one process, 8); several share them
+#                in one process, 32); several share them
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once)
@@ -89,7 +89,7 @@ filter() { # [SO MANY AT A TIME]
     watching="$watching $!"
     python3 scripts/filter_gpus.py "runs/filter$CUDA_VISIBLE_DEVICES" --gpus "$CUDA_VISIBLE_DEVICES" \
         --shard "$((index + ${SHARD:-0}))/${SHARDS:-$count}" \
-        --candidates data/candidates.jsonl.gz "${known[@]}" ${1:+--workers "$1"} --tasks-a-process "${A_PROCESS:-8}" --stop-after-s "$(left $((limit - 45)))" \
+        --candidates data/candidates.jsonl.gz "${known[@]}" ${1:+--workers "$1"} --tasks-a-process "${A_PROCESS:-32}" --stop-after-s "$(left $((limit - 45)))" \
         --out "$here" >"$here/filter.log" 2>&1
     kill $watching
     tail -12 "$here/filter.log"

@@ -24,7 +24,7 @@ LIMIT_MIB = 50.0
 #: of constraints.txt, only for the training.
 TRAINING = (
     "datasets", "dill", "multiprocess", "starlette", "uvicorn", "jsonschema", "jsonschema-specifications",
-    "referencing", "rpds-py",
+    "referencing", "rpds-py", "opentelemetry-api",
 )  # fmt: skip
 #: parts of ray that nothing here imports, and the daemons of a cluster.
 UNUSED = ("ray/jars/", "ray/rllib/", "ray/serve/", "ray/llm/", "ray/dashboard/client/", "ray/cpp/")
@@ -37,6 +37,9 @@ ACTIVATE = """\
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 pip="python3 -m pip install --quiet --no-index --no-deps --no-compile --root-user-action ignore"
 $pip --upgrade "$here"/*.whl && $pip --no-build-isolation -e "$here/.." || echo "error: the wheels can't be installed"
+if [ -n "$(ls "$here"/verl-*.whl 2>/dev/null)" ]; then
+    python3 -c "import verl.workers.engine_workers" || { echo "error: the training lacks a package" && return 1; }
+fi
 export PATH="$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["scripts"])'):$PATH"
 if ! command -v bwrap >/dev/null && [ -e "$here/bwrap" ]; then
     chmod +x "$here/bwrap"

@@ -135,6 +135,8 @@ class TaskCheck:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
+        #: shapes and types of the inputs, from the first draw on.
+        self._metas: list[tuple[tuple[int, ...], str]] | None = None
 
     @property
     def _device(self) -> str:
@@ -269,8 +271,10 @@ class TaskCheck:
 
     def draw_inputs(self, seed: int) -> dict[str, Any]:
         self._drawn = make_inputs(self._task, self._device, seed)
-        if _metas(flatten(self._drawn)[1]) != self._metas:
+        metas = _metas(flatten(self._drawn)[1])
+        if metas != (self._metas or metas):
             raise Broken("deterministic", "get_inputs() returns other shapes or types at each call")
+        self._metas = metas
         return {}
 
     def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
@@ -305,7 +309,6 @@ class TaskCheck:
         """A model with weights drawn on the device, inputs, and a few values of each output: the same in every
         process."""
         self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
-        self._metas = _metas(flatten(make_inputs(self._task, self._device, self._seed))[1])
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         return {"sample": [_sampled(tensor) for tensor in self.answer({}, self._seed, oracle=False).eager]}

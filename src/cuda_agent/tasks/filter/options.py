@@ -35,8 +35,8 @@ class FilterOptions(Configuration):
     low_us: float = Field(default=1_000.0, ge=0)
     high_us: float = Field(default=100_000.0, gt=0)
     warm_calls: int = Field(default=3, ge=1)
-    #: fewest timed calls; a short task gets more.
-    calls: int = Field(default=10, ge=5)
+    #: fewest timed calls, from six on with a 95 % interval of their median; a short task gets more.
+    calls: int = Field(default=6, ge=5)
     sandbox: Literal["auto", "full", "reduced"] = "auto"
 
     @property

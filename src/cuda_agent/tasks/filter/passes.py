@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import tempfile
@@ -86,13 +87,21 @@ class Passes:
     @property
     def over(self) -> bool:
         """Whether its time is over."""
-        return self._until is not None and time.monotonic() >= self._until
+        return self.left_s <= 0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds in which tasks may still be begun."""
+        return math.inf if self._until is None else self._until - time.monotonic()
 
     # ------------------------------------------------------------ pass 1
 
-    def check_all(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement | Unfit]:
-        """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again."""
-        yield from self._check_beside(tasks, self._options.worker_count(), self._options.tasks_a_process)
+    def check_all(
+        self, tasks: Sequence[DatasetTask], enough: Callable[[], bool] = lambda: False
+    ) -> Iterator[Checked | Measurement | Unfit]:
+        """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again. None is
+        begun once there are `enough`."""
+        yield from self._check_beside(tasks, self._options.worker_count(), self._options.tasks_a_process, enough)
 
     def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
         """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
@@ -112,10 +121,14 @@ class Passes:
             left = unfit
 
     def _check_beside(
-        self, tasks: Sequence[DatasetTask], at_a_time: int, a_process: int
+        self,
+        tasks: Sequence[DatasetTask],
+        at_a_time: int,
+        a_process: int,
+        enough: Callable[[], bool] = lambda: False,
     ) -> Iterator[Checked | Measurement | Unfit]:
         """With so many at a time, and so many in a row in one process; what fails alone fails."""
-        for result in self._run(tasks, at_a_time, self._checker(at_a_time), a_process):
+        for result in self._run(tasks, at_a_time, self._checker(at_a_time), a_process, enough):
             if isinstance(result, Unfit) and at_a_time == 1:
                 yield failed(result.task.task.key, result.failure)
             else:
@@ -184,19 +197,25 @@ class Passes:
         at_a_time: int,
         job: Callable[[Processes, Item], Result],
         a_process: int,
+        enough: Callable[[], bool] = lambda: False,
         *,
         warm: bool = True,
     ) -> Iterator[Result]:
         """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises.
-        `a_process`: so many items may follow each other in one."""
+        `a_process`: so many items may follow each other in one. None is begun when its time is over or there are
+        `enough`."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
         results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         supply = self._supply(at_a_time)
         zygotes = [Zygote(lambda: supply.start("zygote"), warm=warm) for _ in range(min(at_a_time, len(items)))]
+
+        def stops() -> bool:
+            return self.over or enough()
+
         threads = [
-            threading.Thread(target=_drive, args=(zygote, a_process, waiting, job, results, self._until), daemon=True)
+            threading.Thread(target=_drive, args=(zygote, a_process, waiting, job, results, stops), daemon=True)
             for zygote in zygotes
         ]
         try:
@@ -233,9 +252,9 @@ def _drive(
     waiting: queue.SimpleQueue[Item],
     job: Callable[[Processes, Item], Result],
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
-    until: float | None,
+    stops: Callable[[], bool],
 ) -> None:
-    """One thread: takes items until none is left or its time is over, and says so with an empty result. A zygote that
+    """One thread: takes items until none is left or it `stops`, and says so with an empty result. A zygote that
     dies is started again; one that doesn't start any more ends the run."""
     lost = 0
     processes = Processes(zygote, a_process)
@@ -244,7 +263,7 @@ def _drive(
             item = waiting.get_nowait()
         except queue.Empty:
             item = None
-        if item is None or (until is not None and time.monotonic() >= until):
+        if item is None or stops():
             results.put((None, None))
             return
         while True:

@@ -20,8 +20,8 @@ from cuda_agent.tasks.store import read_lines
 CANDIDATES_FILE = "candidates.jsonl"
 #: tasks that go through both passes together: large enough that the change of passes costs little.
 _BATCH = 1500
-#: the same for a run whose time is limited, so that it ends with times and not with checks alone.
-_SMALL_BATCH = 600
+#: what timing a task takes, before one was timed; and to begin with timing.
+_TIMING_S, _TURNING_S = 0.4, 10.0
 _TELL_S = 5.0
 
 
@@ -89,7 +89,6 @@ def filter_folder(
 
     Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
-    size = _BATCH if until is None else _SMALL_BATCH
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
     with only_one(folder):
@@ -99,9 +98,9 @@ def filter_folder(
         run = _Run(journal, options, say, len(waiting))
         if waiting:
             with Passes(options, say, until) as passes:
-                for start in range(0, len(waiting), size):
+                for start in range(0, len(waiting), _BATCH):
                     if not passes.over:
-                        run.batch(passes, waiting[start : start + size])
+                        run.batch(passes, waiting[start : start + _BATCH])
                 if not passes.over:
                     run.rest(passes)
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
@@ -130,7 +129,7 @@ class _Run:
 
     def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
         self._journal, self._options, self._say, self._total = journal, options, say, total
-        self._done = self._checks = 0
+        self._done = self._checks = self._timed = 0
         self._begun, self._told = time.monotonic(), 0.0
         self.left: dict[str, str] = {}
         self._unfit: list[DatasetTask] = []
@@ -140,7 +139,16 @@ class _Run:
         begun, known = time.monotonic(), self._journal.checked
         unchecked = [task for task in tasks if task.task.key not in known]
         self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
-        self._check(passes.check_all(unchecked))
+        waiting = sum(task.task.key in known and task.task.key not in self._journal.measured for task in tasks)
+        before = self._checks
+
+        def enough() -> bool:
+            """Whether timing what is checked takes all of the time that is left: a run ends with times and not with
+            checks alone."""
+            each = self.seconds["time"] / self._timed if self._timed else _TIMING_S
+            return passes.left_s < _TURNING_S + each * (waiting + self._checks - before)
+
+        self._check(passes.check_all(unchecked, enough))
         self.seconds["check"] += time.monotonic() - begun
         self._time(passes, tasks)
 
@@ -180,6 +188,7 @@ class _Run:
             else:
                 self._journal.add(timed)
                 self._done += 1
+            self._timed += 1
             self._tell()
         self.seconds["time"] += time.monotonic() - begun
 
