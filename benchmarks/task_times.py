@@ -18,8 +18,8 @@ from common import arguments, chosen_device, failed, run, save, table
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import Journal, read_measured, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.run import CANDIDATES_FILE, filter_folder, read_candidates
-from cuda_agent.tasks.store import append
+from cuda_agent.tasks.filter.run import filter_folder, read_candidates
+from cuda_agent.tasks.store import CANDIDATES_FILE, append
 
 WITHIN = 0.10
 #: of the tasks may lie outside, as a tenth of a percent of all launches meets a neighbour.

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from cuda_agent.core.stack import query_gpus
 from cuda_agent.tasks.filter.measurements import merge
-from cuda_agent.tasks.filter.run import CANDIDATES_FILE, Shard
+from cuda_agent.tasks.filter.run import Shard
+from cuda_agent.tasks.store import CANDIDATES_FILE
 
 _COMMAND = "import sys; from cuda_agent.cli.main import run; sys.exit(run(sys.argv[1:]))"
 FOUND = ("measurements-*.jsonl", "checks-*.jsonl")

@@ -14,7 +14,8 @@
 #                in one process, 32); several share them
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
-#   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once)
+#   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once;
+#                SET: other settings, as in "ppo.steps=15 base.transcripts=800")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
 #   examples     all examples
 #   whole        a Llama's hot parts extracted, optimized and applied
@@ -102,7 +103,7 @@ suite() {
     tar czf "$out/suite250.tgz" -C runs --exclude='*.so' suite250
 }
 pocket() {
-    local seed own
+    local seed setting own
     mkdir -p runs
     [ -z "${POCKET:-}" ] || tar xzf "$POCKET" -C runs
     cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" >"$here/fill.log" 2>&1
@@ -110,6 +111,7 @@ pocket() {
     say fill
     for seed in ${SEEDS:-0}; do
         own=(--config pocket --out "runs/pocket-$seed" --set environment.memo=runs/pocket/memo --set "seed=$seed")
+        for setting in ${SET:-}; do own+=(--set "$setting"); done
         {
             timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all "${own[@]}" >"$here/train-$seed.log" 2>&1
             timeout 30 cuda-agent pocket compare "${own[@]}" >"$here/compare-$seed.log" 2>&1
@@ -118,7 +120,9 @@ pocket() {
     wait
     tail -n 25 "$here"/train-*.log "$here"/compare-*.log | cut -c1-250
     tar czf "$out/pocket.tgz" -C runs pocket
-    # Weights stay behind: they are large, and made again in minutes.
+    # Weights stay behind, since they are large, but for the first training's last policy.
+    seed=${SEEDS:-0}
+    tar czf "$out/policy.tgz" -C runs "pocket-${seed%% *}/ppo/policy" 2>/dev/null
     tar czf "$out/pocket-runs.tgz" --exclude='*.safetensors' --exclude='*.pt' -C runs $(cd runs && ls -d pocket-*)
 }
 agreement() { # [SO MANY]

@@ -8,9 +8,8 @@ from pathlib import Path
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE
 from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, MeasurementFile, Rule
-from cuda_agent.tasks.store import append
+from cuda_agent.tasks.store import CANDIDATES_FILE, append
 
 STACK = Stack(torch="2.11.0", python="3.12.1", cpu="a cpu", cpu_cores=2, cuda_agent="0.1.0")
 FUNCTIONS = [

@@ -18,12 +18,11 @@ from cuda_agent.core.bench import SuiteTask
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.choose import kind_of
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
 from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_parquet, read_sources
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import read_lines
+from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
 _LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
 #: bytes of a task's id, which names a folder.

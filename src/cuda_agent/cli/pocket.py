@@ -14,8 +14,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks import store
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE
 from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.store import CANDIDATES_FILE
 
 app = typer.Typer(
     name="pocket",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -55,8 +56,10 @@ def command(
     from cuda_agent.training.grounds import ToolGround
     from cuda_agent.training.stages.run import Training
 
+    begun = time.monotonic()
+
     def progress(phase: str, text: str) -> None:
-        say(f"{phase:<7} {text}")
+        say(f"{time.monotonic() - begun:7.1f} s  {phase:<7} {text}")
 
     manifest = Training(directory, options, ToolGround(options, directory, progress), progress).run(chosen)
     _report(manifest, directory, as_json)

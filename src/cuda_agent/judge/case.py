@@ -81,8 +81,9 @@ class Case:
         """What was built, alone in its folder; None before that, or where it failed."""
         return self._library
 
-    def build(self, progress: Progress | None = None) -> None:
-        """Guard and compiler. Raises DeviceError, StoreError, SandboxError."""
+    def build(self, progress: Progress | None = None, failed: BuildReport | None = None) -> None:
+        """Guard and compiler. `failed`: what the compiler said of these sources, where that is known. Raises
+        DeviceError, StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
             with self._enter(Phase.GUARD, progress):
                 if self._options.comparison is not None and guard.is_comparison(self._candidate):
@@ -90,6 +91,8 @@ class Case:
                     return
                 self._convict(guard.check_texts(self._candidate))
             with self._enter(Phase.BUILD, progress):
+                if failed is not None:
+                    self._build_failed(failed)
                 self._compile(progress)
 
     def _compare_only(self, kind: str) -> None:
@@ -102,11 +105,15 @@ class Case:
     def _compile(self, progress: Progress | None) -> None:
         device, options, cache = self._options.device, self._options, self._build_cache
         built = build(self._candidate, device=device, options=options, cache=cache, progress=progress)
-        self._build, self._library = built.report, built.library
         if built.library is None:
-            self._decide(Verdict.BUILD_FAILED, _first_error(built.report.log), built.report.log[-4096:])
+            self._build_failed(built.report)
+        self._build, self._library = built.report, built.library
         self._convict(guard.check_built(self._candidate, built.objects, built.library, device))
         self._own_kernels = guard.own_kernels(built.objects)
+
+    def _build_failed(self, report: BuildReport) -> NoReturn:
+        self._build = report.model_copy(update={"candidate_digest": self._candidate.digest})
+        self._decide(Verdict.BUILD_FAILED, _first_error(report.log), report.log[-4096:])
 
     # ------------------------------------------------------------ in a worker
 

@@ -12,6 +12,9 @@ from pydantic import ValidationError
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.record import SCHEMA_VERSION, Record
 
+#: of a data set's folder: every candidate, a line each.
+CANDIDATES_FILE = "candidates.jsonl"
+
 Line = TypeVar("Line", bound=Record)
 Head = TypeVar("Head", bound=Record)
 

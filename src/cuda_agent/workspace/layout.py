@@ -8,9 +8,11 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import StoreError, UsageError
@@ -40,17 +42,19 @@ class WorkspaceInfo(StoredRecord):
     interpreter: str
 
 
-def fixed_files() -> dict[str, str]:
+@cache
+def fixed_files() -> Mapping[str, str]:
     """Path -> text of the files that are the same in every workspace."""
     found = sorted(path for path in _TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found}
+    return MappingProxyType({path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found})
 
 
-def skill_files() -> dict[str, str]:
+@cache
+def skill_files() -> Mapping[str, str]:
     """Path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
     texts = [path.read_text() for path in sorted(_NOTES.rglob("notes.md"))]
     named = {found.group(1): text for text in texts if (found := _NAME.match(text))}
-    return {f"{_SKILLS}/{name}/SKILL.md": named[name] for name in sorted(named)}
+    return MappingProxyType({f"{_SKILLS}/{name}/SKILL.md": named[name] for name in sorted(named)})
 
 
 def is_writable(path: str) -> bool:

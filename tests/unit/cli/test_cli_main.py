@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,9 @@ def test_an_edited_fixed_file_is_refused(task: str, tmp_path: Path, capsys: pyte
     (where / "model.py").write_text("x = 1\n")
     assert run(["judge", str(where)]) == 2
     assert "model.py" in capsys.readouterr().err
+
+
+def test_no_command_waits_for_torch_to_say_what_it_is() -> None:
+    code = "import sys, cuda_agent.cli.main; print({'torch', 'transformers', 'verl'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == "set()"

@@ -8,9 +8,12 @@ import pytest
 
 import builders
 import pocket_ground as ground
+from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Phase, Verdict
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation
+from cuda_agent.judge.pool import Pool
+from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
 
 CANDIDATE = Candidate(files={"model_new.py": "a", "kernels/a.cpp": "b"})
@@ -77,6 +80,26 @@ def test_builds_are_known_by_what_is_compiled(tmp_path: Path) -> None:
     memo.build(CANDIDATE, compiled)  # type: ignore[arg-type]
     assert memo.build(other, compiled).candidate_digest == other.digest  # type: ignore[arg-type]
     assert len(calls) == 1
+
+
+def test_sources_that_did_not_compile_are_refused_without_a_pool(tmp_path: Path) -> None:
+    def no_pool(_options: JudgeOptions) -> Pool:
+        raise AssertionError("a pool was opened")
+
+    refused = builders.build(
+        candidate_digest=CANDIDATE.digest, succeeded=False, library_digest=None, log="a.cpp:1: error: no"
+    )
+    first = ground.evaluation(CANDIDATE, None).model_copy(
+        update={"verdict": Verdict.BUILD_FAILED, "phase": Phase.BUILD, "build": refused, "verify": None}
+    )
+    model = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+    other = Candidate(files={**CANDIDATE.files, "model_new.py": model})
+    with Judges(tmp_path, ground.OPTIONS, make_pool=no_pool) as judges:
+        judges.memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, lambda: first)
+        found = judges.session(ground.TASK).evaluate(other, stop="decided")
+    assert (found.verdict, found.phase, found.reason) == (Verdict.BUILD_FAILED, Phase.BUILD, "a.cpp:1: error: no")
+    assert found.candidate_digest == other.digest and found.build is not None
+    assert found.build.candidate_digest == other.digest
 
 
 def test_a_full_disk_is_told_to_all_who_wait(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -43,17 +45,22 @@ class Tool(Generic[A]):
 
     def parameters(self) -> dict[str, Any]:
         """JSON schema of the arguments, whole in itself: not every server follows references."""
-        schema = self.arguments.model_json_schema()
-        definitions = schema.pop("$defs", {})
-        schema.pop("description", None)
-        plain: dict[str, Any] = _plain(schema, definitions)
-        return plain
+        return copy.deepcopy(_parameters(self.arguments))
 
     def schema(self) -> dict[str, Any]:
         """The tool as a function of the OpenAI protocol; the JSON schema comes from the arguments' model."""
         parameters = self.parameters()
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
+
+
+@cache
+def _parameters(arguments: type[Arguments]) -> dict[str, Any]:
+    schema = arguments.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    schema.pop("description", None)
+    plain: dict[str, Any] = _plain(schema, definitions)
+    return plain
 
 
 def _plain(schema: Any, definitions: dict[str, Any]) -> Any:

@@ -21,7 +21,6 @@ from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.language_model import Answers, LanguageModelComposer
 from cuda_agent.tasks.compose.rates import rates_for
 from cuda_agent.tasks.compose.run import (
-    CANDIDATES_FILE,
     Composer,
     ComposeSettings,
     compose,
@@ -32,6 +31,7 @@ from cuda_agent.tasks.compose.run import (
     settle,
 )
 from cuda_agent.tasks.compose.sizing import Target
+from cuda_agent.tasks.store import CANDIDATES_FILE
 
 
 class ComposerOption(StrEnum):

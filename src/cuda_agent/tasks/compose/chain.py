@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.compose.layouts import Unsolvable, bind, concrete, leading, names_of, value, variables
 from cuda_agent.tasks.expressions import fill, placeholders
 from cuda_agent.tasks.records import Seed
+
+if TYPE_CHECKING:
+    import torch
 
 #: what a library raises for shapes or settings that it doesn't take.
 _REFUSALS = (
@@ -84,6 +85,8 @@ class Step:
 
 def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
     """The chain at these sizes (of all its unknowns). Raises Unsolvable where it doesn't fit together."""
+    import torch
+
     first = plan.links[0].seed.ports[0]
     names = {name: sizes[0, name] for name in names_of(first.layout)}
     before = tuple(sizes[0, name] for name in plan.lead)
@@ -99,6 +102,8 @@ def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
 
 
 def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> Step:
+    import torch
+
     seed = link.seed
     first = seed.ports[0]
     if current.dtype != _dtype(first.dtype):
@@ -137,6 +142,8 @@ def _shapes(
 
 
 def _ports(seed: Seed, shapes: Sequence[tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    import torch
+
     return {
         port.name: torch.empty(shape, dtype=_dtype(port.dtype), device="meta")
         for port, shape in zip(seed.ports, shapes, strict=True)
@@ -146,6 +153,8 @@ def _ports(seed: Seed, shapes: Sequence[tuple[int, ...]]) -> dict[str, torch.Ten
 def _called_briefly(seed: Seed, names: Mapping[str, Any], before: tuple[int, ...]) -> tuple[Any, Any]:
     """The same over `T` time steps, for layers that meta tensors go through step by step: each size of an output is
     linear in `T`, so two short sequences tell it."""
+    import torch
+
     found = []
     for steps in _FEW_STEPS:
         few = {**names, "T": steps}
@@ -167,6 +176,8 @@ def _extended(less: int, more: int, steps: int) -> int:
 
 def _called(seed: Seed, names: Mapping[str, Any], ports: dict[str, torch.Tensor]) -> tuple[Any, Any]:
     """What the seed gives on meta tensors, and its module."""
+    import torch
+
     texts = {name: repr(item) for name, item in names.items()}
     space: dict[str, Any] = {**_imported(seed.imports), **ports}
     try:
@@ -219,6 +230,8 @@ def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
 
 def _tensors(made: Any) -> list[torch.Tensor]:
     """The tensors in what a call gave, in order."""
+    import torch
+
     if isinstance(made, torch.Tensor):
         return [made]
     items = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()
@@ -226,6 +239,8 @@ def _tensors(made: Any) -> list[torch.Tensor]:
 
 
 def _dtype(name: str) -> torch.dtype:
+    import torch
+
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise UsageError(f"{name} is no dtype", "Mend the seed")

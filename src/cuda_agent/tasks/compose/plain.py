@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 from functools import lru_cache
 from typing import Any
 
-import torch
-import torch.nn.functional
-from torch import nn
-
-_ROOTS: dict[str, Any] = {"nn": nn, "F": torch.nn.functional, "torch": torch}
+#: modules by the names that tasks give them.
+_ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}
 #: of functions that don't tell their signature.
 _KNOWN = {
     "keepdim": False, "approximate": "none", "largest": True, "descending": False, "sorted": True, "stable": False,
@@ -65,7 +63,7 @@ def _is_default(item: ast.keyword, defaults: dict[str, Any]) -> bool:
 @lru_cache(maxsize=1024)
 def _defaults(path: str) -> dict[str, Any]:
     root, *rest = path.split(".")
-    found = _ROOTS[root]
+    found: Any = importlib.import_module(_ROOTS[root])
     for part in rest:
         found = getattr(found, part, None)
     try:

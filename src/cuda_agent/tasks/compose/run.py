@@ -16,10 +16,9 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
-from cuda_agent.tasks.store import append, read_lines
+from cuda_agent.tasks.store import CANDIDATES_FILE, append, read_lines
 
 SEEDS_FILE = "seeds.jsonl"
-CANDIDATES_FILE = "candidates.jsonl"
 #: tasks that are written to disk at once.
 _BATCH = 20
 

@@ -11,10 +11,10 @@ from typing import Any
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Task
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE
 from cuda_agent.tasks.dataset.splits import SPLITS
 from cuda_agent.tasks.decontaminate.reading import read_parquet
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
+from cuda_agent.tasks.store import CANDIDATES_FILE
 
 PUBLISHED = ("ops", "data_source", "code")
 _LONGEST = 60

@@ -14,7 +14,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.rates import Rates, rates_for
-from cuda_agent.tasks.compose.run import CANDIDATES_FILE, ComposeSettings
+from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.dataset.export import shares
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_similarities, read_tasks
 from cuda_agent.tasks.dataset.importing import exported, read_exported
@@ -22,6 +22,7 @@ from cuda_agent.tasks.dataset.splits import split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel, funnel
 from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.tasks.store import CANDIDATES_FILE
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 

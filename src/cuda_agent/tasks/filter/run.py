@@ -15,9 +15,8 @@ from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import read_lines
+from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
-CANDIDATES_FILE = "candidates.jsonl"
 #: tasks that go through both passes together: large enough that the change of passes costs little.
 _BATCH = 1500
 #: what timing a task takes, before one was timed; and to begin with timing.

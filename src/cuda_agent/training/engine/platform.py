@@ -11,6 +11,8 @@ from cuda_agent.core.errors import DeviceError
 
 #: the module that verl imports in each of its processes, where it runs on a CPU or without flash-attention.
 PLUGIN = "cuda_agent.training.engine.plugin"
+#: verl's names of platforms.
+_PLATFORMS = {"cuda": "nvidia", "cpu": "cpu"}
 
 
 def prepare(device: str) -> str:
@@ -21,7 +23,7 @@ def prepare(device: str) -> str:
     found = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if found == "cuda" and not torch.cuda.is_available():
         raise DeviceError("There is no GPU for the training", "Set device: cpu in the configuration")
-    if os.environ.get("VERL_PLATFORM", found) != found:
+    if os.environ.get("VERL_PLATFORM", _PLATFORMS[found]) != _PLATFORMS[found]:
         raise DeviceError("verl already runs on another device in this process", "Begin a new process")
     os.environ.update(environment(found))
     quiet()
@@ -40,7 +42,7 @@ def quiet() -> None:
 def environment(device: str) -> dict[str, str]:
     """Variables for verl on this device; its other processes need the same."""
     return {
-        "VERL_PLATFORM": device,
+        "VERL_PLATFORM": _PLATFORMS[device],
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",

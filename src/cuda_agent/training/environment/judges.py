@@ -19,6 +19,7 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.case import Case
 from cuda_agent.training.environment.graphs import capture
 from cuda_agent.training.environment.memo import Memo, stack_digest
 
@@ -234,6 +235,12 @@ class RememberingSession:
         def judge() -> Evaluation:
             if self.task.key in self._judges.inadmissible:
                 raise self._judges.inadmissible[self.task.key]
+            failed = self._judges.memo.failed_build(candidate)
+            if failed is not None:
+                # The pool would get the task ready for what never runs.
+                case = Case(self.task, self._judges.options.stopping(stop), candidate)
+                case.build(failed=failed)
+                return case.evaluation()
             try:
                 return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
             except TaskError as error:

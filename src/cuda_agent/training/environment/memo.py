@@ -90,6 +90,11 @@ class Memo:
         """Without asking for it."""
         return self._known.get((kind, task_key, candidate.digest))
 
+    def failed_build(self, candidate: Candidate) -> BuildReport | None:
+        """What the compiler said of these sources, where it is known to have refused them."""
+        found = self._builds.get(sources_digest(candidate))
+        return None if found is None or found.succeeded else found
+
     def evaluation(
         self, kind: str, task_key: str, candidate: Candidate, judge: Callable[[], Evaluation]
     ) -> tuple[Evaluation, bool]:
@@ -112,7 +117,7 @@ class Memo:
             return result, True
         try:
             result = judge()
-            self.keep(kind, result)
+            self.keep(kind, result, sources_digest(candidate))
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -123,8 +128,9 @@ class Memo:
             with self._lock:
                 del self._asked[key]
 
-    def keep(self, kind: str, evaluation: Evaluation) -> None:
-        """Raises StoreError."""
+    def keep(self, kind: str, evaluation: Evaluation, sources: str | None = None) -> None:
+        """`sources`: digest of what was compiled for it; a failed build is kept for others of the same sources. Raises
+        StoreError."""
         void = evaluation.verdict is Verdict.TIMING_VOID and kind == "evaluate"
         if void:
             return
@@ -132,6 +138,9 @@ class Memo:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
             line = Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))
             self._append(_EVALUATIONS, line)
+        build = evaluation.build
+        if build is not None and not build.succeeded and sources is not None and sources not in self._builds:
+            self._keep_build(sources, build)
 
     def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
         """Raises what `compile_it` raises, to all who waited for it."""
