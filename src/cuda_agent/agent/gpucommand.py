@@ -44,13 +44,15 @@ class GpuCommands:
         self.path = folder / "gpu.sock"
         self.held_s = 0.0
         self._socket = bound_socket(self.path)
-        self._socket.settimeout(0.2)
         self._thread = threading.Thread(target=self._serve, name="gpu-commands", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Ends a command that still runs."""
         self._stop.set()
+        with suppress(OSError):
+            # Wakes who waits for a connection.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
         self.path.unlink(missing_ok=True)
@@ -59,8 +61,6 @@ class GpuCommands:
         while not self._stop.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except TimeoutError:
-                continue
             except OSError:
                 return
             # A client that went away is no fault of ours.

@@ -132,7 +132,7 @@ class ProtectOptions(Configuration):
     entropy_factor: float | None = Field(default=3.0, gt=1)
     #: … and above this.
     entropy_floor: float = Field(default=1.0, ge=0)
-    #: an importance ratio of one token above this, or below its inverse.
+    #: an importance ratio of one token above this; before any update, where it should be 1, also below its inverse.
     ratio: float | None = Field(default=1e4, gt=1)
     explained_variance: float | None = -1.0
     #: the mean reward so far below the best mean (both over `window` steps).

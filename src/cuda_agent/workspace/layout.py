@@ -117,7 +117,7 @@ class Workspace:
             cause = f"kernels/ holds more than {_MAX_ENTRIES} files or is nested deeper than {_MAX_DEPTH} folders"
             raise UsageError(cause, "Remove what isn't part of the candidate")
         for path in [self.directory / "model_new.py", *found]:
-            name = path.relative_to(self.directory).as_posix()
+            name = str(path).removeprefix(f"{self.directory}/")
             if not is_writable(name) or path.is_dir() or not os.path.lexists(path):
                 continue
             text = _read_plain(path)

@@ -19,7 +19,7 @@ def lines(**series: list[float]) -> list[dict[str, float]]:
     ("series", "word"),
     [
         ({"ratio_max": [1.0, 2e4]}, "ratio exploded"),
-        ({"update_ratio_min": [1.0, 1e-5]}, "ratio exploded"),
+        ({"ratio_min": [1.0, 1e-5]}, "ratio exploded"),
         ({"entropy": [0.5, 2.0, 2.0, 2.0]}, "entropy exploded"),
         ({"explained_variance": [0.1, -1.5, -1.2, -4.0]}, "worse than a constant"),
         ({"reward": [1, 2, 3, 2, 0, -1, -1]}, "reward collapsed"),
