@@ -103,15 +103,25 @@ suite() {
     tar czf "$out/suite250.tgz" -C runs --exclude='*.so' suite250
 }
 pocket() {
-    local seed setting own
+    local seed setting own shared=() seeds=${SEEDS:-0}
+    local first=runs/pocket-${seeds%% *}
     mkdir -p runs
+    for setting in ${SET:-}; do shared+=(--set "$setting"); done
     [ -z "${POCKET:-}" ] || tar xzf "$POCKET" -C runs
     cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" >"$here/fill.log" 2>&1
     tail -5 "$here/fill.log"
     say fill
-    for seed in ${SEEDS:-0}; do
-        own=(--config pocket --out "runs/pocket-$seed" --set environment.memo=runs/pocket/memo --set "seed=$seed")
-        for setting in ${SET:-}; do own+=(--set "$setting"); done
+    # One base model for all: what the seeds vary is the training.
+    own=(--config pocket --out "$first" --set environment.memo=runs/pocket/memo --set "seed=${seeds%% *}")
+    timeout -k 10 "$(left $((limit - 45)))" cuda-agent train base "${own[@]}" "${shared[@]}" >"$here/base.log" 2>&1
+    say base
+    for seed in $seeds; do
+        own=(--config pocket --out "runs/pocket-$seed" --set environment.memo=runs/pocket/memo --set "seed=$seed" "${shared[@]}")
+        if [ "runs/pocket-$seed" != "$first" ]; then
+            mkdir -p "runs/pocket-$seed/held-out"
+            cp -rn "$first/held-out/base" "runs/pocket-$seed/held-out"
+            own+=(--set "model.path=$first/base/policy")
+        fi
         {
             timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all "${own[@]}" >"$here/train-$seed.log" 2>&1
             timeout 30 cuda-agent pocket compare "${own[@]}" >"$here/compare-$seed.log" 2>&1
@@ -121,8 +131,7 @@ pocket() {
     tail -n 25 "$here"/train-*.log "$here"/compare-*.log | cut -c1-250
     tar czf "$out/pocket.tgz" -C runs pocket
     # Weights stay behind, since they are large, but for the first training's last policy.
-    seed=${SEEDS:-0}
-    tar czf "$out/policy.tgz" -C runs "pocket-${seed%% *}/ppo/policy" 2>/dev/null
+    tar czf "$out/policy.tgz" -C "$first" ppo/policy 2>/dev/null
     tar czf "$out/pocket-runs.tgz" --exclude='*.safetensors' --exclude='*.pt' -C runs $(cd runs && ls -d pocket-*)
 }
 agreement() { # [SO MANY]
