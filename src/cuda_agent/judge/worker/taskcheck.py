@@ -14,7 +14,7 @@ Requests, each answered by what it found or by {finding: {rule, detail}}:
   agrees   {}       what was compiled agrees with eager
   place    {}       model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, the same in every
            process
-  warm     {calls}  calls before the timing, fewer of long ones; `place` made one already
+  warm     {calls}  calls before the timing, fewer of long ones; `place` made one already -> {call_s: the last one's}
   time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
   close    {}       lets go of the task, so that another one can be opened
 """
@@ -319,11 +319,14 @@ class TaskCheck:
         # Until the task is closed.
         gc.disable()
         end = time.monotonic() + _WARM_S
+        call_s = 0.0
         for _ in range(int(params["calls"])):
+            begun = time.monotonic()
             self._runner.warmup(self._model, [self._drawn], calls=1)
+            call_s = time.monotonic() - begun
             if time.monotonic() >= end:
                 break
-        return {}
+        return {"call_s": call_s}
 
     def time(self, params: dict[str, Any]) -> dict[str, Any]:
         program = (lambda *_inputs: None) if params["null"] else self._model
