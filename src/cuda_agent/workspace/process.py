@@ -35,12 +35,11 @@ def threads_of_user() -> int:
 
 def _count_threads(user: int) -> int:
     count = 0
-    with os.scandir("/proc") as entries:
-        for entry in entries:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if entry.name.isdigit() and entry.stat().st_uid == user:
-                    # The folder's links say how many folders it holds, and two more.
-                    count += Path(f"/proc/{entry.name}/task").stat().st_nlink - 2
+                if entry.stat().st_uid == user:
+                    count += sum(1 for _ in (entry / "task").iterdir())
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from cuda_agent.judge.process import Fault
 from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import Journal, merge, only_one, read_all, stack_for, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
 from cuda_agent.tasks.filter.records import Checked, from_fault, from_reply, same_sample
-from cuda_agent.tasks.filter.run import Shard, filter_folder
-from cuda_agent.tasks.records import Finding, Measurement, Rule
+from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
+from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
 from task_candidates import candidate, write_candidates
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", compute_capability="9.0")
@@ -99,6 +101,37 @@ def test_how_a_process_ended_names_the_rule() -> None:
 )
 def test_samples(mine: tuple[tuple[float, ...], ...], yours: tuple[tuple[float, ...], ...], same: bool) -> None:
     assert same_sample(mine, yours) is same
+
+
+def test_a_run_checks_no_more_than_it_can_time(tmp_path: Path) -> None:
+    class Minutes(Passes):
+        """Each task takes a second in either pass."""
+
+        spent_s = 0.0
+
+        @property
+        def left_s(self) -> float:
+            return 100.0 - self.spent_s
+
+        def check_all(
+            self, tasks: Sequence[DatasetTask], enough: Callable[[], bool] = lambda: False
+        ) -> Iterator[Checked | Measurement | Unfit]:
+            for task in tasks:
+                if enough():
+                    return
+                self.spent_s += 1.0
+                yield Checked(task_key=task.task.key, sample=())
+
+        def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
+            for task, _ in tasks:
+                self.spent_s += 1.0
+                yield measurement(task.task.key)
+
+    write_candidates(tmp_path, {f"t{number}": f"return x + {number}" for number in range(200)})
+    journal, passes = Journal(tmp_path, STACK), Minutes(FilterOptions.parse({"device": "cpu"}), print)
+    _Run(journal, passes._options, lambda _text: None, 200).batch(passes, read_candidates(tmp_path))
+    # 0.4 s each are set aside for timing while none was timed, and 10 s to begin with it.
+    assert len(journal.measured) == len(journal.checked) == 65
 
 
 def test_shards() -> None:

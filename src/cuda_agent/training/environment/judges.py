@@ -240,7 +240,8 @@ class RememberingSession:
                 # The pool would get the task ready for what never runs.
                 case = Case(self.task, self._judges.options.stopping(stop), candidate)
                 case.build(failed=failed)
-                return case.evaluation()
+                if case.decided:
+                    return case.evaluation()
             try:
                 return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
             except TaskError as error:
