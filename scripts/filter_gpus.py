@@ -32,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--candidates", type=Path, help="candidates.jsonl, or .gz")
-    parser.add_argument("--known", type=Path, action="append", default=[], help="archive of an earlier run")
+    parser.add_argument(
+        "--known", type=Path, action="append", default=[], help="archive of an earlier run, or a file of measurements"
+    )
     parser.add_argument("--stop-after-s", type=float, default=500.0, help="begin no task after so long")
     parser.add_argument("--shard", default="1/1", help="I/N: this machine's part of the candidates")
     parser.add_argument("--gpus", nargs="*", help="numbers of GPUs; default all")
@@ -56,10 +58,12 @@ def prepare(folder: Path, candidates: Path | None, known: Sequence[Path]) -> Non
         raw = candidates.read_bytes()
         (folder / CANDIDATES_FILE).write_bytes(gzip.decompress(raw) if candidates.suffix == ".gz" else raw)
     for number, archive in enumerate(known):
-        inside = folder / f"known{number}"
-        with tarfile.open(archive) as packed:
-            packed.extractall(inside, filter="data")
-        merge(folder, [inside])
+        found = archive
+        if tarfile.is_tarfile(archive):
+            found = folder / f"known{number}"
+            with tarfile.open(archive) as packed:
+                packed.extractall(found, filter="data")
+        merge(folder, [found])
     collect(folder)
 
 

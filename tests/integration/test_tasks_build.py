@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,9 @@ def test_recorded_measurements_give_the_same_set(tmp_path: Path) -> None:
     second = options(tmp_path / "second")
     _compose(second, 11, lambda _text: None)
     (recorded,) = read_all(first.folder)
-    path = second.folder / recorded.path.name
-    path.write_bytes(recorded.path.read_bytes() + b'{"task_')
-    assert build(second, Device.CPU, silent, recorded=stack).candidates == made.candidates
+    path = tmp_path / "recorded.jsonl.gz"
+    path.write_bytes(gzip.compress(recorded.path.read_bytes() + b'{"task_'))
+    assert build(second, Device.CPU, silent, recorded=str(path)).candidates == made.candidates
     assert exported(second.folder) == exported(first.folder)
     assert build(second, Device.CPU, silent, recorded=stack).splits == made.splits
     assert exported(second.folder) == exported(first.folder)

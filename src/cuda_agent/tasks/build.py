@@ -41,7 +41,7 @@ from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
 from cuda_agent.tasks.decontaminate.references import Reference, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
-from cuda_agent.tasks.filter.measurements import Measured, read_measured
+from cuda_agent.tasks.filter.measurements import Measured, merge, read_measured, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
 from cuda_agent.workspace.sandbox import resolve_level
@@ -128,13 +128,17 @@ class _Round:
 
 
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
-    """`recorded`: name of the stack (see `tasks filter`) whose recorded measurements are taken; nothing is measured.
+    """`recorded`: a file of measurements, or the name of the stack of one in the folder (see `tasks filter`), that is
+    taken; nothing is measured.
 
     Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
     folder = options.folder
     _settle(options, folder)
     filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
     level = resolve_level(filtering.sandbox)
+    if recorded is not None and Path(recorded).is_file():
+        merge(folder, [Path(recorded)])
+        recorded = stack_hash(read_measured(Path(recorded)).stack)
 
     def measure(count: int) -> Measured:
         if recorded is not None:
@@ -213,7 +217,7 @@ def _recorded(folder: Path, stack: str, count: int) -> Measured:
     if measured is None or missing:
         raise UsageError(
             f"{missing} of {len(tasks)} candidates have no recorded measurement on {stack}",
-            "Bring its file of measurements into the folder, or measure here (without --recorded)",
+            "Give --recorded a file of measurements of them all, or measure here (without --recorded)",
         )
     return measured
 

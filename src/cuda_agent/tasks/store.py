@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +22,8 @@ Head = TypeVar("Head", bound=Record)
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """All records of a file; what was half-written at its end is dropped. Raises StoreError when it can't be read or a
-    whole line isn't such a record."""
+    """All records of a file (`.gz`: compressed); what was half-written at its end is dropped. Raises StoreError when it
+    can't be read or a whole line isn't such a record."""
     return [_record(path, number, line, kind) for number, line in _whole_lines(path)]
 
 
@@ -36,9 +38,10 @@ def read_headed(path: Path, head: type[Head], kind: type[Line]) -> tuple[Head | 
 
 def _whole_lines(path: Path) -> list[tuple[int, bytes]]:
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        line = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise StoreError(f"Can't read {path}: {line}", "Check the path") from None
     return list(enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1))
 
 

@@ -20,7 +20,7 @@ def command(
     device: DeviceArg = DeviceOption.AUTO,
     recorded: Annotated[
         str | None,
-        typer.Option("--recorded", metavar="STACK", help="Measure nothing: take what was measured on this stack."),
+        typer.Option("--recorded", metavar="FILE|STACK", help="Measure nothing: take what was measured and recorded."),
     ] = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,

@@ -8,12 +8,21 @@ from collections.abc import Sequence
 
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.naming import Named, Names, literal
+from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import fill
 from cuda_agent.tasks.records import Seed
 
 #: of a line of a composed module.
 WIDTH = 110
+#: parameters that say how a layer is built, which the code shows; the others say what is computed, so the formula has
+#: them where they aren't the function's defaults.
+_BUILDING = frozenset(
+    (
+        "dim", "keepdim", "padding", "kernel_size", "stride", "dilation", "output_size", "bias", "affine", "num_layers",
+        "bidirectional", "norm_first", "num_heads",
+    )
+)  # fmt: skip
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
 
 
@@ -40,21 +49,44 @@ def _formula(before: str, named: Named) -> str:
     if seed.constructor is None and re.search(r"^\{\w+\} [-+*/@] ", seed.call):
         return quoted(fill(seed.call, texts_of(named) | named.ports | {port: outer}))
     repeated = seed.call.count(f"{{{port}}}") > 1 and ".device" not in seed.call
-    if seed.constructor is None and (repeated or seed.operator == "einsum"):
+    changed = re.search(r"\d [-+*/] \{|\} [<>] ", seed.call) is not None or _function(seed) not in seed.call
+    if seed.constructor is None and (repeated or changed or seed.operator == "einsum"):
         inside = before if stands_alone(seed, port) and f"{{{port}}}." not in seed.call else outer
         written = quoted(fill(seed.call, texts_of(named) | named.ports | {port: inside}))
-        return re.sub(r"\b(torch|F)\.", "", written)
+        return re.sub(r"\b(torch|F)\.((special|linalg)\.)?", "", written)
     return f"{_function(seed)}({', '.join(_ordered(named, before))})"
 
 
 def _ordered(named: Named, before: str) -> list[str]:
-    """What an operator takes, in the order of its function: `where(mask, x, other)`, `addmm(bias, x, weight)`."""
+    """What an operator takes, in the order of its function: `where(mask, x, other)`, `elu(x, alpha=0.5)`."""
     seed, first = named.step.seed, named.step.seed.ports[0].name
     texts = {first: before, **named.ports}
     if seed.operator == "where":
         return [texts["mask"], *(text for name, text in texts.items() if name != "mask")]
     called = seed.call if seed.constructor is None else ""
-    return [texts[name] for name in sorted(texts, key=lambda name: called.find(f"{{{name}}}"))]
+    settings = _settings(named)
+    texts |= {} if seed.constructor is not None else settings
+    ordered = [texts[name] for name in sorted(texts, key=lambda name: called.find(f"{{{name}}}"))]
+    return [*ordered, *(settings.values() if seed.constructor is not None else ())]
+
+
+def _settings(named: Named) -> dict[str, str]:
+    """Parameters that say what is computed, as an argument each: `0.5`, `alpha=0.5`."""
+    seed = named.step.seed
+    template = seed.constructor or seed.call
+    ports = {port.name: port.name for port in seed.ports}
+    written = without_defaults(quoted(fill(template, {"layer": "layer"} | ports | texts_of(named))))
+    found = {}
+    for parameter in seed.parameters:
+        name = parameter.name
+        if name in _BUILDING or name in named.sizes or f"{{{name}}}" not in template:
+            continue
+        value = quoted(texts_of(named)[name])
+        if f"{name}={{{name}}}" not in template:
+            found[name] = value
+        elif f"{name}={value}" in written:
+            found[name] = f"{name}={value}"
+    return found
 
 
 def _function(seed: Seed) -> str:

@@ -111,9 +111,9 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
-    """Takes the measurements of other folders (or files) into this one's, and of folders what passed the checks;
-    returns how many measurements are new, by file. What was found in both stays as it is here, so merging twice, or in
-    a resumed run, changes nothing.
+    """Takes the measurements of other folders (or files, `.gz` too) into this one's, and of folders what passed the
+    checks; returns how many measurements are new, by file. What was found in both stays as it is here, so merging
+    twice, or in a resumed run, changes nothing.
 
     Raises UsageError where a source holds none, StoreError."""
     added: dict[str, int] = {}

@@ -166,10 +166,20 @@ def test_second_operands_keep_the_size_of_values() -> None:
 
 
 def test_formulas_have_the_order_of_the_function() -> None:
-    assert "y = relu(addmm(bias, x, weight))." in written("addmm", "relu")
+    assert "y = relu(addmm(bias, x, weight, alpha=0.5))." in written("addmm", "relu")
     assert "where(mask, relu(x), other)" in written("relu", "where")
     assert "(x @ other).transpose(-2, -1)" in written("bmm", "product with its own transpose")
     assert 'einsum("bmk,kp->bmp", x / ' in written("div_scalar", "torch.einsum with one matrix")
+
+
+def test_formulas_have_the_numbers_that_say_what_is_computed() -> None:
+    assert re.search(r"y = topk\(elu\(x(, alpha=\d\.\d)?\), \d+\)\.", written("nn.ELU", "Tensor.topk"))
+    assert "y = acosh(1.0 + abs(x))." in written("abs", "acosh")
+    assert re.search(r"gt\(x, 0\.[05]\)\.float\(\)", written("comparison with a number"))
+    # What is the function's default isn't said, nor how a layer is built.
+    assert "y = conv(hardtanh(x))." in written("nn.Hardtanh", "nn.Conv2d").replace(", min_val=-0.5", "").replace(
+        ", max_val=0.5", ""
+    )
 
 
 def test_what_is_masked_is_hidden_from_a_softmax_and_zero_elsewhere() -> None:
