@@ -13,7 +13,8 @@
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
 #                in one process, 32); several share them
 #                (SHARDS: of so many, SHARD: after so many)
-#   suite        a suite of 250 tasks, a slice (SUITE_KILL=200: killed once on the way; SUITE: archive of the run)
+#   suite:FILE   a suite, data/suite250.jsonl.gz unless said otherwise, a slice (SUITE_KILL=200: each killed once on the
+#                way; SUITES: what came back of earlier slices, NAME.txz.00 …)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once;
 #                SET: other settings, as in "ppo.steps=15 base.transcripts=800")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
@@ -95,12 +96,17 @@ filter() { # [SO MANY AT A TIME]
     kill $watching
     tail -12 "$here/filter.log"
 }
-suite() {
-    [ -z "${SUITE:-}" ] || { mkdir -p runs && tar xzf "$SUITE" -C runs; }
-    python3 benchmarks/suite.py data/suite250.jsonl.gz --out runs/suite250 --seconds "$(left "$limit")" \
-        ${SUITE_KILL:+--kill-after "$SUITE_KILL"} >"$here/suite.log" 2>&1
-    tail -30 "$here/suite.log"
-    tar czf "$out/suite250.tgz" -C runs --exclude='*.so' suite250
+suite() { # [FILE]
+    local file=${1:-data/suite250.jsonl.gz} name known
+    name=$(basename "$file" .jsonl.gz)
+    mkdir -p runs
+    known=$(printf '%s\n' ${SUITES:-} | grep "/$name.txz" | sort)
+    [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
+    python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
+        ${SUITE_KILL:+--kill-after "$SUITE_KILL"} >"$here/$name.log" 2>&1
+    tail -30 "$here/$name.log"
+    # In pieces, since what comes back may not be large.
+    tar c -C runs --exclude='*.so' --exclude='*.o' "$name" | xz -T "$each" | split -d -b 14m - "$out/$name.txz."
 }
 pocket() {
     local seed setting own shared=() seeds=${SEEDS:-0}
@@ -176,7 +182,7 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
 }
 pack() { # LANE: what it has left by now
     local name=${parts[$1]}
-    tar czf "$out/$1-${name//[:+]/-}.tgz" -C "$work/$1" . 2>/dev/null
+    tar czf "$out/$1-${name//[:+\/]/-}.tgz" -C "$work/$1" . 2>/dev/null
 }
 
 set -m

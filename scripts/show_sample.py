@@ -1,6 +1,6 @@
 """Tasks drawn at random, as a page to read: docs/tasks-sample.md.
 
-python3 scripts/show_sample.py runs/dataset/candidates.jsonl > docs/tasks-sample.md
+python3 scripts/show_sample.py data/candidates.jsonl.gz --of data/dataset > docs/tasks-sample.md
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import random
 import re
 import sys
 from pathlib import Path
+
+from pyarrow import parquet
 
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import read_lines
@@ -37,12 +39,21 @@ def main() -> int:
     parser.add_argument("candidates", type=Path)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--of", type=Path, help="an exported data set: only tasks that stand in it")
+    parser.add_argument("--numbers", type=int, nargs="+", help="these instead of some drawn at random")
     options = parser.parse_args()
     tasks = read_lines(options.candidates, DatasetTask)
-    chosen = random.Random(options.seed).sample(tasks, min(options.count, len(tasks)))
+    if options.of is not None:
+        kept = {key for path in options.of.glob("*.parquet") for key in parquet.read_table(path)["key"].to_pylist()}
+        tasks = [task for task in tasks if task.task.key in kept]
+    if options.numbers is not None:
+        chosen = [task for task in tasks if task.number in options.numbers]
+    else:
+        chosen = random.Random(options.seed).sample(tasks, min(options.count, len(tasks)))
+    kind = "tasks" if options.of is not None else "candidates"
     sys.stdout.write(
         f"# {len(chosen)} tasks\n\n"
-        f"Drawn at random from the {len(tasks):,} candidates of the [data set](dataset.md): "
+        f"Drawn at random from the {len(tasks):,} {kind} of the [data set](dataset.md): "
         "number, what is computed, predicted milliseconds of each operator, memory. Imports and `get_init_inputs` are "
         "left out.\n\n"
     )

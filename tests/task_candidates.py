@@ -49,6 +49,7 @@ BROKEN = {
     "noise": ("stochastic", "return x + torch.randn_like(x)"),
     "own_noise": ("deterministic", "return x + torch.rand(x.shape, generator=self.own)"),
     "constant": ("varies", "return torch.zeros_like(x)"),
+    "nearly_constant": ("varies", "return x * 1e-3 + 1"),
     "ignores": ("varies", "return torch.ones_like(x).cumsum(0) * self.linear.weight.sum()"),
     "drowned": ("null_tests", "return (x * 2e-5 + 1000) - 1000"),
     "branches": ("compiles", "return x.relu() if x.sum() > 0 else x.sigmoid()"),

@@ -92,6 +92,13 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         build(few, Device.CPU, silent, recorded=stack)
     with pytest.raises(UsageError, match="no recorded measurement"):
         build(few.model_copy(update={"tasks": 30, "most_candidates": 40}), Device.CPU, silent, recorded=stack)
+    some = build(
+        few.model_copy(update={"tasks": 12, "candidates": 24, "most_candidates": 40}),
+        Device.CPU,
+        silent,
+        recorded=stack,
+    )
+    assert some.unmeasured == 3 and sum(some.splits.values()) == 12
     with pytest.raises(UsageError, match="begun with another seed"):
         build(few.model_copy(update={"seed": 1}), Device.CPU, silent, recorded=stack)
 

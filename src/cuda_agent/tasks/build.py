@@ -111,25 +111,29 @@ def _beside(path: Path, name: str) -> str:
 
 @dataclass(frozen=True)
 class Build:
-    """What a build made: counts of candidates, of those that kept every rule, and of the set by split."""
+    """What a build made: counts of candidates, of those that have no recorded measurement and so aren't in it, of those
+    that kept every rule, and of the set by split."""
 
     folder: Path
     candidates: int
+    unmeasured: int
     kept: int
     splits: dict[str, int]
 
 
 @dataclass(frozen=True)
 class _Round:
-    """What the stages left of the first so many candidates. `chosen`: None where no set can be chosen of it."""
+    """What the stages left of the first so many candidates. `unmeasured`: whom nobody measured. `chosen`: None where no
+    set can be chosen of it."""
 
     kept: int
+    unmeasured: int
     chosen: Chosen | None
 
 
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
     """`recorded`: a file of measurements, or the name of the stack of one in the folder (see `tasks filter`), that is
-    taken; nothing is measured.
+    taken; nothing is measured, and what wasn't measured there is left out.
 
     Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
     folder = options.folder
@@ -142,7 +146,9 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
 
     def measure(count: int) -> Measured:
         if recorded is not None:
-            return _recorded(folder, recorded, count)
+            found = measured_on(folder, recorded)
+            assert found is not None
+            return found
         done = filter_folder(folder, filtering, lambda text: say("filter", text), below=count)
         if done.left:
             raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
@@ -163,7 +169,13 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
     while True:
         made = _round(options, count, measure, references, say)
         if made.chosen is not None:
-            return Build(folder, count, made.kept, export(folder, folder / EXPORT_FOLDER, made.chosen))
+            splits = export(folder, folder / EXPORT_FOLDER, made.chosen)
+            return Build(folder, count, made.unmeasured, made.kept, splits)
+        if made.unmeasured:
+            raise UsageError(
+                f"{made.unmeasured} of {count} candidates have no recorded measurement, too few are left",
+                "Give --recorded a file of measurements of them all, or measure here (without --recorded)",
+            )
         say("build", f"{made.kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
         if count >= most:
             raise TaskError(
@@ -189,6 +201,7 @@ def _round(
     _compose(options, count, lambda text: say("compose", text))
     measured = measure(count)
     tasks = [task for task in read_tasks(folder) if task.number < count]
+    unmeasured = sum(task.task.key not in measured.by_key for task in tasks)
     passed = passing(tasks, measured)
     compared = compare(
         passed,
@@ -204,22 +217,9 @@ def _round(
     write_funnel(folder, tasks, measured.by_key, later)
     chosen = choose([task for task in passed if task.task.key not in later], options.tasks)
     if chosen is None:
-        return _Round(compared.account.kept, None)
+        return _Round(compared.account.kept, unmeasured, None)
     lines = {line.task_key: line for line in compared.lines}
-    return _Round(compared.account.kept, Chosen(chosen, measured, lines, compared.account))
-
-
-def _recorded(folder: Path, stack: str, count: int) -> Measured:
-    """Raises UsageError where there are none, or not of every candidate."""
-    measured = measured_on(folder, stack)
-    tasks = [task for task in read_tasks(folder) if task.number < count]
-    missing = sum(measured is None or task.task.key not in measured.by_key for task in tasks)
-    if measured is None or missing:
-        raise UsageError(
-            f"{missing} of {len(tasks)} candidates have no recorded measurement on {stack}",
-            "Give --recorded a file of measurements of them all, or measure here (without --recorded)",
-        )
-    return measured
+    return _Round(compared.account.kept, unmeasured, Chosen(chosen, measured, lines, compared.account))
 
 
 def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> None:

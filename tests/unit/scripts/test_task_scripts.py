@@ -12,7 +12,7 @@ import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.stack import Stack
-from cuda_agent.tasks.filter.measurements import Journal, read_all, stack_for
+from cuda_agent.tasks.filter.measurements import Journal, read_all, read_measured, stack_for
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import append
@@ -75,3 +75,18 @@ def test_a_sample_is_a_page(
     assert script("show_sample").main() == 0
     said = capsys.readouterr().out
     assert said.startswith("# 5 tasks") and said.count("```python") == 5 and "get_init_inputs():" not in said
+
+
+def test_what_was_measured_holds_under_another_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [candidate(f"t{number}", f"return x + {number}", number) for number in range(2)]
+    new = [candidate("other words", "return x + 0"), candidate("t1", "return x + 2")]
+    journal = Journal(tmp_path, STACK)
+    for task in old:
+        journal.add(Measurement(task_key=task.task.key, finding=None, eager_us=2000.0))
+    append(tmp_path / "old.jsonl", old)
+    append(tmp_path / "new.jsonl", new)
+    names = [str(tmp_path / name) for name in ("old.jsonl", "new.jsonl", journal.path.name, "out.jsonl")]
+    monkeypatch.setattr(sys, "argv", ["carry_measurements.py", *names[:3], "--out", names[3]])
+    assert script("carry_measurements").main() == 0
+    carried = read_measured(Path(names[3]))
+    assert set(carried.by_key) == {new[0].task.key} and carried.stack == STACK

@@ -31,10 +31,17 @@ def command(
         where = Device.CPU if recorded is not None else resolve_device(device.value)
         made = build(options, where, view, recorded=recorded)
     if as_json:
-        counts = {"candidates": made.candidates, "kept": made.kept, "splits": made.splits}
+        counts = {
+            "candidates": made.candidates,
+            "unmeasured": made.unmeasured,
+            "kept": made.kept,
+            "splits": made.splits,
+        }
         emit(json.dumps({"folder": str(made.folder), **counts}, indent=1))
     else:
         total = sum(made.splits.values())
+        if made.unmeasured:
+            say(f"{made.unmeasured} of {made.candidates} candidates have no recorded measurement and are left out")
         say(
             f"{made.kept} of {made.candidates} candidates are left, {total} make the set: {made.folder / EXPORT_FOLDER}"
         )
