@@ -2,10 +2,10 @@
 
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --out data/suite250.jsonl.gz
     python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
-    python3 scripts/pick_suite.py data/candidates.jsonl.gz --random 200 --unpack runs/optimize200
+    python3 scripts/pick_suite.py data/candidates.jsonl.gz --of data/dataset --random 200 --out runs/random200.jsonl.gz
 
 Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those
-of the data set, gigabytes of inputs among them. `--passed FOLDER` draws only from what passed the filter there.
+of the data set, gigabytes of inputs among them. `--of FOLDER` draws only from what stands in an exported data set.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.tasks.choose import kind_of
-from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
+from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.store import read_lines
 
 SEED = 250
 #: level -> how many of each number of operators (0: a module of transformers).
@@ -27,8 +28,7 @@ LEVELS = {1: {1: 100}, 2: {2: 55, 3: 25, 4: 12, 5: 8}, 3: {0: 50}}
 
 
 def read(path: Path) -> list[DatasetTask]:
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [DatasetTask.model_validate_json(line) for line in text.splitlines()]
+    return read_lines(path, DatasetTask)
 
 
 def pick(tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
@@ -63,11 +63,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for the suite")
     parser.add_argument("--unpack", type=Path, help="folder for the suite's task files")
     parser.add_argument("--random", type=int, help="so many at random, of all levels as they come")
-    parser.add_argument("--passed", type=Path, help="folder of a filter run")
+    parser.add_argument("--of", type=Path, help="an exported data set: only tasks that stand in it")
     options = parser.parse_args()
     tasks = read(options.tasks)
-    if options.passed is not None:
-        keys = {task.task.key for task in passing(read_tasks(options.passed), measured_on(options.passed))}
+    if options.of is not None:
+        keys = {task.task.key for task in read_exported(options.of)[0]}
         tasks = [task for task in tasks if task.task.key in keys]
     if options.random is not None:
         tasks = random.Random(SEED).sample(tasks, min(options.random, len(tasks)))

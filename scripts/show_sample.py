@@ -11,8 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from pyarrow import parquet
-
+from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import read_lines
 
@@ -44,7 +43,7 @@ def main() -> int:
     options = parser.parse_args()
     tasks = read_lines(options.candidates, DatasetTask)
     if options.of is not None:
-        kept = {key for path in options.of.glob("*.parquet") for key in parquet.read_table(path)["key"].to_pylist()}
+        kept = {task.task.key for task in read_exported(options.of)[0]}
         tasks = [task for task in tasks if task.task.key in kept]
     if options.numbers is not None:
         chosen = [task for task in tasks if task.number in options.numbers]

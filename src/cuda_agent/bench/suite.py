@@ -5,11 +5,8 @@ so."""
 from __future__ import annotations
 
 import fnmatch
-import gzip
 import re
-import tempfile
 import unicodedata
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,14 +124,6 @@ def _hub(name: str) -> list[Problem]:
 
 def _lines(path: Path) -> list[Problem]:
     """Composed tasks, or tasks alone."""
-    if path.suffix == ".gz":
-        with tempfile.TemporaryDirectory() as folder:
-            plain = Path(folder) / path.stem
-            try:
-                plain.write_bytes(gzip.decompress(path.read_bytes()))
-            except (OSError, EOFError, zlib.error) as error:
-                raise StoreError(f"Can't read {path}: {error}", "Check that it is a whole gzip file") from None
-            return _lines(plain)
     try:
         return [_composed(task, None) for task in read_lines(path, DatasetTask)]
     except StoreError as error:

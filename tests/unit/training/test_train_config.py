@@ -8,6 +8,7 @@ import pytest
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import parse_options, preset_names, read_options
+from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
 
 STAGE = {"steps": 1, "batch": 4, "actor_lr": 1e-4, "critic_lr": 1e-4}
 
@@ -18,6 +19,14 @@ def test_presets_are_read(name: str) -> None:
     assert options.name == name
     assert options.ppo is not None and (options.ppo.clip_low, options.ppo.clip_high) == (0.2, 0.28)
     assert (options.ppo.gamma, options.ppo.lam) == (1.0, 0.95)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_tasks_of_a_preset_are_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    train, held = read_tasks(EnvironmentOptions.parse(read_options(Path(name)).environment))
+    assert train and held and not {task.key for task in train} & {task.key for task in held}
+    assert {task.split for task in train} == {"train"} and {task.split for task in held} <= {"held_out", "validation"}
 
 
 def test_the_paper_preset_has_the_published_figures() -> None:

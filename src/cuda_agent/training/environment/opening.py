@@ -16,6 +16,7 @@ from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
+from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.play import Limits, ToolEnvironment
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
 HELD_OUT = "held_out"
+#: splits that are never trained on, and whether checkpoints are tried on them.
+_KEPT = {HELD_OUT: True, "validation": True, "test": False}
 
 
 class EnvironmentOptions(Configuration):
-    """What is played. `tasks`: a file of data set tasks (JSON lines); those whose split is `held_out` are never trained
-    on."""
+    """What is played. `tasks`: an exported data set's folder, or a file of data set tasks (JSON lines, also `.gz`).
+    Checkpoints are tried on those whose split is `held_out` or `validation`, those of `test` are left alone, all others
+    are trained on."""
 
     tasks: str
     #: verdicts that are known; None: in the training's own folder. Trainings on the same stack may share it.
@@ -58,15 +62,22 @@ class Opened:
 
 
 def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
-    """(train, held out). Raises UsageError where the file isn't there or has none to train on, StoreError."""
+    """(train, held out). Raises UsageError where there are none to train on, StoreError."""
     path = Path(options.tasks)
-    if not path.is_file():
-        raise UsageError(f"No file of tasks: {path}", "Make one: cuda-agent pocket tasks; or give environment.tasks")
-    every = [line.task for line in store.read_lines(path, DatasetTask)]
-    train = [task for task in every if task.split != HELD_OUT][: options.most_tasks]
-    held = [task for task in every if task.split == HELD_OUT][: options.most_tasks]
+    if exported(path):
+        lines = read_exported(path)[0]
+    elif path.is_file():
+        lines = store.read_lines(path, DatasetTask)
+    else:
+        raise UsageError(
+            f"No tasks: {path}",
+            "Give environment.tasks an exported data set or a file: data/dataset, data/pocket.jsonl",
+        )
+    every = [line.task for line in lines]
+    train = [task for task in every if task.split not in _KEPT][: options.most_tasks]
+    held = [task for task in every if _KEPT.get(task.split or "", False)][: options.most_tasks]
     if not train:
-        raise UsageError(f"{path} holds no task to train on", "Tasks to train on have another split than held_out")
+        raise UsageError(f"{path} holds no task to train on", f"Give them another split than {', '.join(_KEPT)}")
     return train, held
 
 
