@@ -8,6 +8,7 @@ from pathlib import Path
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
+from cuda_agent.tasks.filter.measurements import stack_hash
 from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, MeasurementFile, Rule
 from cuda_agent.tasks.store import CANDIDATES_FILE, append
 
@@ -86,5 +87,5 @@ def write_folder(folder: Path, tasks: Sequence[DatasetTask], broken: Iterable[in
     append(folder / CANDIDATES_FILE, tasks)
     bad = set(broken)
     lines = [measurement_of(task, Rule.RUNS if task.number in bad else None) for task in tasks]
-    append(folder / "measurements-0123456789abcdef.jsonl", [MeasurementFile(stack=STACK), *lines])
+    append(folder / f"measurements-{stack_hash(STACK)}.jsonl", [MeasurementFile(stack=STACK), *lines])
     return folder

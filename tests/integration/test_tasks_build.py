@@ -82,6 +82,14 @@ def test_recorded_measurements_give_the_same_set(tmp_path: Path) -> None:
     assert exported(second.folder) == exported(first.folder)
     assert build(second, Device.CPU, silent, recorded=stack).splits == made.splits
     assert exported(second.folder) == exported(first.folder)
+    # What is given counts, whatever the folder holds.
+    for name in ("nowhere.jsonl", ""):
+        with pytest.raises(UsageError, match="neither a file nor a stack"):
+            build(second, Device.CPU, silent, recorded=name)
+    lines = recorded.path.read_text().replace('"eager_us":20', '"eager_us":21')
+    path.write_text(lines)
+    build(second, Device.CPU, silent, recorded=str(path))
+    assert exported(second.folder) != exported(first.folder)
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -36,14 +36,16 @@ from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
-from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
+from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
 from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
 from cuda_agent.tasks.decontaminate.references import Reference, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
-from cuda_agent.tasks.filter.measurements import Measured, merge, read_measured, stack_hash
+from cuda_agent.tasks.filter.measurements import Measured, merge, read_all, read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.records import Seed
+from cuda_agent.tasks.store import only_one, read_lines
 from cuda_agent.workspace.sandbox import resolve_level
 
 EXPORT_FOLDER = "export"
@@ -96,6 +98,11 @@ class BuildOptions(Configuration):
             values["compose"] = ComposeOptions.parse(values["compose"], "compose.").model_dump()
         options = cls.parse(values)
         FilterOptions.parse({"device": "cpu", **options.filter}, "filter.")
+        low, high = options.compose.window_ms
+        if not 0 < low < high:
+            said = f"compose.window_ms is impossible: {low:g} to {high:g}"
+            raise UsageError(said, "Give [LOW, HIGH] with 0 < LOW < HIGH")
+        rates_for(options.compose.stack)
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
         if options.seeds is not None:
@@ -137,25 +144,30 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
 
     Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
     folder = options.folder
+    taken = None if recorded is None else _recorded(folder, recorded)
+    seeds = None if options.seeds is None else _seeds_of(options.seeds)
     _settle(options, folder)
+    with only_one(folder, "build"):
+        return _build(options, device, say, taken, seeds)
+
+
+def _build(options: BuildOptions, device: Device, say: Say, recorded: Measured | None, seeds: str | None) -> Build:
+    folder = options.folder
     filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
     level = resolve_level(filtering.sandbox)
-    if recorded is not None and Path(recorded).is_file():
-        merge(folder, [Path(recorded)])
-        recorded = stack_hash(read_measured(Path(recorded)).stack)
 
     def measure(count: int) -> Measured:
         if recorded is not None:
-            found = measured_on(folder, recorded)
-            assert found is not None
-            return found
+            return recorded
         done = filter_folder(folder, filtering, lambda text: say("filter", text), below=count)
         if done.left:
             raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
         return read_measured(done.path)
 
-    if options.seeds is not None:
-        _take_seeds(options.seeds, folder / SEEDS_FILE)
+    if recorded is not None and recorded.path.parent != folder:
+        merge(folder, [recorded.path])
+    if seeds is not None:
+        write_durably(folder / SEEDS_FILE, seeds)
     elif not (folder / SEEDS_FILE).exists():
         way = Way(level, default_workers(), lambda text: say("crawl", text))
         crawl(options.libraries, way).write(folder)
@@ -185,11 +197,26 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
         count = min(most, _next_count(count, made.kept, options.tasks))
 
 
-def _take_seeds(path: Path, into: Path) -> None:
-    """Raises UsageError where there are none."""
-    if not path.exists():
-        raise UsageError(f"{path} doesn't exist", "Name a file of seeds, or none to crawl")
-    write_durably(into, path.read_text())
+def _recorded(folder: Path, name: str) -> Measured:
+    """Raises UsageError where it is neither a file nor a stack that was measured in the folder, StoreError."""
+    path = Path(name)
+    if name and path.is_file():
+        return read_measured(path)
+    found = [measured for measured in read_all(folder) if name and stack_name(measured).startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(map(stack_name, read_all(folder))) or "none"
+        raise UsageError(
+            f"{name!r} is neither a file nor a stack that was measured in {folder} (there: {known})",
+            "Give --recorded a file of measurements, such as data/measured/h200.jsonl.gz",
+        )
+    return found[0]
+
+
+def _seeds_of(path: Path) -> str:
+    """The lines of a file of seeds. Raises UsageError where there is none, StoreError."""
+    if not path.is_file():
+        raise UsageError(f"No such file: {path}", "Name a file of seeds, or none to crawl")
+    return "".join(seed.model_dump_json() + "\n" for seed in read_lines(path, Seed))
 
 
 def _round(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,13 +19,14 @@ from cuda_agent.core.record import SCHEMA_VERSION, Record
 #: of a data set's folder: every candidate, a line each.
 CANDIDATES_FILE = "candidates.jsonl"
 
+_GZIP = b"\x1f\x8b"
 Line = TypeVar("Line", bound=Record)
 Head = TypeVar("Head", bound=Record)
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """All records of a file (`.gz`: compressed); what was half-written at its end is dropped. Raises StoreError when it
-    can't be read or a whole line isn't such a record."""
+    """All records of a file, compressed by gzip or not; what was half-written at its end is dropped. Raises StoreError
+    when it can't be read or a whole line isn't such a record."""
     return [_record(path, number, line, kind) for number, line in _whole_lines(path)]
 
 
@@ -38,10 +41,13 @@ def read_headed(path: Path, head: type[Head], kind: type[Line]) -> tuple[Head | 
 
 def _whole_lines(path: Path) -> list[tuple[int, bytes]]:
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"Can't read {path}: {error.strerror}", "Check the path") from None
+    try:
+        raw = gzip.decompress(raw) if raw.startswith(_GZIP) else raw
     except (OSError, EOFError, zlib.error) as error:
-        line = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise StoreError(f"Can't read {path}: {line}", "Check the path") from None
+        raise StoreError(f"Can't read {path}: {error}", "Copy it again: it isn't a whole gzip file") from None
     return list(enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1))
 
 
@@ -50,8 +56,9 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
         record = kind.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"{path}, line {number}: {field}: {first['msg']}", "Restore the file") from None
+        field = "".join(f"{part}: " for part in first["loc"])
+        remedy = f"Restore the file, or give one of {kind.__name__} lines"
+        raise StoreError(f"{path}, line {number}: {field}{first['msg']}", remedy) from None
     version = getattr(record, "schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise StoreError(
@@ -76,6 +83,23 @@ def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         raise StoreError(f"Can't write {path}: {error.strerror}", "Free some space or choose another folder") from None
+
+
+@contextlib.contextmanager
+def only_one(folder: Path, work: str) -> Iterator[None]:
+    """Nobody else does that work in the folder meanwhile. Raises StoreError."""
+    try:
+        handle = os.open(folder / f".{work}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"Can't write in {folder}: {error.strerror}", "Choose a folder that can be written") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(f"Another {work} works in {folder}", "Wait for it, or end it") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _cut_unfinished(handle: int) -> None:

@@ -14,7 +14,7 @@ from cuda_agent.cli.main import run
     [
         (["tasks", "EMPTY"], "holds no candidates"),
         (["fill", "--config", "nowhere.yaml", "--out", "EMPTY"], "nowhere.yaml"),
-        (["fill", "--config", "CONFIG", "--out", "EMPTY"], "No file of tasks: missing.jsonl"),
+        (["fill", "--config", "CONFIG", "--out", "EMPTY"], "No tasks: missing.jsonl"),
         (["compare", "--config", "CONFIG", "--out", "EMPTY"], "holds no episodes"),
         (["compare", "--config", "CONFIG", "--out", "EMPTY", "--set", "environment.turns=3"], "turns"),
     ],

@@ -61,7 +61,7 @@ def test_a_configuration(tmp_path: Path) -> None:
 
 def test_the_configuration_of_our_data_set() -> None:
     options = BuildOptions.read(Path(__file__).parents[3] / "data" / "dataset.yaml")
-    assert options.tasks == 6000 and options.candidates == 6500
+    assert options.tasks == 6000 and options.candidates == 6900
     assert options.seeds is not None and options.seeds.exists() and all(Path(name).exists() for name in options.against)
 
 
@@ -71,6 +71,8 @@ def test_the_configuration_of_our_data_set() -> None:
         ("folder: a\nagainst: [b]\nsed: 1\n", "Did you mean 'seed'"),
         ("folder: a\nagainst: [b]\nfilter: {worker: 1}\n", "Did you mean 'filter.workers'"),
         ("folder: a\nagainst: [b]\ncompose: {stak: H200}\n", "Did you mean 'compose.stack'"),
+        ("folder: a\nagainst: [b]\ncompose: {window_ms: [70, 1.5]}\n", "window_ms is impossible"),
+        ("folder: a\nagainst: [b]\ncompose: {stack: H999}\n", "H999"),
         ("folder: a\nagainst: []\n", "against"),
         ("folder: a\n", "against"),
         ("- folder\n", "holds no settings"),

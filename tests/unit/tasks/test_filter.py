@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.stack import Gpu, Stack
 from cuda_agent.judge.process import Fault
 from cuda_agent.tasks.filter.funnel import funnel
-from cuda_agent.tasks.filter.measurements import Journal, merge, only_one, read_all, stack_for, stack_hash
+from cuda_agent.tasks.filter.measurements import FILTER, Journal, merge, read_all, stack_for, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
 from cuda_agent.tasks.filter.records import Checked, from_fault, from_reply, same_sample
 from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
 from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
+from cuda_agent.tasks.store import only_one
 from task_candidates import candidate, write_candidates
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", compute_capability="9.0")
@@ -63,12 +65,27 @@ def test_merging_keeps_what_stands(tmp_path: Path) -> None:
     assert merge(tmp_path, [tmp_path / "shard"]) == {mine.path.name: 1}
     found = read_all(tmp_path)[0].by_key
     assert found["a"].passed and set(found) == {"a", "b"}
-    with pytest.raises(UsageError, match="holds no measurements"):
+    with pytest.raises(UsageError, match="No such folder or file"):
         merge(tmp_path, [tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no measurements"):
+        merge(tmp_path, [tmp_path / "empty"])
+
+
+def test_a_file_may_be_compressed(tmp_path: Path) -> None:
+    theirs = Journal(tmp_path / "shard", STACK)
+    theirs.add(measurement("a"))
+    raw = gzip.compress(theirs.path.read_bytes())
+    (tmp_path / "recorded").write_bytes(raw)
+    assert merge(tmp_path, [tmp_path / "recorded"]) == {theirs.path.name: 1}
+    (tmp_path / "half.gz").write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(StoreError, match="Can't read") as caught:
+        merge(tmp_path, [tmp_path / "half.gz"])
+    assert "Copy it again" in caught.value.remedy
 
 
 def test_two_filters_in_one_folder(tmp_path: Path) -> None:
-    with only_one(tmp_path), pytest.raises(StoreError, match="Another filter"), only_one(tmp_path):
+    with only_one(tmp_path, FILTER), pytest.raises(StoreError, match="Another filter"), only_one(tmp_path, FILTER):
         pass
 
 

@@ -16,7 +16,7 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
-from cuda_agent.tasks.store import CANDIDATES_FILE, append, read_lines
+from cuda_agent.tasks.store import CANDIDATES_FILE, append, only_one, read_lines
 
 SEEDS_FILE = "seeds.jsonl"
 #: tasks that are written to disk at once.
@@ -118,6 +118,11 @@ def settle(folder: Path, settings: ComposeSettings) -> None:
 
 def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
     """Candidates with the numbers below `count` that the folder doesn't hold yet. Raises TaskError, StoreError."""
+    with only_one(folder, "composer"):
+        return _compose(folder, composer, count, say)
+
+
+def _compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
     path = folder / CANDIDATES_FILE
     known = list(read_lines(path, DatasetTask)) if path.exists() else []
     for task in known:

@@ -15,12 +15,12 @@ from cuda_agent.tasks.records import Seed
 
 #: of a line of a composed module.
 WIDTH = 110
-#: parameters that say how a layer is built, which the code shows; the others say what is computed, so the formula has
-#: them where they aren't the function's defaults.
-_BUILDING = frozenset(
+#: arguments that the words of the docstring, or the tensors' shapes, tell; the formula has the others where they aren't
+#: the function's defaults.
+_TOLD = frozenset(
     (
-        "dim", "keepdim", "padding", "kernel_size", "stride", "dilation", "output_size", "bias", "affine", "num_layers",
-        "bidirectional", "norm_first", "num_heads",
+        "dim", "dims", "keepdim", "padding", "kernel_size", "bias", "affine", "elementwise_affine", "num_heads", "eps",
+        "batch_first", "track_running_stats", "need_weights", "dropout", "align_corners", "stable", "end", "init",
     )
 )  # fmt: skip
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": "@"}
@@ -66,26 +66,30 @@ def _ordered(named: Named, before: str) -> list[str]:
     called = seed.call if seed.constructor is None else ""
     settings = _settings(named)
     texts |= {} if seed.constructor is not None else settings
-    ordered = [texts[name] for name in sorted(texts, key=lambda name: called.find(f"{{{name}}}"))]
+    places = {name: called.find(f"{{{name}}}") for name in texts}
+    ordered = [
+        texts[name] for name in sorted(texts, key=lambda name: places[name] if places[name] >= 0 else len(called))
+    ]
     return [*ordered, *(settings.values() if seed.constructor is not None else ())]
 
 
 def _settings(named: Named) -> dict[str, str]:
-    """Parameters that say what is computed, as an argument each: `0.5`, `alpha=0.5`."""
+    """Arguments that say what is computed: `0.5`, `alpha=0.5`, `is_causal=True`."""
     seed = named.step.seed
     template = seed.constructor or seed.call
     ports = {port.name: port.name for port in seed.ports}
-    written = without_defaults(quoted(fill(template, {"layer": "layer"} | ports | texts_of(named))))
+    written = ast.parse(without_defaults(quoted(fill(template, {"layer": "layer"} | ports | texts_of(named)))))
+    call = next((node for node in ast.walk(written) if isinstance(node, ast.Call)), None)
     found = {}
     for parameter in seed.parameters:
         name = parameter.name
-        if name in _BUILDING or name in named.sizes or f"{{{name}}}" not in template:
-            continue
-        value = quoted(texts_of(named)[name])
-        if f"{name}={{{name}}}" not in template:
-            found[name] = value
-        elif f"{name}={value}" in written:
-            found[name] = f"{name}={value}"
+        by_place = f"{{{name}}}" in template and f"={{{name}}}" not in template
+        if by_place and name not in named.sizes and name != "num_heads":
+            found[name] = quoted(texts_of(named)[name])
+    for item in call.keywords if call is not None else ():
+        number = isinstance(item.value, ast.Constant | ast.UnaryOp) or item.arg == "groups"
+        if item.arg is not None and item.arg not in _TOLD and number:
+            found[item.arg] = f"{item.arg}={quoted(ast.unparse(item.value))}"
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
-from cuda_agent.tasks.filter.measurements import Measured, read_all
+from cuda_agent.tasks.filter.measurements import Measured, read_all, stack_hash
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import DatasetTask, Similarity
 from cuda_agent.tasks.store import read_lines
@@ -37,7 +37,7 @@ def measured_on(folder: Path, stack: str | None = None) -> Measured | None:
 
 
 def stack_name(measured: Measured) -> str:
-    return measured.path.stem.removeprefix("measurements-")
+    return stack_hash(measured.stack)
 
 
 def read_similarities(folder: Path) -> dict[str, Similarity] | None:

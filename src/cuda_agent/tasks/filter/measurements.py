@@ -3,9 +3,6 @@ measurements. Both are only appended to; a task that stands in one isn't asked a
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +13,12 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import Measurement, MeasurementFile
-from cuda_agent.tasks.store import append, read_headed, read_lines
+from cuda_agent.tasks.store import append, only_one, read_headed, read_lines
 
 _NAME = "measurements-{}.jsonl"
 _CHECKS = "checks-{}.jsonl"
-_LOCK = ".filter.lock"
+#: whoever adds to them works alone.
+FILTER = "filter"
 #: what no time depends on.
 _INDIFFERENT = {"cuda_agent", "cxx_compiler", "cuda_compiler"}
 
@@ -50,7 +48,7 @@ def read_measured(path: Path) -> Measured:
     """Raises StoreError."""
     head, found = read_headed(path, MeasurementFile, Measurement)
     if head is None:
-        raise StoreError(f"{path} holds no measurements", "Remove the file")
+        raise StoreError(f"{path} holds no measurements", "Give or restore a file that `tasks filter` has written")
     by_key: dict[str, Measurement] = {}
     for one in found:
         by_key.setdefault(one.task_key, one)
@@ -93,23 +91,6 @@ class Journal:
         self.checked[checked.task_key] = checked
 
 
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """No other filter works in the folder meanwhile. Raises StoreError."""
-    try:
-        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"Can't write in {folder}: {error.strerror}", "Choose a folder that can be written") from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(f"Another filter works in {folder}", "Wait for it, or end it") from None
-        yield
-    finally:
-        os.close(handle)
-
-
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     """Takes the measurements of other folders (or files, `.gz` too) into this one's, and of folders what passed the
     checks; returns how many measurements are new, by file. What was found in both stays as it is here, so merging
@@ -117,7 +98,7 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
 
     Raises UsageError where a source holds none, StoreError."""
     added: dict[str, int] = {}
-    with only_one(folder):
+    with only_one(folder, FILTER):
         for found in _found_in(sources):
             journal = Journal(folder, found.stack)
             new = [one for key, one in sorted(found.by_key.items()) if key not in journal.measured]
@@ -129,7 +110,10 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
 
 def _found_in(sources: Iterable[Path]) -> Iterator[Measured]:
     for source in sources:
-        found = read_all(source) if source.is_dir() else [read_measured(source)] if source.exists() else []
+        if not source.exists():
+            raise UsageError(f"No such folder or file: {source}", "Give what `tasks filter` has written")
+        found = read_all(source) if source.is_dir() else [read_measured(source)]
         if not found:
-            raise UsageError(f"{source} holds no measurements", "Give folders that `tasks filter` has worked in")
+            name = _NAME.format("STACK")
+            raise UsageError(f"{source} holds no measurements", f"Give a folder with {name}, or the file itself")
         yield from found

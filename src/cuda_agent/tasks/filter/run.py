@@ -10,12 +10,12 @@ from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
-from cuda_agent.tasks.filter.measurements import Journal, only_one, stack_for
+from cuda_agent.tasks.filter.measurements import FILTER, Journal, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
+from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
 
 #: tasks that go through both passes together: large enough that the change of passes costs little.
 _BATCH = 1500
@@ -90,7 +90,7 @@ def filter_folder(
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
-    with only_one(folder):
+    with only_one(folder, FILTER):
         journal = Journal(folder, stack_for(read_stack(), options.device))
         unknown = {task.task.key: task for task in mine if task.task.key not in journal.measured}
         waiting = list(unknown.values())[:limit]
