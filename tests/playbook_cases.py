@@ -320,6 +320,10 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "adaptive_whole": (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool1d(x[0], 1)), [_r(2, 3, 8, 9)]),
     "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
+    "mean_of_max_pool": (lambda x: F.max_pool1d(x, 2).mean(1, keepdim=True), [_r(3, 40, 66)]),
+    "std_of_max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1).std(1), [_r(2, 24, 9, 13)]),
+    "sum_of_avg_pool": (lambda x: F.avg_pool2d(F.gelu(x), 2).sum((2, 3)), [_r(2, 5, 12, 18, dtype=BF16)]),
+    "max_of_depthwise": (lambda x, w: F.conv1d(x, w, stride=2, groups=6).amax(-1), [_r(3, 6, 65), _r(6, 1, 3)]),
     "local_contrast": (local_contrast, [_r(2, 3, 18, 20)]),
     "pool_of_softmax": (lambda x: F.max_pool2d(x.softmax(1), 2), [_r(2, 3, 8, 10)]),
     "pool_of_embedding": (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from cuda_agent.bench.lane import Address
-from cuda_agent.bench.options import open_bytes, open_capacity
+from cuda_agent.bench.options import open_bytes, open_capacity, waiting_bytes
 from cuda_agent.bench.player import Job, Player
 from cuda_agent.bench.suite import Problem
 from cuda_agent.core.bench import BenchResult
@@ -33,7 +33,8 @@ class Crew:
         make = partial(Player, lane, device)
         self._players = [HelperProcess(make, name=f"player {number + 1}") for number in range(jobs)]
         self._capacity = open_capacity(device)
-        self._in_use = 0
+        #: bytes of the device, by the ids of the tasks that are open.
+        self._in_use: dict[str, int] = {}
         self._room = threading.Condition()
         self._waiting: deque[Problem] = deque()
         self._found: queue.SimpleQueue[BenchResult | BaseException | None] = queue.SimpleQueue()
@@ -104,15 +105,23 @@ class Crew:
         with self._room:
             while self._waiting:
                 need = open_bytes(self._waiting[0], self._device)
-                if self._in_use == 0 or self._in_use + need <= self._capacity:
-                    self._in_use += need
+                if not self._in_use or sum(self._in_use.values()) + need <= self._capacity:
+                    self._in_use[self._waiting[0].entry.id] = need
                     return self._waiting.popleft()
                 self._room.wait()
         return None
 
+    def _keeps(self, problem: Problem, kept_bytes: int) -> None:
+        """A task that is open needs no more than that from now on."""
+        need, name = waiting_bytes(kept_bytes, self._device), problem.entry.id
+        with self._room:
+            if need is not None and name in self._in_use:
+                self._in_use[name] = min(need, self._in_use[name])
+                self._room.notify_all()
+
     def _give_back(self, problem: Problem) -> None:
         with self._room:
-            self._in_use -= open_bytes(problem, self._device)
+            del self._in_use[problem.entry.id]
             self._room.notify_all()
 
     def _played(self, player: HelperProcess, problem: Problem, alone: bool) -> BenchResult | None:
@@ -120,7 +129,7 @@ class Crew:
         job = self._job(problem, alone)
         begin = time.monotonic()
         try:
-            result: BenchResult | None = player.call("play", job)
+            result: BenchResult | None = player.call("play", job, told=partial(self._keeps, problem))
         except (DeviceError, WorkerError) as error:
             return None if self._stopping else _failed(job, error, time.monotonic() - begin)
         except CudaAgentError:

@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
+#: told how many bytes of the device a task keeps while it waits, when that is less than it might have been.
+Keeps = Callable[[int], None]
 
 
 class LaneSession:
     """As `JudgeSession`. Candidates are compiled by `builder`, a process that gives way to what is timed; without one
     (on the CPU, where a compiler would be foreign load) here, in a shared turn."""
 
-    def __init__(self, session: JudgeSession, lane: Lane, builder: HelperProcess | None, counted: Counted) -> None:
-        self._session, self._lane, self._builder, self._counted = session, lane, builder, counted
+    def __init__(
+        self, session: JudgeSession, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps
+    ) -> None:
+        self._session, self._lane, self._builder = session, lane, builder
+        self._counted, self._keeps = counted, keeps
         session.device_use = partial(lane.shared, long=True)
         self._is_counted = False
 
@@ -109,6 +114,9 @@ class LaneSession:
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
             self._count()
             session.rest()
+        kept = session.kept_bytes if with_profile else None
+        if kept is not None:
+            self._keeps(kept)
         return case.evaluation()
 
     @contextmanager
@@ -133,8 +141,8 @@ class LaneSession:
 class LaneJudges:
     """As `judging.open_judge` of the agent, with a lane."""
 
-    def __init__(self, lane: Lane, builder: HelperProcess | None, counted: Counted) -> None:
-        self._lane, self._builder, self._counted = lane, builder, counted
+    def __init__(self, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps) -> None:
+        self._lane, self._builder, self._counted, self._keeps = lane, builder, counted, keeps
 
     @contextmanager
     def __call__(
@@ -148,7 +156,7 @@ class LaneJudges:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
             stack.callback(judge.close)
-            session = LaneSession(judge, self._lane, self._builder, self._counted)
+            session = LaneSession(judge, self._lane, self._builder, self._counted, self._keeps)
             if not admitted:
                 session.admit()
             # The server asks for no more than is above.

@@ -75,6 +75,11 @@ def open_bytes(problem: Problem, device: Device) -> int:
     return int(_IDLE * peak) + _CONTEXTS if device is Device.CUDA else (1 + _ACTIVE) * peak + _HOST[device]
 
 
+def waiting_bytes(kept_bytes: int, device: Device) -> int | None:
+    """`open_bytes` of a task whose judge keeps so much; None where that is no news."""
+    return kept_bytes + _CONTEXTS if device is Device.CUDA else None
+
+
 def active_bytes(problem: Problem, device: Device) -> int:
     """Besides, while it shares the device with others. On a CPU none."""
     return _ACTIVE * (problem.peak_bytes or _USUAL_PEAK[device]) if device is Device.CUDA else 0

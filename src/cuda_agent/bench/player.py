@@ -25,7 +25,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.records import RunManifest, Task, Trajectory
-from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.inspection.inspect import device_roofline
 from cuda_agent.judge.pool import Builder
 from cuda_agent.llm.client import prepare
@@ -74,13 +74,14 @@ class Player:
             return device_roofline(self._device)
 
     def play(self, job: Job) -> BenchResult | None:
-        """The task's result; None where it was interrupted, and can be gone on with. A task that can't be judged is a
-        result. Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError,
-        UsageError."""
+        """The task's result; None where it was interrupted, and can be gone on with. Tells bytes of the device, as soon
+        as it keeps fewer while it waits. A task that can't be judged is a result.
+
+        Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
         work: list[Work] = []
         self._lane.needed = job.active_bytes
-        judges = LaneJudges(self._lane, self._builder, work.append)
+        judges = LaneJudges(self._lane, self._builder, work.append, tell)
         begin = time.monotonic()
         try:
             with _interruptible():

@@ -93,6 +93,7 @@ class Bench:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())
             self.say(f"{len(fresh) + len(doubtful)} tasks to do, {jobs} at work at once")
             done = len(known)
+            stack.callback(self._say_use, server.turns)
             for result in crew.play(fresh, end, alone=jobs == 1):
                 done += 1
                 self.directory.append(result)
@@ -104,8 +105,10 @@ class Bench:
             for result in crew.play(doubtful, end, alone=True):
                 self.directory.append(result)
                 self.told(result, done, len(self.problems))
-            used = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in server.turns.seconds.items())
-            self.say(f"the device was used {used}")
+
+    def _say_use(self, turns: Turns) -> None:
+        used = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in turns.seconds.items())
+        self.say(f"the device was used {used}")
 
     def _job(self, problem: Problem, alone: bool) -> Job:
         return Job(

@@ -66,6 +66,8 @@ def compile_environment(folder: Path, device: Device) -> dict[str, str]:
     return found | (on_cpu if device is Device.CPU else {})
 
 
+#: modes that keep memory of the size of a call for as long as they live, on a GPU.
+_CAPTURED = ("graphs", "autotune")
 #: makes a context in which the device may be used beside others, but not while somebody times.
 DeviceUse = Callable[[], AbstractContextManager[None]]
 
@@ -97,6 +99,7 @@ class Baselines:
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
         self._failed: dict[str, str] = {}
+        self._retired: dict[str, float] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
@@ -154,7 +157,19 @@ class Baselines:
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
-        return {name: form.matched for name, form in self._forms.items() if name not in self._failed}
+        gone = self._failed.keys() | self._retired.keys()
+        return {name: form.matched for name, form in self._forms.items() if name not in gone}
+
+    @property
+    def retired(self) -> Mapping[str, float]:
+        """Forms that take part in no further timing -> how many times slower they were than the fastest matched one."""
+        return dict(self._retired)
+
+    @property
+    def holds_graphs(self) -> bool:
+        """Whether a captured graph keeps a call's memory."""
+        on_gpu = self._options.device is Device.CUDA
+        return on_gpu and any(name.partition("_")[0] in _CAPTURED for name in self.forms)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -169,6 +184,17 @@ class Baselines:
     def fail(self, name: str, reason: str) -> None:
         """A form failed when it was run; it is left out from now on."""
         self._failed[name] = _shortened(reason)
+
+    def retire(self, name: str, times: float) -> None:
+        """A form was so many times slower than the fastest matched one: it is timed no more, and its memory given
+        back."""
+        worker = self.worker_of(name)
+        self._retired[name] = times
+        try:
+            worker.request("retire", {"form": name}, timeout_s=self._options.call_timeout_s)
+        except WorkerFault:
+            # Prepared anew when it is next needed, without this form.
+            worker.kill()
 
     def close(self) -> None:
         self._closed = True

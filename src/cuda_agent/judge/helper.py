@@ -21,6 +21,14 @@ from cuda_agent.core.errors import CudaAgentError, WorkerError
 
 #: a helper that is asked to end has so long to end its sandboxes and remove its files.
 _END_TIMEOUT_S = 20.0
+#: in a helper: how its role's words get to the caller.
+_tell: Callable[[Any], None] | None = None
+
+
+def tell(value: Any) -> None:
+    """From a role that is at work: its caller's `told` hears the value. Elsewhere nobody does."""
+    if _tell is not None:
+        _tell(value)
 
 
 class Role(Protocol):
@@ -44,14 +52,16 @@ class HelperProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def call(self, job: str, *arguments: Any) -> Any:
-        """What the role's method returned. Raises what it raised of CudaAgentError, and WorkerError where the process
-        ended on the way."""
+    def call(self, job: str, *arguments: Any, told: Callable[[Any], None] = lambda value: None) -> Any:
+        """What the role's method returned; meanwhile `told` hears what it tells. Raises what the method raised of
+        CudaAgentError, and WorkerError where the process ended on the way."""
         with self._lock:
             connection = self._connected()
             try:
                 connection.send((job, arguments))
-                kind, value = connection.recv()
+                while (message := connection.recv())[0] == "told":
+                    told(message[1])
+                kind, value = message
             except (OSError, EOFError):
                 self._drop()
                 remedy = "Its last words are on standard error"
@@ -107,6 +117,14 @@ def _serve(connection: Connection, make: Callable[[], Role]) -> None:
     # A terminal's Ctrl-C reaches the whole group; the parent says what becomes of us.
     signal.signal(signal.SIGINT, lambda *_: None)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    lock = threading.Lock()
+
+    def say(message: tuple[str, Any]) -> None:
+        with lock:
+            connection.send(message)
+
+    global _tell
+    _tell = lambda value: say(("told", value))  # noqa: E731
     threading.Thread(target=_read, args=(connection, jobs), name="read", daemon=True).start()
     with contextlib.suppress(BrokenPipeError), contextlib.closing(make()) as role:
         while True:
@@ -115,7 +133,7 @@ def _serve(connection: Connection, make: Callable[[], Role]) -> None:
                 answer: Any = ("done", getattr(role, job)(*arguments))
             except CudaAgentError as error:
                 answer = ("error", (type(error), error.cause, error.remedy, error.detail))
-            connection.send(answer)
+            say(answer)
 
 
 def _read(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:

@@ -71,16 +71,23 @@ def profile(
         rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
         rounds.clocks.uuid = uuid
         rounds.clocks.read()
+        far: dict[str, float] = {}
         try:
             rounds.prepare()
             rounds.run()
             rounds.clocks.read()
             unasked = () if torch_computes else _computed_by_torch(rounds, options.device)
-            return Profiled(violations=unasked) if unasked else _concluded(rounds, baselines, options.device, load)
+            if unasked:
+                return Profiled(violations=unasked)
+            found = _concluded(rounds, baselines, options.device, load)
+            far = rounds.schedule.far() if found.report is not None else {}
+            return found
         except CandidateFault as error:
             return Profiled(fault=error.fault)
         finally:
             rounds.close()
+            for name, times in far.items():
+                baselines.retire(name, times)
 
 
 def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
@@ -168,9 +175,15 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         compiled={name: report for name, report in baselines.compiled.items() if name in records},
         clocks=rounds.clocks.summary(),
         throttle_reasons=rounds.clocks.throttle_reasons(),
-        notes=(*notes, *rounds.remarks()),
+        notes=(*notes, *rounds.remarks(), *_left_out(baselines)),
         duration_s=rounds.elapsed_s,
     )
+
+
+def _left_out(baselines: Baselines) -> list[str]:
+    """Why a form has no time."""
+    said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
+    return [f"{name} {said.format(times)}" for name, times in baselines.retired.items()]
 
 
 def _record(rounds: Rounds, name: str) -> Timing:

@@ -25,6 +25,8 @@ MOST_ROUNDS = 400
 COARSE_ROUNDS = 60
 #: a form that isn't needed is timed on only while it is within this factor of the fastest matched one.
 NEAR = 1.15
+#: a form that was this many times slower than the fastest matched one isn't timed in the session's next timings.
+FAR = 1.5
 #: rounds that count as one independent one, beyond which the report says so.
 MOODY = 4.0
 #: share of the budget after which it is enough to know a ratio's side of the milestone, where ±1 % can't be had.
@@ -107,6 +109,14 @@ class Schedule:
         """The baselines whose ratios a verdict shows."""
         wanted = {EAGER, COMPILE, self.matched()}
         return [name for name in self.baselines.forms if name in wanted]
+
+    def far(self) -> dict[str, float]:
+        """Forms that no verdict shows and that aren't worth another timing -> how many times slower they are than the
+        fastest matched one."""
+        nearest = intervals.median(self.ratios(self.matched()))
+        known = {name: self.ratios(name) for name in self.baselines.forms if name not in self.needed()}
+        times = {n: intervals.median(v) / nearest for n, v in known.items() if len(v) >= timing.MIN_ROUNDS}
+        return {name: factor for name, factor in times.items() if factor >= FAR}
 
     def said(self) -> str:
         """One line for who watches."""

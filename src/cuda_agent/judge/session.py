@@ -26,12 +26,17 @@ from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
 from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
 from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.screening import screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
+#: processes that hold a task's weights while nothing is asked: the reference and the two of the baselines; and one in
+#: the reference for its other model.
+_WEIGHT_COPIES = 4
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -152,6 +157,14 @@ class JudgeSession:
         """Others get the device: frees the buffers that come back when they are next needed."""
         if self._reference is not None:
             self._reference.release()
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """Of the device, besides its processes' contexts, while nothing is asked of it: the reference's weights and
+        those that the baselines share in either process. None where more is held, or nothing is known yet."""
+        if self._reference is None or self.baselines.holds_graphs:
+            return None
+        return _WEIGHT_COPIES * total_bytes(tuple(self._reference.spec.state.values()))
 
     def settle(self) -> None:
         """Returns when no baseline is being compiled. What is wrong with them is said to who needs them."""

@@ -7,6 +7,7 @@ frame (`Conflict`) is put into memory by a kernel before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators import TABLE
+from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView
 from cuda_agent.playbook.skills.colreduce.skill import column_step
 from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
@@ -27,6 +29,8 @@ from cuda_agent.playbook.skills.rowreduce.skill import row_step
 from cuda_agent.playbook.skills.scan.skill import scan_step
 from cuda_agent.playbook.skills.stencil.skill import stencil_step
 
+#: elements between two reads of neighbouring threads that still share most of what they fetch.
+_NEAR = 8
 #: a value is put into memory rather than computed anew for each of so many elements that it is spread over.
 _SPREAD = 8
 #: the operator that a layer of the algebra stands for.
@@ -173,6 +177,8 @@ class State:
             unroll = not self._has_reduction(last)
             group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
         except Conflict as conflict:
+            if conflict.inside is not None and write_out(self.builder, conflict.value, conflict.inside):
+                return
             cut, value = self._cut(conflict, last), self.builder.values[last]
             if cut == last and isinstance(value, ir.Scan):
                 # What it scans lies otherwise than along one dimension: then from memory.
@@ -323,7 +329,8 @@ def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
 
 
 def _reads_along_columns(work: kernel.Kernel) -> bool:
-    """Whether most bytes are read with the innermost column axis contiguous, forwards or backwards."""
+    """Whether most bytes are read with the innermost column axis contiguous, forwards or backwards, or in small
+    steps."""
     if not work.cols:
         return True
     last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
@@ -332,8 +339,9 @@ def _reads_along_columns(work: kernel.Kernel) -> bool:
         if expr.op == "load":
             coefs = work.coefs(expr.coord)
             weight = ir.ITEM_BYTES[expr.dtype] * ir.numel([s for s, c in zip(work.axes(), coefs, strict=True) if c])
-            along_cols += weight * (abs(coefs[last]) == 1)
-            along_rows += weight * (rows > 0 and abs(coefs[rows - 1]) == 1)
+            col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
+            along_cols += weight * (col <= min(row, _NEAR))
+            along_rows += weight * (row <= min(col, _NEAR))
     return along_cols >= along_rows
 
 

@@ -63,8 +63,8 @@ class RemoteHelper(HelperProcess):
         self._actor: Any = None
         self._making = threading.Lock()
 
-    def call(self, job: str, *arguments: Any) -> Any:
-        """As `HelperProcess.call`."""
+    def call(self, job: str, *arguments: Any, told: Callable[[Any], None] = lambda value: None) -> Any:
+        """As `HelperProcess.call`, but nothing is told on the way."""
         import ray
         from ray.exceptions import RayActorError
 

@@ -83,6 +83,25 @@ def test_windows_take_what_is_before_and_after_along(name: str, count: int, devi
     assert [step.skill for step in steps] == ["stencil"] * count
 
 
+@pytest.mark.parametrize("name", ["mean_of_max_pool", "std_of_max_pool", "sum_of_avg_pool", "max_of_depthwise"])
+@pytest.mark.parametrize("device", list(Device))
+def test_small_windows_that_only_a_reduction_reads_are_written_out_in_it(name: str, device: Device) -> None:
+    (step,) = steps_of(*WINDOWS[name], device)
+    assert step.skill in ("colreduce", "rowreduce")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.softmax(torch.nn.functional.max_pool2d(x, 2), 1),  # read twice
+        lambda x: torch.nn.functional.max_pool2d(x, 3, 1, 1).mean(1),  # each element in nine windows
+        lambda x: torch.nn.functional.max_pool2d(x, 4).mean(1),  # sixteen taps
+    ],
+)
+def test_other_windows_before_a_reduction_go_to_memory(function: Any) -> None:
+    assert steps_of(function, [torch.randn(2, 24, 16, 16)])[0].skill == "stencil"
+
+
 def test_a_sigmoid_before_a_window_is_computed_once_a_position() -> None:
     (step,) = steps_of(*WINDOWS["depthwise_glu"])
     text = step.files[f"kernels/{step.name}.cu"]

@@ -30,13 +30,20 @@ def create(context: Context) -> Mapping[str, Operation]:
         timed.with_null = not params["compiled"]
         return baseline.load(params)
 
+    def unring(params: dict[str, Any]) -> dict[str, Any]:
+        timed.unring(params)
+        baseline.give_back()
+        return {}
+
     return {
         **timed.operations(),
+        "unring": unring,
         "import_compiler": import_compiler,
         "load": load,
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,
         "settle": baseline.settle,
+        "retire": baseline.retire,
         "set_weights": baseline.set_weights,
     }
 
@@ -86,9 +93,20 @@ class Baseline:
         self._set.drop_sample()
         stop_compiler_processes()
         gc.collect()
+        self.give_back()
+        return {}
+
+    def retire(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{form}: it isn't asked for again; frees what it holds."""
+        self._set.retire(params["form"])
+        gc.collect()
+        self.give_back()
+        return {}
+
+    def give_back(self) -> None:
+        """What torch keeps of the device's memory without using it, for other workers."""
         if self._context.device is Device.CUDA:
             torch.cuda.empty_cache()
-        return {}
 
     def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
         """{names, arena, layout}: the state dict's tensors, copied into every form."""

@@ -32,13 +32,19 @@ _MATMUL = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_addmm_activation",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_cudnn_attention", "_efficient_attention_forward", "_flash_attention_forward",
-    "_scaled_dot_product_flash_attention_for_cpu", "_trilinear", "matmul", "_cdist_forward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_trilinear", "matmul", "_cdist_forward", "_grouped_mm",
+    # Products inside one operator, which the flag for products changes.
+    "conv_tbc", "linalg_matrix_exp", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 _CONVOLUTION = {
     "convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose", "conv_depthwise3d",
     "_conv_depthwise2d", "mkldnn_convolution", "_cudnn_rnn", "mkldnn_rnn_layer", "_slow_conv2d_forward", "slow_conv3d",
     "cudnn_convolution_relu", "cudnn_convolution_add_relu",
 }  # fmt: skip
+
+
+#: modes whose calls are replays of a captured graph.
+_CAPTURED = frozenset({"graphs", "autotune"})
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class BaselineSet:
         self._models: dict[str, Any] = {"eager": self._owner}
         self._programs: dict[str, Program] = {}
         self._flags: dict[str, Flags] = {}
+        self._modes: dict[str, str] = {}
         #: of each compiled form, the fields of a `core.records.CompileReport`.
         self.compilations: dict[str, dict[str, Any]] = {}
 
@@ -164,7 +171,8 @@ class BaselineSet:
                 torch.cuda.synchronize()
             if form.mode != "eager":
                 self.compilations[form.name] = count_compilations(begin)
-        self._models[form.name], self._programs[form.name], self._flags[form.name] = model, program, form.flags
+        self._models[form.name], self._programs[form.name] = model, program
+        self._flags[form.name], self._modes[form.name] = form.flags, form.mode
 
     def program(self, name: str) -> Program:
         """A prepared form, with its flags set for this process. Raises KeyError for one that isn't prepared."""
@@ -179,6 +187,16 @@ class BaselineSet:
                 if name not in mine:
                     raise TaskError(f"the model has no weight {name!r}")
                 mine[name].copy_(value)
+
+    def retire(self, name: str) -> None:
+        """Forget a form; with the last captured one, the pool of their graphs goes too."""
+        self._models.pop(name, None)
+        self._programs.pop(name, None)
+        captured = self._modes.pop(name, None) in _CAPTURED and self.device is Device.CUDA
+        if captured and _CAPTURED.isdisjoint(self._modes.values()):
+            from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+            reset_cudagraph_trees()
 
     def drop_sample(self) -> None:
         """Free the inputs that `prepare` uses; it makes new ones when it is needed again."""
@@ -201,7 +219,7 @@ class BaselineSet:
         if form.mode == "eager":
             return model  # type: ignore[no-any-return]
         compiled: Program = torch.compile(model, **COMPILED[form.mode])
-        captured = form.mode in ("graphs", "autotune") and self.device is Device.CUDA
+        captured = form.mode in _CAPTURED and self.device is Device.CUDA
         return _fresh_outputs(compiled) if captured else compiled
 
 

@@ -5,6 +5,8 @@ A window is a view with one dimension more for each direction in which it slides
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,9 @@ from cuda_agent.playbook.operators.reductions import mean_of
 from cuda_agent.playbook.operators.views import take_along
 from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
 
+#: what joins the elements of a window; so many of them, and so many windows of one element, at the most.
+_JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
+_MOST_WRITTEN_OUT, _MOST_SHARED = 9, 2.5
 #: elements of a window that is none of many equal ones.
 _MOST_UNEQUAL = 8
 
@@ -82,6 +87,45 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
     if not windows.dims:
         return b.cast(windows.value, dtype)
     return b.reduce(kind, windows.value, windows.dims, dtype=dtype, slides=windows.slides)
+
+
+def write_out(b: Builder, name: str, inside: str) -> bool:
+    """Make a window's reduction that is read once, by the reduction `inside`, an element-wise chain over its taps, so
+    that the other's kernel can compute it on the way instead of reading it from memory. False where it has many taps,
+    or elements are in many windows."""
+    value = b.values[name]
+    if not isinstance(value, ir.Reduce) or not value.slides or value.kind not in _JOINED:
+        return False
+    sizes = b.values[value.arg].shape
+    shared = math.prod(max(1.0, sizes[slide.tap] / slide.stride) for slide in value.slides)
+    if ir.numel([sizes[d] for d in value.dims]) > _MOST_WRITTEN_OUT or shared > _MOST_SHARED:
+        return False
+    if not _read_once(b, name, inside):
+        return False
+    kept = iter(range(len(value.shape)))
+    of = [None if d in value.dims else next(kept) for d in range(len(sizes))]
+    taps: list[str] = []
+    for indices in itertools.product(*(range(sizes[d]) for d in value.dims)):
+        offsets = dict(zip(value.dims, indices, strict=True))
+        axes = tuple(ir.Axis(at, 1, offsets.get(d, 0)) for d, at in enumerate(of))
+        tap = b.add(ir.Strided(b.fresh("tap"), value.shape, b.values[value.arg].dtype, value.arg, axes))
+        taps.append(b.cast(tap, value.dtype))
+    total, *others, last = taps
+    for tap in others:
+        total = b.pointwise(_JOINED[value.kind], total, tap, dtype=value.dtype)
+    b.pointwise(_JOINED[value.kind], total, last, dtype=value.dtype, name=name)
+    return True
+
+
+def _read_once(b: Builder, name: str, by: str) -> bool:
+    """Whether one value reads it, whose result one value reads, and so on to `by`."""
+    at = name
+    while at != by:
+        readers = [other.name for other in b.values.values() if at in ir.operands(other)]
+        if len(readers) != 1:
+            return False
+        (at,) = readers
+    return True
 
 
 # ---- pooling

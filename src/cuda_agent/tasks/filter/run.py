@@ -98,8 +98,8 @@ def filter_folder(
         if waiting:
             with Passes(options, say, until) as passes:
                 for start in range(0, len(waiting), _BATCH):
-                    if not passes.over:
-                        run.batch(passes, waiting[start : start + _BATCH])
+                    while not passes.over and run.batch(passes, waiting[start : start + _BATCH]):
+                        pass
                 if not passes.over:
                     run.rest(passes)
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
@@ -134,9 +134,13 @@ class _Run:
         self._unfit: list[DatasetTask] = []
         self.seconds = {"check": 0.0, "time": 0.0}
 
-    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> bool:
+        """Both passes, of as many as there seems to be time for; whether it is worth another call: some were left,
+        since timing took less than was thought, and some weren't."""
         begun, known = time.monotonic(), self._journal.checked
-        unchecked = [task for task in tasks if task.task.key not in known]
+        unchecked = self._unchecked(tasks)
+        if not unchecked and not self._ready(tasks):
+            return False
         self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
         waiting = sum(task.task.key in known and task.task.key not in self._journal.measured for task in tasks)
         before = self._checks
@@ -150,6 +154,19 @@ class _Run:
         self._check(passes.check_all(unchecked, enough))
         self.seconds["check"] += time.monotonic() - begun
         self._time(passes, tasks)
+        return 0 < len(self._unchecked(tasks)) < len(unchecked)
+
+    def _unchecked(self, tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
+        """Without those that are asked last."""
+        known = self._journal.checked.keys() | self._journal.measured.keys() | {one.task.key for one in self._unfit}
+        return [task for task in tasks if task.task.key not in known]
+
+    def _ready(self, tasks: Sequence[DatasetTask]) -> list[tuple[DatasetTask, Checked]]:
+        """To be timed."""
+        known, measured = self._journal.checked, self._journal.measured
+        return [
+            (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
+        ]
 
     def rest(self, passes: Passes) -> None:
         """Those that failed beside others for lack of time or memory: last, since meanwhile most of the machine
@@ -173,10 +190,7 @@ class _Run:
             self._tell()
 
     def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
-        begun, known, measured = time.monotonic(), self._journal.checked, self._journal.measured
-        ready = [
-            (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
-        ]
+        begun, ready = time.monotonic(), self._ready(tasks)
         if not ready:
             return
         self._say(f"timing {len(ready)} tasks")
@@ -186,6 +200,7 @@ class _Run:
                 self.left[names[timed.task.task.key]] = timed.reason
             else:
                 self._journal.add(timed)
+                self.left.pop(names[timed.task_key], None)
                 self._done += 1
             self._timed += 1
             self._tell()
