@@ -205,6 +205,12 @@ def substitute(x: Any) -> Any:
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
+    "embedding_bag": (lambda i, w: F.embedding_bag(i, w) * 2, [_i(40, 6, 33), _r(40, 24)]),
+    "embedding_bag_max": (lambda i, w: F.embedding_bag(i, w, mode="max"), [_i(40, 6, 7), _r(40, 24, dtype=BF16)]),
+    "embedding_bag_weighted": (
+        lambda i, w, f: F.embedding_bag(i, w, per_sample_weights=f, mode="sum"),
+        [_i(40, 6, 7), _r(40, 24), _r(6, 7)],
+    ),
     "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),

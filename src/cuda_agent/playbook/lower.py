@@ -54,6 +54,12 @@ class Builder:
         """An argument as Python data; a tensor is the name of its value. Raises CantLower for an unknown one."""
         return self.plain(node.argument(index, name, default))
 
+    def constant(self, node: Node, index: int) -> tuple[float, ...] | None:
+        """The values of an argument that is a small constant tensor, else None."""
+        raw = node.argument(index, "")
+        known = {item.name: item.values for item in self.graph.inputs}
+        return known.get(raw.ref) if isinstance(raw, Ref) else None
+
     def plain(self, raw: Any) -> Any:
         if isinstance(raw, Ref):
             name = self.resolve(raw.ref)

@@ -338,7 +338,9 @@ def _reads_along_columns(work: kernel.Kernel) -> bool:
     for expr in work.nodes:
         if expr.op == "load":
             coefs = work.coefs(expr.coord)
-            weight = ir.ITEM_BYTES[expr.dtype] * ir.numel([s for s, c in zip(work.axes(), coefs, strict=True) if c])
+            # What is looked up by an index is another element for each.
+            moves = [s for s, c in zip(work.axes(), coefs, strict=True) if c or expr.coord.dynamic]
+            weight = ir.ITEM_BYTES[expr.dtype] * ir.numel(moves)
             col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
             along_cols += weight * (col <= min(row, _NEAR))
             along_rows += weight * (row <= min(col, _NEAR))

@@ -9,6 +9,7 @@ from typing import Any
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
+from cuda_agent.playbook.operators.views import take_along
 
 
 def dims_of(b: Builder, x: str, dims: Any) -> tuple[int, ...]:
@@ -244,11 +245,31 @@ def norm_of(b: Builder, x: str, order: float, dims: Sequence[int], *, keep: bool
     return b.pointwise("pow", total, 1.0 / order, dtype=inner)
 
 
+def embedding_bag(b: Builder, node: Node) -> tuple[str | None, ...]:
+    """Sum, mean or maximum over bags of equally many of a table's rows, as a matrix of indices makes them."""
+    table, indices = b.arg(node, 0), b.arg(node, 1)
+    kind = ("sum", "mean", "max")[int(b.arg(node, 4, "mode", 0))]
+    factors, padding = b.arg(node, 6, "per_sample_weights"), b.arg(node, 8, "padding_idx", -1)
+    (count,), meta = b.values[indices].shape, b.out(node)
+    bags = meta.shape[0]
+    size = count // bags
+    if padding >= 0 or count % bags or b.constant(node, 2) != tuple(range(0, count, size)):
+        raise CantLower("has bags whose sizes are inputs")
+    rows = ir.Value("", (bags, size, meta.shape[1]), b.values[table].dtype)
+    body = take_along(b, b.fresh("rows"), table, 0, b.reshape(indices, rows.shape[:2]), rows)
+    inner = rows.dtype if kind == "max" else b.internal(rows.dtype)
+    if factors is not None:
+        body = b.pointwise("mul", body, b.reshape(factors, (bags, size, 1)), dtype=inner)
+    result = mean_of(b, body, [1], keep=False) if kind == "mean" else b.reduce(kind, body, [1], dtype=inner)
+    return (b.cast(result, meta.dtype), None, None, None)
+
+
 TABLE: dict[str, Lowering] = {
     "sum": sum_, "mean": mean, "amax": _extreme("max"), "amin": _extreme("min"), "max": _max_min("max"),
     "min": _max_min("min"), "prod": prod, "any": _any_all("any"), "all": _any_all("all"), "var": var, "std": var,
     "var_mean": var_mean, "std_mean": var_mean, "logsumexp": logsumexp, "softmax": softmax, "_softmax": softmax,
     "log_softmax": log_softmax, "_log_softmax": log_softmax, "linalg_vector_norm": vector_norm, "norm": vector_norm,
     "argmax": _arg_extreme("max"), "argmin": _arg_extreme("min"), "aminmax": aminmax, "dist": dist,
-    "count_nonzero": count_nonzero,
+    "count_nonzero": count_nonzero, "embedding_bag": embedding_bag, "_embedding_bag": embedding_bag,
+    "_embedding_bag_forward_only": embedding_bag,
 }  # fmt: skip
