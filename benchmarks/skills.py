@@ -1,0 +1,60 @@
+"""Which skills of the playbook a benchmark run's kernels came from, and how far each of them got.
+
+    .venv/bin/python benchmarks/skills.py runs/random200
+
+A task counts for every skill that its last plan used, so a row's means are also its neighbours'. Tasks without a plan
+(not covered, or over before one) stand in the last row. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from common import run, table
+
+from cuda_agent.core.records import Trajectory
+from cuda_agent.report.explain import explain
+from cuda_agent.report.load import load
+from cuda_agent.report.rows import Row
+
+NONE = "no plan"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a benchmark run")
+    rows = [row for row in load(parser.parse_args().run).rows if row.result is not None]
+    by_skill: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        for skill in skills(row) or [NONE]:
+            by_skill[skill].append(row)
+    states = Counter(row.state for row in rows)
+    rewards = Counter(row.result.reward.value for row in rows if row.result is not None and row.result.reward)
+    print(f"{len(rows)} tasks: {', '.join(f'{count} {state}' for state, count in states.most_common())}")
+    print(f"rewards: {', '.join(f'{value:g}: {count}' for value, count in sorted(rewards.items(), reverse=True))}\n")
+    order = sorted(by_skill, key=lambda skill: (skill == NONE, -len(by_skill[skill])))
+    print(table(["skill", "tasks", "passed", "≥ 5 % faster", "over matched"], [line(s, by_skill[s]) for s in order]))
+    return 0
+
+
+def skills(row: Row) -> list[str]:
+    """Of the kernels that the task ended with."""
+    if row.directory is None or not (row.directory / Trajectory.file_name).is_file():
+        return []
+    return [step.skill for step in explain(row, row.source, Trajectory.read(row.directory).turns, None).steps]
+
+
+def line(skill: str, rows: list[Row]) -> list[str]:
+    passed = [row for row in rows if row.state == "passed"]
+    ratios = [ratio.value for row in passed if (ratio := row.ratio("matched")) is not None]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    faster = sum(row.is_faster("matched") for row in passed)
+    return [skill, str(len(rows)), str(len(passed)), str(faster), "—" if mean is None else f"{mean:.2f}×"]
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
