@@ -191,3 +191,13 @@ def test_crash_is_the_candidates_fault(bench: Bench) -> None:
 def test_frozen_candidate_meets_a_frozen_baseline(bench: Bench) -> None:
     report = bench.time(HONEST, frozen=True).report
     assert report is not None and "frozen_tf32" in report.baselines
+
+
+def test_a_form_far_behind_is_retired(bench: Bench) -> None:
+    assert bench.time(HONEST, frozen=True).report is not None
+    bench.baselines.retire("frozen_tf32", 2.5)
+    report = bench.time(HONEST, frozen=True).report
+    assert report is not None and "frozen_tf32" not in report.baselines
+    assert "frozen_tf32" not in report.failed_baselines
+    (said,) = [note for note in report.notes if note.startswith("frozen_tf32")]
+    assert "2.5 times slower" in said

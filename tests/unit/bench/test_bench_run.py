@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,32 @@ def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     crew._give_back(small)
     assert crew._take() == large, "alone, however large"
     assert crew._take() is None
+    crew.close()
+
+
+def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1 << 30
+    first, second = (replace(problem(name), peak_bytes=20 * gib) for name in ("first", "second"))
+    monkeypatch.setattr(crews, "open_capacity", lambda device: open_bytes(first, Device.CUDA) + 6 * gib)
+
+    def job(problem: Problem, alone: bool) -> Job:
+        raise AssertionError
+
+    crew = Crew(Device.CUDA, 1, Address(Path("lane"), b""), job)
+    crew._waiting.extend([first, second])
+    assert crew._take() == first
+    taken: list[Problem | None] = []
+    thread = threading.Thread(target=lambda: taken.append(crew._take()))
+    thread.start()
+    crew._keeps(first, 100 * gib)
+    crew._keeps(second, 0)
+    assert not taken, "more than was set aside changes nothing, nor does a task that isn't open"
+    crew._keeps(first, 2 * gib)
+    thread.join(10)
+    assert taken == [second]
+    crew._give_back(first)
+    crew._give_back(second)
+    crew._keeps(first, 0)
     crew.close()
 
 
