@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cuda_agent.cli.errors import plainly
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 
@@ -67,8 +67,4 @@ def failed(why: str) -> NoReturn:
 
 def run(main: Any) -> NoReturn:
     """`main()`, with errors that the user can mend as one line."""
-    try:
-        sys.exit(main())
-    except CudaAgentError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+    sys.exit(plainly(main))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -57,4 +56,4 @@ def line(skill: str, rows: list[Row]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    run(main)

@@ -19,6 +19,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from cuda_agent.cli.errors import plainly
 from cuda_agent.core.stack import query_gpus
 from cuda_agent.tasks.filter.measurements import merge
 from cuda_agent.tasks.filter.run import Shard
@@ -110,4 +111,4 @@ def pack(folder: Path, out: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(plainly(main))

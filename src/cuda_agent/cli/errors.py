@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Callable
 
 import typer
 
@@ -37,6 +38,14 @@ def report(error: BaseException, *, debug: bool, as_json: bool) -> int:
     if as_json:
         emit(json.dumps({"error": {"cause": line, "remedy": remedy, "exit_code": code}}))
     return code
+
+
+def plainly(main: Callable[[], int]) -> int:
+    """For scripts: the exit code of `main`, with errors that the user can mend as one line."""
+    try:
+        return main()
+    except (CudaAgentError, OSError, KeyboardInterrupt) as error:
+        return report(error, debug=False, as_json=False)
 
 
 def _as_ours(error: BaseException) -> CudaAgentError | None:

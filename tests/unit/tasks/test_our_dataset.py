@@ -9,9 +9,12 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
+from cuda_agent.tasks.dataset.export import choose
 from cuda_agent.tasks.dataset.splits import SPLITS, split_of
+from cuda_agent.tasks.dataset.stats import read_stats
 from cuda_agent.tasks.filter.measurements import read_measured
 
 DATA = Path(__file__).parents[3] / "data"
@@ -49,3 +52,10 @@ def test_every_task_passed_every_filter_on_an_h200(rows: list[dict[str, object]]
         found = measured.by_key[str(row["key"])]
         assert found.passed and found.eager_us == row["eager_us"] and found.graph_hash == row["graph_hash"]
         assert found.eager_us is not None and 1e3 <= found.eager_us <= 100e3
+
+
+def test_an_exported_data_set_is_no_folder_of_stages() -> None:
+    with pytest.raises(UsageError, match="is an exported data set"):
+        choose(DATA / "dataset")
+    with pytest.raises(UsageError, match="Leave out --stack"):
+        read_stats(DATA / "dataset", "8a96")

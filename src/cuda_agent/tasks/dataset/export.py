@@ -19,6 +19,7 @@ from cuda_agent.tasks.choose import choose as at_published_shares
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_similarities, read_tasks, stack_name
+from cuda_agent.tasks.dataset.importing import is_exported
 from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
@@ -69,6 +70,8 @@ def choose(folder: Path, *, stack: str | None = None, count: int | None = None) 
 
     Raises UsageError where a stage is missing, or too few have passed; StoreError.
     """
+    if is_exported(folder):
+        raise UsageError(f"{folder} is an exported data set", "Give the folder of the stages that it came from")
     measured = measured_on(folder, stack)
     if measured is None:
         raise UsageError(f"{folder} has no measurements", f"Run: cuda-agent tasks filter {folder}")

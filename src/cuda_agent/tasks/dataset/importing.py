@@ -84,6 +84,11 @@ def exported(folder: Path) -> list[Path]:
     return [path for split in SPLITS if (path := folder / f"{split}.parquet").exists()]
 
 
+def is_exported(folder: Path) -> bool:
+    """Whether the folder is what `export` wrote, and not one that the stages work in."""
+    return not (folder / CANDIDATES_FILE).exists() and bool(exported(folder))
+
+
 def _operators(value: Any) -> tuple[str, ...]:
     """From a list, or a text that holds one: JSON, Python, or words between commas."""
     if isinstance(value, list | tuple):

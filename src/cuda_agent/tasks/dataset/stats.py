@@ -17,12 +17,11 @@ from cuda_agent.tasks.compose.rates import Rates, rates_for
 from cuda_agent.tasks.compose.run import ComposeSettings
 from cuda_agent.tasks.dataset.export import shares
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_similarities, read_tasks
-from cuda_agent.tasks.dataset.importing import exported, read_exported
+from cuda_agent.tasks.dataset.importing import is_exported, read_exported
 from cuda_agent.tasks.dataset.splits import split_of
 from cuda_agent.tasks.decontaminate.stage import Decontamination
 from cuda_agent.tasks.filter.funnel import Funnel, funnel
 from cuda_agent.tasks.records import DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE
 
 _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
@@ -106,8 +105,9 @@ class _Material:
 def read_stats(folder: Path, stack: str | None = None, count: int | None = None) -> Stats:
     """Of a folder that the stages worked in (`count` tasks at the published shares; all that passed when not given),
     or that was exported. Raises UsageError where there is neither, StoreError."""
-    is_exported = not (folder / CANDIDATES_FILE).exists() and bool(exported(folder))
-    material = _of_export(folder) if is_exported else _of_stages(folder, stack)
+    if is_exported(folder) and stack is not None:
+        raise UsageError(f"{folder} is an exported data set, of one stack", "Leave out --stack")
+    material = _of_export(folder) if is_exported(folder) else _of_stages(folder, stack)
     if count is not None:
         chosen = choose(material.tasks, count)
         if chosen is None:
