@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from cuda_agent.agent.policies.playbook import PlaybookPolicy, _fastest, _groups
+from cuda_agent.agent.policies.playbook import PlaybookPolicy, _Moves, _Screened
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.records import Task, ToolResult, Turn
+from cuda_agent.playbook import Proposal
 
 META = TensorMeta(shape=(64, 64), dtype="float32", strides=(64, 1))
 
@@ -171,16 +174,57 @@ def test_a_setting_that_fails_gives_way_to_the_default() -> None:
         assert edits[0]["old"] == edits[-1]["new"], "back to the default"
 
 
-def test_groups_of_tunables() -> None:
-    assert _groups({}) == []
-    assert _groups({"a": 1, "b": 3, "c": 4}) == [("b", "c")]
-    assert _groups({"a": 4, "b": 4}) == [("a",), ("b",)]
+def tuned(
+    tunables: dict[str, int], time: Callable[[dict[str, int]], float | None], *, timed: bool = False
+) -> tuple[dict[str, int], float | None, list[list[dict[str, int]]]]:
+    """What a plan with these tunables is set to, its time, and what was screened, if a setting takes `time`."""
+    proposal = cast(Proposal, cast(Any, SimpleNamespace(tunables=tunables)))
+    script, screened = _Moves(brief())._tune(proposal, timed=timed), []
+    try:
+        move = next(script)
+        while True:
+            (call,) = move.calls
+            screened.append(call.arguments["configs"])
+            data = {"latency_us": [time(setting) for setting in call.arguments["configs"]]}
+            move = script.send((ToolResult(call_id=call.id, text="", ok=True, data=data),))
+    except StopIteration as end:
+        return end.value.config, end.value.latency_us, screened
+
+
+def test_a_small_grid_is_screened_whole() -> None:
+    config, latency, screened = tuned({"a": 1, "b": 3, "c": 4}, lambda s: 100.0 - 10 * s["b"] * s["c"])
+    assert (config, latency) == ({"a": 0, "b": 2, "c": 3}, 40.0)
+    assert [len(settings) for settings in screened] == [12] and screened[0][0] == {"a": 0, "b": 0, "c": 0}
+    assert tuned({}, lambda s: 1.0) == ({}, None, []), "nothing to choose"
+    assert tuned({"a": 1}, lambda s: 7.0, timed=True) == ({"a": 0}, 7.0, [[{"a": 0}]])
+
+
+def test_a_large_grid_takes_two_screenings() -> None:
+    gains = {"a": [0, 5, 9, 1], "b": [0, 3, 2, 8], "c": [0, -4, -9, -1]}
+    config, latency, screened = tuned(dict.fromkeys("abc", 4), lambda s: 100.0 - sum(gains[n][k] for n, k in s.items()))
+    assert (config, latency) == ({"a": 2, "b": 3, "c": 0}, 83.0)
+    assert [len(settings) for settings in screened] == [10, 3]
+    assert screened[1] == [{"a": 2, "b": 3, "c": 0}, {"a": 0, "b": 3, "c": 0}, {"a": 2, "b": 0, "c": 0}]
+    config, latency, screened = tuned(dict.fromkeys("abc", 4), lambda s: 90.0 if s["b"] == 2 else 100.0)
+    assert (config["b"], latency, len(screened)) == (2, 90.0, 1), "one change is known from its own time"
+
+
+def test_settings_that_are_fast_only_alone() -> None:
+    def both_slow(setting: dict[str, int]) -> float | None:
+        together = setting["a"] == 1 and setting["b"] == 1
+        return 200.0 if together else 100.0 - 10 * (setting["a"] == 1) - 20 * (setting["b"] == 1)
+
+    assert tuned(dict.fromkeys("ab", 4), both_slow)[:2] == ({"a": 0, "b": 1}, 80.0)
+
+
+def test_more_settings_than_one_screening_takes() -> None:
+    _, _, screened = tuned({"a": 50, "b": 50}, lambda s: 100.0)
+    assert [len(settings) for settings in screened] == [64, 36] and screened[1][0] == {"a": 0, "b": 0}
 
 
 def test_noise_does_not_choose() -> None:
     settings = [{"a": 0}, {"a": 1}, {"a": 2}]
-    assert _fastest(settings, [100.0, 99.5, None]) == {"a": 0}
-    assert _fastest(settings, [100.0, 99.5, 90.0]) == {"a": 2}
-    assert _fastest(settings, [None, 99.5, None]) == {"a": 1}
-    assert _fastest(settings, [None, None, None]) == {"a": 0}
-    assert _fastest(settings, []) == {"a": 0}
+    assert _Screened(settings, [100.0, 99.5, None]).fastest == ({"a": 0}, 100.0)
+    assert _Screened(settings, [100.0, 99.5, 90.0]).fastest == ({"a": 2}, 90.0)
+    assert _Screened(settings, [None, 99.5, None]).fastest == ({"a": 1}, 99.5)
+    assert _Screened(settings, [None, None, None]).fastest == ({"a": 0}, None)

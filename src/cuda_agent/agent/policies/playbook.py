@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
+from cuda_agent.agent.tools.profile import MAX_CONFIGS
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
@@ -16,7 +18,7 @@ from cuda_agent.playbook import Proposal, proposals
 Results = tuple[ToolResult, ...]
 Script = Generator[PolicyMove, Results, None]
 
-#: up to this many settings are tried in all combinations, more by one tunable after the other.
+#: up to this many settings are tried in all combinations.
 _FULL_GRID = 12
 #: a setting replaces the default only when it is this much faster, so that noise doesn't choose.
 _GAIN = 0.01
@@ -52,6 +54,40 @@ class _Tuned:
     proposal: Proposal
     config: dict[str, int]
     latency_us: float | None
+
+
+@dataclass(frozen=True)
+class _Screened:
+    """Settings that were timed side by side, the one held so far first, and their times, µs."""
+
+    settings: list[dict[str, int]]
+    times: list[float | None]
+
+    def __add__(self, other: _Screened) -> _Screened:
+        return _Screened(self.settings + other.settings, self.times + other.times)
+
+    @property
+    def fastest(self) -> tuple[dict[str, int], float | None]:
+        """The first setting unless another is faster by more than `_GAIN`, and its time."""
+        held = self.times[0]
+        timed = [(time, index) for index, time in enumerate(self.times) if time is not None]
+        time, index = min(timed, default=(None, 0))
+        if time is None or (held is not None and time >= held * (1 - _GAIN)):
+            return self.settings[0], held
+        return self.settings[index], time
+
+    def best_of_each(self, default: Mapping[str, int]) -> dict[str, int]:
+        """The fastest value of each tunable among the settings that differ from the default in no other."""
+        best = dict(default)
+        pairs = list(zip(self.settings, self.times, strict=True))
+        for name in default:
+            mine = [(s, t) for s, t in pairs if all(s[other] == default[other] for other in s if other != name)]
+            best[name] = _Screened(*map(list, zip(*mine, strict=True))).fastest[0][name]
+        return best
+
+    def time(self, setting: Mapping[str, int]) -> float | None:
+        """The last time of a setting."""
+        return next((t for s, t in reversed(list(zip(self.settings, self.times, strict=True))) if s == setting), None)
 
 
 class _Moves:
@@ -121,23 +157,31 @@ class _Moves:
 
     def _tune(self, proposal: Proposal, *, timed: bool) -> Generator[PolicyMove, Results, _Tuned]:
         """The fastest setting by the judge's times; what can't be timed keeps its default, 0. `timed`: a time is
-        wanted even where there is nothing to choose."""
-        tunables = proposal.tunables
-        best, latency = dict.fromkeys(tunables, 0), None
-        groups = _groups(tunables)
-        for group in groups or ([()] if timed else []):
-            settings = [
-                {**best, **dict(zip(group, choice, strict=True))}
-                for choice in itertools.product(*(range(tunables[name]) for name in group))
-            ]
-            # The setting held so far comes first: `_fastest` keeps it unless another is clearly faster.
-            settings.sort(key=lambda setting: setting != best)
-            named = ", ".join(group) or "the plan"
-            (result,) = yield self._move(f"Screening {named}.", self._call("Profile", configs=settings))
-            times = result.data.get("latency_us", [])
-            best = _fastest(settings, times)
-            latency = next((time for setting, time in zip(settings, times, strict=False) if setting == best), None)
-        return _Tuned(proposal, best, latency)
+        wanted even where there is nothing to choose.
+
+        A large grid takes two screenings: each tunable by itself, then the fastest of each together, and that with
+        one of them left out."""
+        default = dict.fromkeys(proposal.tunables, 0)
+        free = {name: count for name, count in proposal.tunables.items() if count > 1}
+        if not free and not timed:
+            return _Tuned(proposal, default, None)
+        if math.prod(free.values()) <= _FULL_GRID:
+            found = yield from self._screen(", ".join(free) or "the plan", _grid(default, free))
+            return _Tuned(proposal, *found.fastest)
+        found = _Screened([], [])
+        for part in _parts([{**default, name: k} for name, count in free.items() for k in range(1, count)]):
+            found += yield from self._screen("each tunable", [default, *part])
+        best = found.best_of_each(default)
+        changed = [name for name in best if best[name] != default[name]]
+        if len(changed) < 2:
+            return _Tuned(proposal, best, found.time(best))
+        together = yield from self._screen("them together", [best, *({**best, name: 0} for name in changed)])
+        return _Tuned(proposal, *together.fastest)
+
+    def _screen(self, named: str, settings: list[dict[str, int]]) -> Generator[PolicyMove, Results, _Screened]:
+        (result,) = yield self._move(f"Screening {named}.", self._call("Profile", configs=settings))
+        times = [*result.data.get("latency_us", []), *[None] * len(settings)]
+        return _Screened(settings, times[: len(settings)])
 
     def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
         """The full judged profile of the chosen setting; where that fails, since screening times a setting but only
@@ -179,25 +223,16 @@ def _is_faster(one: _Tuned, other: _Tuned) -> bool:
     return one.latency_us < other.latency_us * (1 - _GAIN)
 
 
-def _groups(tunables: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """All tunables at once where the grid is small, else one after the other."""
-    free = [name for name, count in tunables.items() if count > 1]
-    size = 1
-    for name in free:
-        size *= tunables[name]
-    if not free:
-        return []
-    return [tuple(free)] if size <= _FULL_GRID else [(name,) for name in free]
+def _grid(default: Mapping[str, int], free: Mapping[str, int]) -> list[dict[str, int]]:
+    """All combinations, the default first."""
+    choices = itertools.product(*(range(count) for count in free.values()))
+    return [{**default, **dict(zip(free, choice, strict=True))} for choice in choices]
 
 
-def _fastest(settings: list[dict[str, int]], times: list[float | None]) -> dict[str, int]:
-    """The first setting (the one held so far) unless another is faster by more than `_GAIN`."""
-    timed = [(time, index) for index, time in enumerate(times) if time is not None]
-    if not timed:
-        return settings[0]
-    held = times[0]
-    time, index = min(timed)
-    return settings[index] if held is None or time < held * (1 - _GAIN) else settings[0]
+def _parts(settings: list[dict[str, int]]) -> Iterator[list[dict[str, int]]]:
+    """As many at a time as one screening takes besides the default."""
+    for start in range(0, len(settings), MAX_CONFIGS - 1):
+        yield settings[start : start + MAX_CONFIGS - 1]
 
 
 def _first_line(result: ToolResult) -> str:

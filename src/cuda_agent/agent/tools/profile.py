@@ -10,7 +10,7 @@ from cuda_agent.agent.tools.judged import judging, keep_failure, snapshot
 from cuda_agent.agent.tools.say import evaluation_data, say_evaluation, say_screen
 from cuda_agent.core.enums import Verdict
 
-_MAX_CONFIGS = 64
+MAX_CONFIGS = 64
 
 
 class ProfileArguments(Arguments):
@@ -18,7 +18,7 @@ class ProfileArguments(Arguments):
     is faster; the best one that passed is kept, and timed again at the end. With precise: until every ratio is known to
     1 %. With configs: times only yours, once per setting of the CONFIG dictionary in model_new.py, in one build."""
 
-    configs: tuple[dict[str, int], ...] | None = Field(default=None, min_length=1, max_length=_MAX_CONFIGS)
+    configs: tuple[dict[str, int], ...] | None = Field(default=None, min_length=1, max_length=MAX_CONFIGS)
     precise: bool = False
 
 
