@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
+from counting_role import Counting
 
 from cuda_agent.core.errors import UsageError, WorkerError
 from cuda_agent.judge.helper import HelperProcess, tell
 
 pytestmark = pytest.mark.integration
-
-
-class Counting:
-    def count(self, to: int) -> int:
-        for number in range(to):
-            tell(number)
-        return to
-
-    def refuse(self) -> None:
-        tell("nothing")
-        raise UsageError("no", "ask otherwise")
-
-    def die(self) -> None:
-        tell("last words")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 @pytest.fixture
