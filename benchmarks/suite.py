@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/suite.py SUITE --out runs/suite [--seconds 560] [--kill-after 200] [-- options of bench]
 
 Each call runs `cuda-agent bench SUITE --out DIR --resume` for as many seconds, then stops it. `--kill-after` kills the
-run once on its way with everything that it started, and goes on. DIR/slices.json holds the seconds of every slice.
+run once on its way with everything that it started, and goes on. DIR/slices.json holds the seconds of every slice. The
+last lines say how long turns on the device took and were waited for, in all slices (DIR/turns.jsonl).
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.bench.directory import TURNS_FILE
 from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.errors import EXIT_INTERRUPTED
 from cuda_agent.core.files import write_durably
@@ -80,6 +83,17 @@ def _account(out: Path, seconds: float, *, killed: bool) -> None:
     each = spent / max(1, done)
     print(f"{done} of {tasks} tasks in {len(slices)} slices, {spent:.0f} s: {each:.1f} s a task", flush=True)
     print("done" if done == tasks else f"about {each * (tasks - done):.0f} s to go", flush=True)
+    _say_turns(out / TURNS_FILE)
+
+
+def _say_turns(path: Path) -> None:
+    lines = path.read_text().splitlines() if path.exists() else []
+    turns = [turn for turn in map(json.loads, lines) if turn["begun_s"] is not None]
+    for how in sorted({turn["how"] for turn in turns}):
+        mine = [turn for turn in turns if turn["how"] == how]
+        waited = statistics.fmean(turn["begun_s"] - turn["asked_s"] for turn in mine)
+        held = statistics.fmean(turn["left_s"] - turn["begun_s"] for turn in mine)
+        print(f"{how}: {len(mine)} turns of {held:.1f} s, waited for {waited:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,13 @@ throughput() { # [SECONDS AT THE MOST]
     timeout -k 10 $((seconds < ${1:-seconds} ? seconds : ${1:-seconds})) python3 benchmarks/throughput.py --tasks 4 --candidates 5 \
         --stop "${STOP:-decided}" --out "$here/throughput.json" 2>"$here/throughput.log"
 }
+watch() { # SECONDS: what it waits for, the processors' and the GPU's busy share and its memory, every so often
+    while sleep "$1"; do date +%s && grep '^cpu[0-9]' /proc/stat; done >"$here/cpus.txt" &
+    watching=($!)
+    nvidia-smi -i "$CUDA_VISIBLE_DEVICES" -l "$1" --format=csv,noheader \
+        --query-gpu=timestamp,utilization.gpu,utilization.memory,memory.used >"$here/gpu.csv" 2>&1 &
+    watching+=($!)
+}
 filter() { # [SO MANY AT A TIME]
     local known=() index=0 count=0 place
     for archive in ${KNOWN:-}; do known+=(--known "$archive"); done
@@ -83,17 +90,12 @@ filter() { # [SO MANY AT A TIME]
         count=$((count + 1))
         [ "$place" -gt "$lane" ] || index=$count
     done
-    # What it waits for: the processors' and the GPU's busy share, every ten seconds.
-    while sleep 10; do date +%s && grep '^cpu[0-9]' /proc/stat; done >"$here/cpus.txt" &
-    local watching=$!
-    nvidia-smi -i "$CUDA_VISIBLE_DEVICES" -l 10 --format=csv,noheader \
-        --query-gpu=timestamp,utilization.gpu,utilization.memory,memory.used >"$here/gpu.csv" 2>&1 &
-    watching="$watching $!"
+    watch 10
     python3 scripts/filter_gpus.py "runs/filter$CUDA_VISIBLE_DEVICES" --gpus "$CUDA_VISIBLE_DEVICES" \
         --shard "$((index + ${SHARD:-0}))/${SHARDS:-$count}" \
         --candidates data/candidates.jsonl.gz "${known[@]}" ${1:+--workers "$1"} --tasks-a-process "${A_PROCESS:-32}" --stop-after-s "$(left $((limit - 45)))" \
         --out "$here" >"$here/filter.log" 2>&1
-    kill $watching
+    kill "${watching[@]}"
     tail -12 "$here/filter.log"
 }
 suite() { # [FILE]
@@ -102,8 +104,10 @@ suite() { # [FILE]
     mkdir -p runs
     known=$(printf '%s\n' ${SUITES:-} | grep "/$name.txz" | sort)
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
+    watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
         ${SUITE_KILL:+--kill-after "$SUITE_KILL"} >"$here/$name.log" 2>&1
+    kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.
     tar c -C runs --exclude='*.so' --exclude='*.o' "$name" | xz -T "$each" | split -d -b 14m - "$out/$name.txz."

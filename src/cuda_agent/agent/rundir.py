@@ -231,14 +231,14 @@ def _fresh(parent: Path, task_name: str) -> Path:
 
 
 def current_commit() -> str | None:
-    """The commit of the checkout that this package is run from; None when it is installed elsewhere."""
+    """The commit of the checkout that this package is run from, `+changes` where tracked files differ from it; None
+    when it is installed elsewhere."""
     here = Path(__file__).parent
     if "site-packages" in here.parts:
         return None
     try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
+        asked = ["git", "-C", str(here), "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+changes"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None if done.returncode == 0 else None

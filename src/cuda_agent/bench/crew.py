@@ -112,11 +112,11 @@ class Crew:
         return None
 
     def _keeps(self, problem: Problem, kept_bytes: int) -> None:
-        """A task that is open needs no more than that from now on."""
+        """A task that is open needs so much from now on."""
         need, name = waiting_bytes(kept_bytes, self._device), problem.entry.id
         with self._room:
             if need is not None and name in self._in_use:
-                self._in_use[name] = min(need, self._in_use[name])
+                self._in_use[name] = need
                 self._room.notify_all()
 
     def _give_back(self, problem: Problem) -> None:

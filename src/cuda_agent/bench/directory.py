@@ -1,5 +1,6 @@
 """The folder of a benchmark run: bench.json and suite.jsonl (what it is), results.jsonl (a line a task, as soon as it
-is known), metrics.json, tasks/ID (the run directories, as `optimize` leaves them)."""
+is known), turns.jsonl (who had the device when), metrics.json, tasks/ID (the run directories, as `optimize` leaves
+them)."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from cuda_agent.core.stack import Stack, read_stack
 from cuda_agent.tasks.store import append, read_lines
 
 RESULTS_FILE = "results.jsonl"
+TURNS_FILE = "turns.jsonl"
 
 
 class BenchDirectory:
@@ -28,6 +30,11 @@ class BenchDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+
+    @property
+    def turns_log(self) -> Path:
+        """A line a turn on the device: see `lane.LaneServer`."""
+        return self.path / TURNS_FILE
 
     @property
     def was_begun(self) -> bool:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +12,7 @@ from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
-#: told how many bytes of the device a task keeps while it waits, when that is less than it might have been.
+#: told how many bytes of the device a task keeps while it waits, as soon as that is known.
 Keeps = Callable[[int], None]
 
 
@@ -40,7 +40,7 @@ class LaneSession:
     ) -> None:
         self._session, self._lane, self._builder = session, lane, builder
         self._counted, self._keeps = counted, keeps
-        session.device_use = partial(lane.shared, long=True)
+        session.device_use = self._beside
         self._is_counted = False
 
     @property
@@ -74,6 +74,7 @@ class LaneSession:
                 return self._session.built(candidate)
         self.progress("build", "")
         built: Built = self._builder.call("compile", candidate, self._session.options)
+        self._tell_kept()
         return built
 
     def build(self, candidate: Candidate) -> BuildReport:
@@ -84,8 +85,9 @@ class LaneSession:
         """As `JudgeSession.screen`."""
         # The session finds it in the cache then.
         self.built(candidate)
+        # On a GPU its own baselines are aside, and stand still.
         with self._lane.shared():
-            return self._session.screen(candidate, configs, quiet=self._quiet)
+            return self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`."""
@@ -114,18 +116,31 @@ class LaneSession:
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
             self._count()
             session.rest()
-        kept = session.kept_bytes if with_profile else None
-        if kept is not None:
-            self._keeps(kept)
+        self._tell_kept()
         return case.evaluation()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The device alone, and no baseline of this task still being prepared (in this thread's shared turn: it
-        joins)."""
+        """The device alone, and no baseline of this task still being prepared."""
+        self._lane.step_back()
         self._session.settle()
+        with self._alone():
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         with self._lane.alone():
             yield
+            self._session.rest()
+
+    def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
+        """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""
+        return self._lane.aside(pids) if self._builder is not None else self._lane.shared()
+
+    def _tell_kept(self) -> None:
+        kept = self._session.kept_bytes
+        if kept is not None:
+            self._keeps(kept)
 
     def _rest(self) -> None:
         """Others get the memory; not while a command in the agent's shell has something judged."""
@@ -152,7 +167,7 @@ class LaneJudges:
         from cuda_agent.judge.serve import JudgeServer
 
         options = workspace.options
-        with ExitStack() as stack:
+        with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
             stack.callback(judge.close)
@@ -163,7 +178,13 @@ class LaneJudges:
             server = stack.enter_context(JudgeServer(cast("JudgeSession", session), workspace, folder / "judge.sock"))
             # Left in reverse: workers end first, so that a request that is still being answered fails at once.
             stack.callback(_end_workers, judge)
+            stack.callback(self._take, turn)
             yield session, server.path
+
+    def _take(self, turn: ExitStack) -> None:
+        """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel."""
+        with suppress(WorkerError):
+            turn.enter_context(self._lane.shared())
 
 
 def _end_workers(session: JudgeSession) -> None:

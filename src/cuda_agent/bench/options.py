@@ -18,8 +18,9 @@ TIMING_STOP: TimingStop = "decided"
 _GIB = 1 << 30
 #: of the device, for every task that is open: contexts of its processes.
 _CONTEXTS = 3 * _GIB
-#: of what an eager call holds: what stays while a task waits (weights, the pool of a captured graph), and what is there
-#: besides while it is admitted, prepared or verified (inputs, answers in float64, copies in several processes).
+#: of what an eager call holds: what stays while a task waits (weights, the pool of a captured graph), as long as its
+#: judge hasn't said it; and what is there besides while it is admitted, prepared or verified (inputs, answers in
+#: float64, copies in several processes).
 _IDLE, _ACTIVE = 1.2, 4
 #: of the device's memory, for all open tasks while they wait, and for those who share the device; the rest, and what
 #: the others leave, is for the rings of inputs of the one that is timed.
@@ -76,7 +77,7 @@ def open_bytes(problem: Problem, device: Device) -> int:
 
 
 def waiting_bytes(kept_bytes: int, device: Device) -> int | None:
-    """`open_bytes` of a task whose judge keeps so much; None where that is no news."""
+    """`open_bytes` of a task whose judge says that it keeps so much; None where that doesn't count."""
     return kept_bytes + _CONTEXTS if device is Device.CUDA else None
 
 

@@ -74,13 +74,13 @@ class Player:
             return device_roofline(self._device)
 
     def play(self, job: Job) -> BenchResult | None:
-        """The task's result; None where it was interrupted, and can be gone on with. Tells bytes of the device, as soon
-        as it keeps fewer while it waits. A task that can't be judged is a result.
+        """The task's result; None where it was interrupted, and can be gone on with. Tells the bytes of the device that
+        it keeps while it waits. A task that can't be judged is a result.
 
         Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
         work: list[Work] = []
-        self._lane.needed = job.active_bytes
+        self._lane.task, self._lane.needed = job.entry.id, job.active_bytes
         judges = LaneJudges(self._lane, self._builder, work.append, tell)
         begin = time.monotonic()
         try:

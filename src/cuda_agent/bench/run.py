@@ -17,7 +17,7 @@ from pathlib import Path
 from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.lane import LaneServer, Turns
+from cuda_agent.bench.lane import How, LaneServer, Turns
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.bench.options import BenchOptions, active_bytes, check, default_jobs, shared_room
 from cuda_agent.bench.player import SCARCE, Job
@@ -86,14 +86,15 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            server = stack.enter_context(LaneServer(folder / "lane.sock", Turns(room=shared_room(device))))
+            turns = Turns(room=shared_room(device))
+            server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
             crew = Crew(device, jobs, server.address, self._job)
             stack.callback(crew.close)
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())
             self.say(f"{len(fresh) + len(doubtful)} tasks to do, {jobs} at work at once")
             done = len(known)
-            stack.callback(self._say_use, server.turns)
+            stack.callback(self._say_use, turns)
             for result in crew.play(fresh, end, alone=jobs == 1):
                 done += 1
                 self.directory.append(result)
@@ -107,8 +108,9 @@ class Bench:
                 self.told(result, done, len(self.problems))
 
     def _say_use(self, turns: Turns) -> None:
-        used = ", ".join(f"{name} for {seconds:.0f} s" for name, seconds in turns.seconds.items())
-        self.say(f"the device was used {used}")
+        seconds = {name: f"for {seconds:.0f} s" for name, seconds in turns.seconds.items()}
+        used = f"alone {seconds[How.ALONE]}, shared {seconds[How.SHARED]}, only by baselines' compilers"
+        self.say(f"the device was used {used} {seconds[How.ASIDE]}, by nobody {seconds['idle']}")
 
     def _job(self, problem: Problem, alone: bool) -> Job:
         return Job(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -66,10 +66,13 @@ def compile_environment(folder: Path, device: Device) -> dict[str, str]:
     return found | (on_cpu if device is Device.CPU else {})
 
 
-#: modes that keep memory of the size of a call for as long as they live, on a GPU.
-_CAPTURED = ("graphs", "autotune")
-#: makes a context in which the device may be used beside others, but not while somebody times.
-DeviceUse = Callable[[], AbstractContextManager[None]]
+#: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
+DeviceUse = Callable[[Sequence[int]], AbstractContextManager[None]]
+
+
+def beside_nobody(_pids: Sequence[int]) -> AbstractContextManager[None]:
+    """The device is ours."""
+    return contextlib.nullcontext()
 
 
 class StartWorker(Protocol):
@@ -94,12 +97,14 @@ class Baselines:
         #: no other form than eager is prepared; to be set before `begin`.
         self.eager_only = False
         #: entered for as long as something is prepared, which computes on the device; to be set before `begin`.
-        self.device_use: DeviceUse = contextlib.nullcontext
+        self.device_use: DeviceUse = beside_nobody
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
         self._failed: dict[str, str] = {}
         self._retired: dict[str, float] = {}
+        #: bytes of the device, by the worker's id.
+        self._held: dict[int, int] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
@@ -144,9 +149,9 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            with self.device_use():
+            with self.device_use([worker.pid]):
                 reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
-                worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+                self._settle(worker)
             self._note_compiled(name, reply)
             self._forms[name] = _Form(matched=True, compiled=True)
         except WorkerFault as error:
@@ -166,10 +171,12 @@ class Baselines:
         return dict(self._retired)
 
     @property
-    def holds_graphs(self) -> bool:
-        """Whether a captured graph keeps a call's memory."""
-        on_gpu = self._options.device is Device.CUDA
-        return on_gpu and any(name.partition("_")[0] in _CAPTURED for name in self.forms)
+    def held_bytes(self) -> int | None:
+        """Of the device, besides their contexts, by what the workers said when they were last prepared or had a form
+        retired; None while one is being prepared."""
+        if self._thread is None or self._thread.is_alive() or not self._alive():
+            return None
+        return sum(self._held.get(worker.pid, 0) for worker in (self._plain, self._compiled) if worker is not None)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -191,7 +198,7 @@ class Baselines:
         worker = self.worker_of(name)
         self._retired[name] = times
         try:
-            worker.request("retire", {"form": name}, timeout_s=self._options.call_timeout_s)
+            self._note_held(worker, worker.request("retire", {"form": name}, timeout_s=self._options.call_timeout_s))
         except WorkerFault:
             # Prepared anew when it is next needed, without this form.
             worker.kill()
@@ -228,7 +235,7 @@ class Baselines:
         if self._compiled is not None:
             environment = compile_environment(self._folder, self._options.device)
             self._compiled.imported("import_compiler", {"environment": environment})
-        with self.device_use():
+        with self.device_use([worker.pid for worker in (self._plain, self._compiled) if worker is not None]):
             return self._prepare()
 
     def _prepare(self) -> bool:
@@ -250,10 +257,17 @@ class Baselines:
                     return False
         try:
             for worker in filter(None, (self._plain, self._compiled)):
-                worker.request("settle", {}, timeout_s=self._options.call_timeout_s)
+                self._settle(worker)
         except WorkerFault as error:
             raise self._task_error(error) from None
         return True
+
+    def _settle(self, worker: Worker) -> None:
+        self._note_held(worker, worker.request("settle", {}, timeout_s=self._options.call_timeout_s))
+
+    def _note_held(self, worker: Worker, reply: Any) -> None:
+        held = reply.get("held_bytes") if isinstance(reply, dict) else None
+        self._held[worker.pid] = held if type(held) is int and held >= 0 else 0
 
     def _note_compiled(self, name: str, reply: Any) -> None:
         """A report in the wrong form is left out: it is for information."""

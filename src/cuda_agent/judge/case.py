@@ -33,6 +33,8 @@ from cuda_agent.workspace.sandbox import resolve_level
 if TYPE_CHECKING:
     from cuda_agent.judge.session import JudgeSession
 
+#: makes a context in which nobody else uses the device.
+Quiet = Callable[[], AbstractContextManager[None]]
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
 ATTEMPTS = 3
@@ -122,7 +124,7 @@ class Case:
         session: JudgeSession,
         *,
         with_profile: bool,
-        quiet: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        quiet: Quiet = contextlib.nullcontext,
     ) -> None:
         """Verification and timing of what was built, in a worker of the session. `quiet` is entered for as long as the
         timing takes."""
@@ -153,7 +155,7 @@ class Case:
         session: JudgeSession,
         process: CandidateProcess,
         with_profile: bool,
-        quiet: Callable[[], AbstractContextManager[None]],
+        quiet: Quiet,
     ) -> None:
         floor = session.floor()
         verification = self._verification(session, process, floor)

@@ -98,6 +98,8 @@ class Reference:
         self._timeout_s = timeout_s
         self._places: dict[str, Places] = {}
         self.spec: TaskSpec
+        #: of the device, by what the worker said at its rest; None from the next request on.
+        self.held_bytes: int | None = None
 
     @property
     def device(self) -> Device:
@@ -220,6 +222,13 @@ class Reference:
         self._places.clear()
         trim(self.device)
 
+    def rest(self) -> None:
+        """`release`, and the worker frees what it holds without need."""
+        self.release()
+        if self._worker.alive and self.held_bytes is None:
+            held = self._ask("free", {}).get("held_bytes")
+            self.held_bytes = held if type(held) is int and held >= 0 else 0
+
     def _place(self, purpose: str, metas: Sequence[TensorMeta]) -> Places:
         if purpose not in self._places:
             self._places[purpose] = allocate(f"reference-{purpose}", metas, self.device)
@@ -233,6 +242,7 @@ class Reference:
 
     def _ask(self, op: str, params: dict[str, Any], timeout_s: float | None = None) -> Any:
         synchronize(self.device)
+        self.held_bytes = None
         try:
             reply = self._worker.request(op, params, timeout_s=timeout_s or self._timeout_s)
         except WorkerFault as error:

@@ -19,24 +19,19 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import Baselines, DeviceUse, compile_cache
+from cuda_agent.judge.baselines import Baselines, DeviceUse, beside_nobody, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
-from cuda_agent.judge.case import Case
+from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
 from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
 from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.screening import screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
-#: processes that hold a task's weights while nothing is asked: the reference and the two of the baselines; and one in
-#: the reference for its other model.
-_WEIGHT_COPIES = 4
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -87,7 +82,7 @@ class JudgeSession:
         self._build_cache = build_cache
         self._importable = tuple(importable)
         #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
-        self.device_use: DeviceUse = contextlib.nullcontext
+        self.device_use: DeviceUse = beside_nobody
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -154,17 +149,17 @@ class JudgeSession:
             self._reference.release()
 
     def rest(self) -> None:
-        """Others get the device: frees the buffers that come back when they are next needed."""
+        """Others get the device: frees the buffers that come back when they are next needed. Raises TaskError."""
         if self._reference is not None:
-            self._reference.release()
+            self._reference.rest()
 
     @property
     def kept_bytes(self) -> int | None:
-        """Of the device, besides its processes' contexts, while nothing is asked of it: the reference's weights and
-        those that the baselines share in either process. None where more is held, or nothing is known yet."""
-        if self._reference is None or self.baselines.holds_graphs:
-            return None
-        return _WEIGHT_COPIES * total_bytes(tuple(self._reference.spec.state.values()))
+        """Of the device, besides its processes' contexts, while nothing is asked of it, by what the reference's and the
+        baselines' workers say that they hold; None where that isn't known yet."""
+        held = None if self._reference is None else self._reference.held_bytes
+        prepared = None if held is None else self.baselines.held_bytes
+        return None if held is None or prepared is None else held + prepared
 
     def settle(self) -> None:
         """Returns when no baseline is being compiled. What is wrong with them is said to who needs them."""
@@ -274,7 +269,7 @@ class JudgeSession:
 
     @_one_at_a_time
     def screen(
-        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: DeviceUse = contextlib.nullcontext
+        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: Quiet = contextlib.nullcontext
     ) -> ScreenReport:
         """Times of several settings in one build, for a search's own information. `quiet` is entered for as long as the
         timing takes."""

@@ -42,7 +42,7 @@ def comparison_view(comparison: Comparison) -> RenderableType:
 
 
 def _who(letter: str, side: Side) -> str:
-    commit = f", commit {side.commit[:8]}" if side.commit else ""
+    commit = f", commit {side.commit[:8]}{side.commit[40:]}" if side.commit else ""
     return (
         f"{letter}: {side.directory}: {side.policy}, {side.passed} of {side.tasks} passed"
         f"{f' ({side.done} done)' if side.done < side.tasks else ''}, {side.started}{commit}"

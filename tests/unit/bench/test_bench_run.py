@@ -134,7 +134,7 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     thread.start()
     crew._keeps(first, 100 * gib)
     crew._keeps(second, 0)
-    assert not taken, "more than was set aside changes nothing, nor does a task that isn't open"
+    assert not taken, "no room where it keeps more, nor by a task that isn't open"
     crew._keeps(first, 2 * gib)
     thread.join(10)
     assert taken == [second]

@@ -2,75 +2,102 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cuda_agent.bench.lane import Lane, LaneServer, Turns
+from cuda_agent.bench.lane import How, Lane, LaneServer, Turns
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.sockets import connected_socket
 
 
 def test_those_who_share_are_together_and_never_beside_one_alone() -> None:
     turns = Turns()
-    assert turns.ask(1, alone=False, now=0) == [1]
-    assert turns.ask(2, alone=False, now=1) == [2]
-    assert turns.ask(3, alone=True, now=2) == []
+    assert turns.ask(1, How.SHARED, now=0) == [1]
+    assert turns.ask(2, How.SHARED, now=1) == [2]
+    assert turns.ask(3, How.ALONE, now=2) == []
     assert turns.leave(1, 3) == []
     assert turns.leave(2, 4) == [3]
-    assert turns.ask(4, alone=False, now=5) == []
+    assert turns.ask(4, How.SHARED, now=5) == []
     assert turns.leave(3, 6) == [4]
 
 
 def test_phases() -> None:
     turns = Turns(join_s=2)
-    turns.ask(1, alone=False, now=0)
+    turns.ask(1, How.SHARED, now=0)
     for ticket in (2, 3):
-        turns.ask(ticket, alone=True, now=1)
-    assert turns.ask(4, alone=False, now=1.5) == [4], "the phase has just begun"
-    assert turns.ask(5, alone=False, now=3) == [], "somebody waits to be alone"
+        turns.ask(ticket, How.ALONE, now=1)
+    assert turns.ask(4, How.SHARED, now=1.5) == [4], "the phase has just begun"
+    assert turns.ask(5, How.SHARED, now=3) == [], "somebody waits to be alone"
     turns.leave(1, 4)
     assert turns.leave(4, 5) == [2]
-    assert turns.ask(6, alone=True, now=6) == []
+    assert turns.ask(6, How.ALONE, now=6) == []
     assert turns.leave(2, 7) == [3], "all that waited, one after the other"
-    assert turns.ask(7, alone=False, now=7) == []
+    assert turns.ask(7, How.SHARED, now=7) == []
     assert turns.leave(3, 8) == [5, 7], "then all that wait to share, before who came later to be alone"
     assert turns.leave(5, 9) == []
     assert turns.leave(7, 10) == [6]
 
 
-def test_who_shares_for_long_keeps_the_phase_open_for_short_turns() -> None:
+def test_no_phase_waits_for_who_is_aside() -> None:
     turns = Turns(join_s=2)
-    turns.ask(1, alone=False, now=0)
-    turns.ask(2, alone=True, now=1)
-    assert turns.ask(3, alone=False, now=3) == []
-    assert turns.lengthen(1, 4) == [3]
-    assert turns.ask(4, alone=False, long=True, now=5) == [], "it would make the phase longer"
-    assert turns.ask(5, alone=False, now=5) == [5]
-    assert turns.leave(1, 6) == turns.leave(3, 7) == []
-    assert turns.leave(5, 8) == [2]
+    assert turns.ask(1, How.ASIDE, now=0) == [1] and not turns.stopped
+    assert turns.ask(2, How.SHARED, now=0) == [2]
+    assert turns.ask(3, How.ALONE, now=1) == []
+    assert turns.ask(4, How.ASIDE, now=4) == [4], "though the phase is closed to those who share"
+    assert turns.ask(5, How.SHARED, now=4) == []
+    assert turns.leave(2, 5) == [3] and turns.stopped
+    assert turns.ask(6, How.ASIDE, now=6) == []
+    assert turns.leave(3, 7) == [5, 6] and not turns.stopped
+    assert turns.leave(5, 8) == []
+    assert turns.leave(1, 9) == turns.leave(4, 9) == turns.leave(6, 10) == []
+    assert turns.seconds == {"alone": 2.0, "shared": 6.0, "aside": 2.0, "idle": 0.0}
 
 
 def test_who_shares_needs_room() -> None:
     turns = Turns(room=10)
-    assert turns.ask(1, alone=False, needed=6, now=0) == [1]
-    assert turns.ask(2, alone=False, needed=6, now=0) == []
-    assert turns.ask(3, alone=False, needed=4, now=0) == [], "no overtaking"
+    assert turns.ask(1, How.SHARED, needed=6, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=6, now=0) == []
+    assert turns.ask(3, How.SHARED, needed=4, now=0) == [], "no overtaking"
     assert turns.leave(1, 1) == [2, 3]
-    assert turns.ask(4, alone=False, needed=100, now=2) == turns.leave(2, 3) == []
+    assert turns.ask(4, How.SHARED, needed=100, now=2) == turns.leave(2, 3) == []
     assert turns.leave(3, 4) == [4], "with nobody else, however much it needs"
+
+
+def test_an_owner_needs_room_once() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.ASIDE, needed=6, owner=1, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=8, owner=1, now=0) == [2]
+    assert turns.ask(3, How.SHARED, needed=3, owner=2, now=0) == []
+    assert turns.ask(4, How.ALONE, now=0) == []
+    assert turns.ask(5, How.ASIDE, needed=6, owner=1, now=0) == [5], "its owner may wait for it, and 3 for its owner"
+    assert turns.leave(2, 1) == [4], "nobody waits for memory that who is aside holds"
+    assert turns.leave(4, 2) == [3]
+
+
+def test_who_has_no_room_beside_one_aside_comes_when_that_ends() -> None:
+    turns = Turns(room=10)
+    turns.ask(1, How.ASIDE, needed=9, now=0)
+    assert turns.ask(2, How.SHARED, needed=9, now=0) == []
+    assert turns.ask(3, How.ALONE, now=1) == [3]
+    assert turns.leave(3, 2) == []
+    assert turns.leave(1, 3) == [2]
 
 
 def test_who_dies_waiting_is_forgotten() -> None:
     turns = Turns()
-    turns.ask(1, alone=True, now=0)
-    turns.ask(2, alone=True, now=0)
-    turns.ask(3, alone=False, now=0)
+    turns.ask(1, How.ALONE, now=0)
+    turns.ask(2, How.ALONE, now=0)
+    turns.ask(3, How.SHARED, now=0)
     assert turns.leave(2, 1) == []
     assert turns.leave(1, 2) == [3]
-    assert turns.seconds == {"alone": 2.0, "shared": 0.0, "idle": 0.0}
+    assert turns.seconds == {"alone": 2.0, "shared": 0.0, "aside": 0.0, "idle": 0.0}
 
 
 def test_one_alone_gives_up_what_it_shared(tmp_path: Path) -> None:
@@ -108,11 +135,92 @@ def test_a_thread_joins_what_its_process_shares(tmp_path: Path) -> None:
             joined = threading.Event()
 
             def join() -> None:
-                with one.shared(long=True):
+                with one.shared():
                     joined.set()
 
             threading.Thread(target=join, daemon=True).start()
             assert joined.wait(5)
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Iterator[tuple[int, Callable[[], int]]]:
+    """A process that counts without end, and how far it is."""
+    file = tmp_path / "count"
+    code = """
+import itertools, os, time
+for number in itertools.count():
+    os.pwrite(1, b"%12d" % number, 0)
+    time.sleep(0.001)
+"""
+    with file.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=out)
+    try:
+        yield process.pid, lambda: int(file.read_text() or 0)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _moves(count: Callable[[], int]) -> bool:
+    before = count()
+    time.sleep(0.1)
+    return count() > before
+
+
+def test_processes_that_are_aside_stand_still_while_somebody_is_alone(
+    tmp_path: Path, counting: tuple[int, Callable[[], int]]
+) -> None:
+    pid, count = counting
+    log = tmp_path / "turns.jsonl"
+    with LaneServer(tmp_path / "lane", log=log) as server:
+        mine, other = Lane(server.address), Lane(server.address)
+        mine.task = other.task = "a task"
+        while not count():
+            time.sleep(0.01)
+        with mine.aside([pid]):
+            with other.shared():
+                assert _moves(count)
+            with other.alone():
+                assert not _moves(count)
+            assert _moves(count)
+            with mine.alone():
+                assert not _moves(count), "its own, too"
+                with mine.aside([pid]):
+                    assert not _moves(count), "harmless in the thread that is alone"
+            assert _moves(count)
+            holding = other.alone()
+            holding.__enter__()
+            assert not _moves(count)
+        assert _moves(count), "it is over"
+        holding.__exit__(None, None, None)
+    turns = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [turn["how"] for turn in turns] == ["shared", "alone", "alone", "aside", "alone"]
+    assert all(turn["task"] == "a task" and turn["asked_s"] <= turn["begun_s"] <= turn["left_s"] for turn in turns)
+
+
+def test_what_was_stopped_goes_on_when_the_benchmark_ends(
+    tmp_path: Path, counting: tuple[int, Callable[[], int]]
+) -> None:
+    pid, count = counting
+    with LaneServer(tmp_path / "lane") as server:
+        aside, alone = Lane(server.address).aside([pid]), Lane(server.address).alone()
+        aside.__enter__()
+        alone.__enter__()
+        assert not _moves(count)
+    assert _moves(count)
+
+
+def test_what_cannot_be_stopped_shares(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with LaneServer(tmp_path / "lane") as server:
+        with Lane(server.address).aside([gone.pid]):
+            waiting = threading.Thread(target=lambda: Lane(server.address).alone().__enter__(), daemon=True)
+            waiting.start()
+            waiting.join(0.2)
+            assert waiting.is_alive()
+        waiting.join(5)
+        assert not waiting.is_alive()
 
 
 def test_whoever_waits_hears_of_the_end(tmp_path: Path) -> None:

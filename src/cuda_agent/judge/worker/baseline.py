@@ -13,12 +13,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
-from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.enums import Precision
 from cuda_agent.judge.worker.baselines import BaselineSet, Form, stop_compiler_processes
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.runner import Program
+from cuda_agent.judge.worker.taskmemory import free_cache
 from cuda_agent.judge.worker.timed import TimedPrograms
 
 
@@ -89,24 +88,21 @@ class Baseline:
         return {"compiled": self._set.compilations.get(form.name)}
 
     def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Everything is prepared: frees what only preparing needs."""
+        """Everything is prepared: frees what only preparing needs. Answers what is held."""
         self._set.drop_sample()
         stop_compiler_processes()
         gc.collect()
-        self.give_back()
-        return {}
+        return {"held_bytes": self.give_back()}
 
     def retire(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{form}: it isn't asked for again; frees what it holds."""
+        """{form}: it isn't asked for again; frees what it holds. Answers what is left."""
         self._set.retire(params["form"])
         gc.collect()
-        self.give_back()
-        return {}
+        return {"held_bytes": self.give_back()}
 
-    def give_back(self) -> None:
-        """What torch keeps of the device's memory without using it, for other workers."""
-        if self._context.device is Device.CUDA:
-            torch.cuda.empty_cache()
+    def give_back(self) -> int:
+        """Frees what nothing uses. Returns the bytes that are held: weights, and the pool of captured graphs."""
+        return free_cache(self._context.device)
 
     def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
         """{names, arena, layout}: the state dict's tensors, copied into every form."""

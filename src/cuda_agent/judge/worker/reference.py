@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.judge.worker.baselines import Flags, Products, _FindProducts, forms_for
 from cuda_agent.judge.worker.capture import capture
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import precision_context, run_float64
 from cuda_agent.judge.worker.pytree import flatten, tensor_meta, unflatten
+from cuda_agent.judge.worker.taskmemory import free_cache
 from cuda_agent.judge.worker.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -41,6 +42,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "draw_weights": reference.draw_weights,
         "expected": reference.expected,
         "capture": reference.capture,
+        "free": reference.free,
     }
 
 
@@ -145,7 +147,7 @@ class Reference:
         oracle = ""
         if "oracle" in wanted:
             oracle = self._oracle_answer(given["spec"], tensors, wanted["oracle"])
-        _free(self._context.device)
+        self.free({})
         return {"spec": output_spec, "oracle": oracle}
 
     def capture(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +158,11 @@ class Reference:
         gc.collect()
         gc.freeze()
         return {"graph": graph.model_dump_json()}
+
+    def free(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Reference, verification and timing hold the device's memory in turn. Answers the bytes that stay."""
+        gc.collect()
+        return {"held_bytes": free_cache(self._context.device)}
 
     def _kept(self, seed: int) -> list[Facts]:
         """What holds of every tensor in three draws."""
@@ -218,10 +225,3 @@ def _shape_and_type(tensor: Any) -> dict[str, Any]:
 def _same(a: Any, b: Any) -> bool:
     """Equal values; NaN equals NaN."""
     return bool(torch.equal(a, b) or ((a == b) | ((a != a) & (b != b))).all())
-
-
-def _free(device: Device) -> None:
-    """Reference, verification and timing hold the device's memory in turn."""
-    gc.collect()
-    if device is Device.CUDA:
-        torch.cuda.empty_cache()

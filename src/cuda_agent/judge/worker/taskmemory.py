@@ -40,6 +40,14 @@ def _resident(field: str) -> int | None:
     return None
 
 
+def free_cache(device: Device) -> int:
+    """What torch keeps of the device's memory without using it goes to other processes. Returns the bytes that stay."""
+    if device is not Device.CUDA:
+        return 0
+    torch.cuda.empty_cache()
+    return int(torch.cuda.memory_reserved())
+
+
 def give_back(device: Device) -> None:
     """What the task before held, and what was compiled for it."""
     if "torch._dynamo" in sys.modules:

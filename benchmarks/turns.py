@@ -1,0 +1,164 @@
+"""What a task of a benchmark costs by a simulation of the turns on the device, with the rule that `bench` runs by.
+
+    .venv/bin/python benchmarks/turns.py [--jobs 6 9 12 16] [--join 6] [--alone-screen 0.9] [--alone-profile 2.3] …
+
+A task: it is admitted (shared), its candidate compiles while its baselines are prepared (aside), it is screened (loaded
+shared, timed alone; one in five twice), then verified (shared) and profiled (alone) when its baselines are ready; its
+workers end (shared). Each step takes 0.6 to 1.5 times its usual seconds. Printed: seconds a task, and how the device
+was used in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.bench.lane import JOIN_S, How, Turns
+
+#: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
+STEPS = {
+    "start": 2.0, "import": 3.0, "plan": 2.0, "compile": 5.0, "admit": 2.0, "baselines": 6.0, "load": 1.0,
+    "verify": 1.9, "alone-screen": 0.9, "alone-profile": 2.3, "end": 0.5,
+}  # fmt: skip
+_SPREAD = 0.6, 1.5
+_TWICE = 0.2
+#: a process of the simulation yields seconds to sleep, a turn with the seconds of its work, or what it waits for.
+Process = Iterator[Any]
+
+
+@dataclass
+class Simulation:
+    """`jobs` tasks at work at once, until `tasks` are done."""
+
+    jobs: int
+    tasks: int
+    steps: dict[str, float]
+    turns: Turns
+    seed: int = 0
+    _now: float = 0.0
+    _done: int = 0
+    _queue: list[tuple[float, int, Process]] = field(default_factory=list)
+
+    def run(self) -> float:
+        """Seconds a task."""
+        self._random = random.Random(self.seed)
+        self._numbers = itertools.count()
+        self._waiting: dict[int, tuple[float, Process]] = {}
+        #: ticket of one aside -> seconds of work that are left, and when it last went on.
+        self._aside: dict[int, tuple[float, Process]] = {}
+        self._ready: dict[int, bool] = {}
+        self._patient: dict[int, Process] = {}
+        for _ in range(self.jobs):
+            self._begin()
+        while self._done < self.tasks:
+            self._step()
+        return self._now / self._done
+
+    def _begin(self) -> None:
+        self._at(self._now, self._task(next(self._numbers)))
+
+    def _at(self, time: float, process: Process) -> None:
+        heapq.heappush(self._queue, (time, next(self._numbers), process))
+
+    def _step(self) -> None:
+        """The next event: of the queue, or the end of one aside, whose work goes on while nobody is alone."""
+        moving = self._aside if not self.turns.stopped else {}
+        first = min(moving, key=lambda ticket: moving[ticket][0], default=None)
+        ends = self._now + moving[first][0] if first is not None else float("inf")
+        time = min(ends, self._queue[0][0] if self._queue else float("inf"))
+        for ticket, (left, process) in moving.items():
+            self._aside[ticket] = left - (time - self._now), process
+        self._now = time
+        if first is not None and ends == time:
+            self._leave(first, self._aside.pop(first)[1])
+        else:
+            self._go_on(heapq.heappop(self._queue)[2])
+
+    def _go_on(self, process: Process) -> None:
+        wanted = next(process, None)
+        if wanted is None:
+            return
+        what, value = wanted
+        if what == "sleep":
+            self._at(self._now + value, process)
+        elif what == "ready":
+            if self._ready.get(value):
+                self._at(self._now, process)
+            else:
+                self._patient[value] = process
+        elif what == "leave":
+            self._leave(value, process)
+        else:
+            ticket = next(self._numbers)
+            self._waiting[ticket] = value, process
+            self._grant(self.turns.ask(ticket, what, now=self._now))
+
+    def _grant(self, tickets: list[int]) -> None:
+        for ticket in tickets:
+            seconds, process = self._waiting.pop(ticket)
+            if ticket in self.turns._aside:
+                self._aside[ticket] = seconds, process
+            else:
+                self._at(self._now + seconds, _leaving(ticket, process))
+
+    def _leave(self, ticket: int, process: Process) -> None:
+        granted = self.turns.leave(ticket, self._now)
+        self._at(self._now, process)
+        self._grant(granted)
+
+    def _seconds(self, *steps: str) -> float:
+        return sum(self.steps[step] * self._random.uniform(*_SPREAD) for step in steps)
+
+    def _task(self, number: int) -> Process:
+        yield "sleep", self._seconds("start")
+        self._at(self._now, self._baselines(number))
+        yield How.SHARED, self._seconds("admit")
+        yield "sleep", self._seconds("plan", "compile")
+        for _ in range(2 if self._random.random() < _TWICE else 1):
+            yield How.SHARED, self._seconds("load")
+            yield How.ALONE, self._seconds("alone-screen")
+        yield How.SHARED, self._seconds("verify")
+        yield "ready", number
+        yield How.ALONE, self._seconds("alone-profile")
+        yield How.SHARED, self._seconds("end")
+        self._done += 1
+        self._begin()
+
+    def _baselines(self, number: int) -> Process:
+        yield "sleep", self._seconds("import")
+        yield How.ASIDE, self._seconds("baselines")
+        self._ready[number] = True
+        if number in self._patient:
+            self._at(self._now, self._patient.pop(number))
+
+
+def _leaving(ticket: int, process: Process) -> Process:
+    """The end of a turn, then the process."""
+    yield "leave", ticket
+    yield from process
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[6, 7, 9, 12, 16])
+    parser.add_argument("--join", type=float, default=JOIN_S)
+    parser.add_argument("--tasks", type=int, default=500)
+    for step, seconds in STEPS.items():
+        parser.add_argument(f"--{step}", type=float, default=seconds)
+    given = vars(parser.parse_args())
+    steps = {step: given[step.replace("-", "_")] for step in STEPS}
+    print("at work  s a task" + "".join(f"{how:>9}" for how in (*How, "idle")))
+    for jobs in given["jobs"]:
+        turns = Turns(join_s=given["join"])
+        each = Simulation(jobs, given["tasks"], steps, turns).run()
+        used = "".join(f"{seconds / given['tasks']:9.2f}" for seconds in turns.seconds.values())
+        print(f"{jobs:7} {each:9.2f}{used}")
+
+
+if __name__ == "__main__":
+    main()
