@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cuda_agent.core.bench import Against, BenchResult, Estimate, Group, Metrics
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.records import Ratio
+from cuda_agent.core.records import ProfileReport, Ratio
 from cuda_agent.reward import is_faster
 
 BASELINES = ("eager", "compile", "matched")
@@ -33,9 +33,10 @@ By = Literal["all", "level", "origin", "roofline"]
 @dataclass(frozen=True)
 class _Column:
     """All tasks of a group against one baseline, in one order. `speedup`: NaN where there is no ratio, because the task
-    failed or has no time of this baseline."""
+    failed or has no time of this baseline. `queued`: the same of calls in a full queue."""
 
     speedup: Numbers
+    queued: Numbers
     significant: Numbers
     by_5_percent: Numbers
 
@@ -63,11 +64,26 @@ def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> M
 def speedup(result: BenchResult, baseline: str) -> Ratio | None:
     """Over `eager`, `compile` or `matched` (the fastest at the candidate's precision); None without a passed profile or
     a time of that baseline."""
+    profile = _passed_profile(result)
+    return None if profile is None else profile.ratios.get(_name(profile, baseline))
+
+
+def _queued(result: BenchResult, baseline: str) -> float:
+    """As `speedup`, of calls in a full queue; NaN for None."""
+    profile = _passed_profile(result)
+    theirs = None if profile is None else profile.baselines.get(_name(profile, baseline))
+    if profile is None or theirs is None or not theirs.queued_us or not profile.candidate.queued_us:
+        return math.nan
+    return theirs.queued_us / profile.candidate.queued_us
+
+
+def _passed_profile(result: BenchResult) -> ProfileReport | None:
     evaluation = result.evaluation
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    profile = evaluation.profile
-    return profile.ratios.get(profile.matched if baseline == "matched" else baseline)
+    return None if evaluation is None or evaluation.verdict is not Verdict.PASSED else evaluation.profile
+
+
+def _name(profile: ProfileReport, baseline: str) -> str:
+    return profile.matched if baseline == "matched" else baseline
 
 
 def verdict_of(result: BenchResult) -> str:
@@ -104,16 +120,18 @@ def _against(results: Sequence[BenchResult], baseline: str) -> Against:
         geomean_all=_exponential(estimate(filled, _mean)),
         median_correct=_exponential(estimate(logs, _median_known)),
         median_all=_exponential(estimate(filled, _median)),
+        geomean_queued=_exponential(estimate(np.log(column.queued), _mean_known)),
         top_tenth_share=top_tenth_share(known),
         thresholds=THRESHOLDS,
         fast_p=tuple(float(np.mean(np.nan_to_num(column.speedup, nan=0.0) > p)) for p in THRESHOLDS),
     )
 
 
-def _column(results: Iterable[BenchResult], baseline: str) -> _Column:
+def _column(results: Sequence[BenchResult], baseline: str) -> _Column:
     ratios = [speedup(result, baseline) for result in results]
     return _Column(
         speedup=np.array([math.nan if r is None else r.value for r in ratios], dtype=np.float64),
+        queued=np.array([_queued(result, baseline) for result in results], dtype=np.float64),
         significant=np.array([r is not None and r.low > 1.0 for r in ratios], dtype=np.float64),
         by_5_percent=np.array([is_faster(r) for r in ratios], dtype=np.float64),
     )

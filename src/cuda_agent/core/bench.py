@@ -92,6 +92,8 @@ class Against(Record):
     geomean_all: Estimate
     median_correct: Estimate
     median_all: Estimate
+    #: of correct tasks, by the cost of one more call in a full queue: the GPU's own time, without the host's launch.
+    geomean_queued: Estimate = Estimate(value=None)
     #: share of the sum of log speed-ups (of correct tasks that are faster) which the fastest tenth carries.
     top_tenth_share: float | None
     thresholds: tuple[float, ...] = ()

@@ -11,11 +11,21 @@ from cuda_agent.core.bench import Estimate, Group, Metrics
 from cuda_agent.report.plain import plain
 from cuda_agent.report.units import bounds, times
 
-_HEADERS = ("faster", "significantly", "≥ 5 %", "geomean, all", "geomean, correct", "median, all", "top tenth")
+_HEADERS = (
+    "faster",
+    "significantly",
+    "≥ 5 %",
+    "geomean, all",
+    "geomean, correct",
+    "full queue",
+    "median, all",
+    "top tenth",
+)
 
 _LEGEND = (
     "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure counts 1.0 "
-    "in means over all; in brackets: 95 % by bootstrap over tasks (of the rates: in metrics.json)"
+    "in means over all; full queue: geomean, correct, of the GPU's own time, without the host's launch; in brackets: "
+    "95 % by bootstrap over tasks (of the rates: in metrics.json)"
 )
 
 
@@ -53,6 +63,7 @@ def _add_rows(table: Table, group: Group) -> None:
             percent(against.faster_by_5_percent),
             ratio(against.geomean_all),
             ratio(against.geomean_correct),
+            "—" if against.geomean_queued.value is None else times(against.geomean_queued.value),
             ratio(against.median_all),
             "—" if share is None else f"{100 * share:.0f} %",
         )

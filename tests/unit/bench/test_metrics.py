@@ -11,6 +11,7 @@ from bench_records import failed, passed, problem, result
 from cuda_agent.bench.metrics import THRESHOLDS, interval, metrics_of, top_tenth_share
 from cuda_agent.core.bench import Against, BenchResult, Group
 from cuda_agent.core.enums import Verdict
+from cuda_agent.core.records import Evaluation
 
 
 def run() -> list[BenchResult]:
@@ -50,6 +51,24 @@ def test_by_hand() -> None:
     assert compiled.geomean_correct.value == pytest.approx(math.sqrt(1.6))
     assert compiled.geomean_all.value == pytest.approx(1.6 ** (1 / 4))
     assert against(whole, "matched") == compiled.model_copy(update={"baseline": "matched"})
+
+
+def test_in_a_full_queue_by_hand() -> None:
+    def queued(ours: float | None, **theirs: float | None) -> Evaluation:
+        evaluation = passed(**dict.fromkeys(theirs, (2.0, 1.9)))
+        assert evaluation.profile is not None
+        profile = evaluation.profile
+        mine = profile.candidate.model_copy(update={"queued_us": ours})
+        others = {n: t.model_copy(update={"queued_us": theirs.get(n)}) for n, t in profile.baselines.items()}
+        profile = profile.model_copy(update={"candidate": mine, "baselines": others})
+        return evaluation.model_copy(update={"profile": profile})
+
+    evaluations = [queued(10.0, eager=40.0), queued(10.0, eager=9.0), queued(10.0, eager=None), queued(None, eager=9.0)]
+    results = [result(problem(name).entry, e) for name, e in zip("abcd", evaluations, strict=True)]
+    results.append(result(problem("e").entry, failed()))
+    whole = metrics_of(results).groups[0]
+    assert against(whole, "eager").geomean_queued.value == pytest.approx(math.sqrt(4.0 * 0.9))
+    assert against(whole, "compile").geomean_queued.value is None
 
 
 def test_groups() -> None:
