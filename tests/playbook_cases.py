@@ -324,6 +324,14 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
         lambda x: (F.adaptive_avg_pool2d(x, (3, 5)), F.adaptive_max_pool2d(x, (5, 3)), F.adaptive_avg_pool1d(x[0], 4)),
         [_r(2, 3, 8, 9)],
     ),
+    "adaptive_wide": (
+        lambda x: (
+            F.adaptive_avg_pool2d(x, (3, 5)),
+            F.adaptive_max_pool2d(x, (2, 7)),
+            F.adaptive_avg_pool3d(x, (2, 3, 4)),
+        ),
+        [_r(2, 3, 41, 50)],
+    ),
     "adaptive_whole": (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool1d(x[0], 1)), [_r(2, 3, 8, 9)]),
     "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
     "mean_of_max_pool": (lambda x: F.max_pool1d(x, 2).mean(1, keepdim=True), [_r(3, 40, 66)]),

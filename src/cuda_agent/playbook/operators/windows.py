@@ -21,7 +21,7 @@ from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
 #: what joins the elements of a window; so many of them, and so many windows of one element, at the most.
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
 _MOST_WRITTEN_OUT, _MOST_SHARED = 9, 2.5
-#: elements of a window that is none of many equal ones.
+#: elements of a window that is none of many equal ones, above which it is a reduction.
 _MOST_UNEQUAL = 8
 
 
@@ -166,32 +166,45 @@ def _adaptive(b: Builder, node: Node, kind: str) -> tuple[str, list[Direction]]:
 
 
 def _unequal(b: Builder, kind: str, x: str, dim: int, result: int) -> str:
-    """Windows from ⌊i · size / result⌋ up to ⌈(i + 1) · size / result⌉ of one dimension, element by element."""
+    """Windows from ⌊i · size / result⌋ up to ⌈(i + 1) · size / result⌉ of one dimension: of a few elements one by one,
+    wide ones by a reduction."""
     shape, inner = b.values[x].shape, b.internal(b.values[x].dtype)
     size = shape[dim]
     taps = max(-(-(i + 1) * size // result) - i * size // result for i in range(result))
-    if taps > _MOST_UNEQUAL:
-        raise CantLower("has wide windows of different sizes")
-    scaled = b.add(ir.Iota(b.fresh("scaled"), (result,), "int32", 0, 0, size))
-    start = b.pointwise("floordiv", scaled, result, dtype="int32")
-    end = b.pointwise("floordiv", b.pointwise("add", scaled, size + result - 1, dtype="int32"), result, dtype="int32")
-    last = b.pointwise("sub", end, 1, dtype="int32")
-    wanted = ir.Value("", tuple(result if d == dim else n for d, n in enumerate(shape)), b.values[x].dtype)
-    across = (result, *[1] * (len(shape) - dim - 1))
-    total = None
-    for tap in range(taps):
-        place = b.pointwise("add", start, tap, dtype="int32")
+    after = [1] * (len(shape) - dim - 1)
+
+    def bounds(windows: tuple[int, ...]) -> tuple[str, str, str]:
+        """First, last and how many of each window, for places of this shape, the windows' number first."""
+        scaled = b.add(ir.Iota(b.fresh("scaled"), windows, "int32", 0, 0, size))
+        start = b.pointwise("floordiv", scaled, result, dtype="int32")
+        above = b.pointwise("add", scaled, size + result - 1, dtype="int32")
+        end = b.pointwise("floordiv", above, result, dtype="int32")
+        length = b.pointwise("sub", end, start, dtype="int32")
+        return start, b.pointwise("sub", end, 1, dtype="int32"), length
+
+    def taken(place: str, last: str) -> str:
+        """The elements at these places; what is behind the last changes nothing."""
+        windows = b.values[place].shape
+        wanted = ir.Value("", (*shape[:dim], *windows, *shape[dim + 1 :]), b.values[x].dtype)
         near = b.pointwise("minimum", place, last, dtype="int32")
         value = b.cast(take_along(b, b.fresh("taken"), x, dim, near, wanted), inner)
-        if kind == "sum":
-            inside = b.reshape(b.pointwise("le", place, last, dtype="bool", at="i32"), across)
-            value = b.pointwise("where", inside, value, 0.0, dtype=inner)
-        joined = "add" if kind == "sum" else "maximum"
-        total = value if total is None else b.pointwise(joined, total, value, dtype=inner)
-    assert total is not None
+        if kind != "sum":
+            return value
+        inside = b.reshape(b.pointwise("le", place, last, dtype="bool", at="i32"), (*windows, *after))
+        return b.pointwise("where", inside, value, 0.0, dtype=inner)
+
+    start, last, length = bounds((result,))
+    if taps > _MOST_UNEQUAL:
+        first, behind, _ = bounds((result, taps))
+        tap = b.add(ir.Iota(b.fresh("tap"), (result, taps), "int32", 1, 0, 1))
+        total = b.reduce(kind, taken(b.pointwise("add", first, tap, dtype="int32"), behind), (dim + 1,), dtype=inner)
+    else:
+        total = taken(start, last)
+        for number in range(1, taps):
+            value = taken(b.pointwise("add", start, number, dtype="int32"), last)
+            total = b.pointwise(_JOINED[kind], total, value, dtype=inner)
     if kind == "sum":
-        length = b.cast(b.pointwise("sub", end, start, dtype="int32"), inner)
-        total = b.pointwise("div", total, b.reshape(length, across), dtype=inner)
+        total = b.pointwise("div", total, b.reshape(b.cast(length, inner), (result, *after)), dtype=inner)
     return total
 
 
