@@ -53,6 +53,39 @@ def special(x: Any) -> Any:
     )  # fmt: skip
 
 
+def modified_bessel(x: Any) -> Any:
+    of, y = torch.special, x.abs() + 0.01
+    return (
+        of.i0(x * 6.0), of.i0e(x * 20.0), of.i1(x * 6.0), of.i1e(x * 20.0), of.modified_bessel_i1(x),
+        of.modified_bessel_k0(y * 3.0), of.modified_bessel_k1(y * 3.0),
+    )  # fmt: skip
+
+
+def more_bessel(x: Any) -> Any:
+    of, y = torch.special, x.abs() + 0.01
+    return (
+        of.scaled_modified_bessel_k0(y * 9.0), of.scaled_modified_bessel_k1(y * 9.0), of.spherical_bessel_j0(x * 5.0),
+        of.airy_ai(x * 3.0), of.airy_ai(x * 12.0),
+    )  # fmt: skip
+
+
+def gammas(x: Any) -> Any:
+    of, y, z = torch.special, x.abs() + 0.3, x.flip(0).abs() * 4.0 + 0.2
+    return (
+        of.digamma(x * 4.0), of.digamma(y * 30.0), of.polygamma(1, x), of.polygamma(2, y), of.polygamma(4, y * 5.0),
+        of.zeta(y + 1.2, z), of.zeta(3.0, z), of.gammainc(y, z), of.gammaincc(y, z), of.gammainc(y * 40.0, z * 40.0),
+        of.gammaincc(y * 40.0, y * 41.0),
+    )  # fmt: skip
+
+
+def normals(x: Any) -> Any:
+    of = torch.special
+    return (
+        of.erfcx(x * 3.0), of.erfcx(x.abs() * 30.0), of.log_ndtr(x * 5.0), of.ndtri(torch.sigmoid(x * 6.0)), of.ndtr(x),
+        torch.heaviside(x, x * 0.0 + 0.5), torch.ldexp(x, x.round()), torch.round(x, decimals=2), of.entr(x),
+    )  # fmt: skip
+
+
 def polynomials(x: Any) -> Any:
     of = torch.special
     return (
@@ -109,6 +142,16 @@ class Named(nn.Module):
 
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "special functions": (special, [_r(6, 37)]),
+    "modified_bessel": (modified_bessel, [_r(6, 37)]),
+    "modified_bessel_double": (
+        lambda x: (torch.i0(x * 6.0), torch.special.modified_bessel_k1(x.abs())),
+        [_r(6, 37, dtype=torch.float64)],
+    ),
+    "more_bessel": (more_bessel, [_r(6, 37)]),
+    "gammas": (gammas, [_r(6, 37)]),
+    "gammas_double": (gammas, [_r(6, 37, dtype=torch.float64)]),
+    "normals": (normals, [_r(6, 37)]),
+    "normals_double": (normals, [_r(6, 37, dtype=torch.float64)]),
     "polynomials": (polynomials, [torch.tanh(_r(6, 37))]),
     "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
     "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),

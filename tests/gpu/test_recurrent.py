@@ -11,7 +11,7 @@ from library_kernels import compiled, pointers
 from torch import nn
 
 from cuda_agent.core.enums import Device
-from cuda_agent.playbook.codegen import header
+from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.skills.recurrent.skill import CONFIGS, kernel
 from playbook_recurrent import check_networks
 
@@ -27,9 +27,8 @@ def test_every_kind_agrees_with_torch(tmp_path: Path) -> None:
     [(0, 256, 10, 50, 1), (0, 512, 64, 30, 1), (0, 1024, 33, 20, 2), (1, 640, 100, 20, 2), (2, 2048, 7, 20, 1)],
 )
 def test_every_setting_agrees_with_float64(kind, hidden, batch, steps, directions, tmp_path):
-    for path, text in header(Device.CUDA).items():
+    for path, text in kernel_files(Device.CUDA, "layer", kernel(kind, hidden, Device.CUDA)).items():
         (tmp_path / Path(path).name).write_text(text)
-    (tmp_path / "layer.cu").write_text(kernel(kind, hidden, Device.CUDA))
     launch = getattr(compiled(tmp_path / "layer.cu", tmp_path, ()), f"launch_recurrent_{kind}_{hidden}")
     torch.manual_seed(0)
     module = (nn.LSTM, nn.GRU, nn.RNN)[kind](64, hidden, bidirectional=directions == 2).cuda().requires_grad_(False)

@@ -10,7 +10,7 @@ import pytest
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.playbook.codegen import header
+from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.skills.recurrent.skill import kernel
 from playbook_cases import POINTWISE, REDUCTIONS, SCANS, WINDOWS
@@ -31,9 +31,8 @@ def test_kernels_compile(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "hidden"), [(0, 20), (0, 256), (0, 1024), (1, 512), (3, 4096)])
 def test_recurrent_layers_compile(kind: int, hidden: int, tmp_path: Path) -> None:
-    said = compiles(
-        {"kernels/layer.cu": kernel(kind, hidden, Device.CUDA), **header(Device.CUDA)}, "kernels/layer.cu", tmp_path
-    )
+    files = kernel_files(Device.CUDA, "layer", kernel(kind, hidden, Device.CUDA))
+    said = compiles(files, "kernels/layer.cu", tmp_path)
     frames = [line for line in said.splitlines() if "stack frame" in line]
     assert frames and all(line.split()[0] == "0" for line in frames), frames
 

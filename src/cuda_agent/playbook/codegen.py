@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,7 +32,15 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<",
 COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
          "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
          "lgamma": 40, "erfinv": 30, "sinc": 26, "bessel_j0": 60, "bessel_j1": 60, "bessel_y0": 80, "bessel_y1": 80,
-         "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4}  # fmt: skip
+         "div": 4, "sqrt": 4, "rsqrt": 4, "reciprocal": 4, "i0": 60, "i0e": 50, "i1": 60, "i1e": 50, "k0": 120,
+         "k0e": 120, "k1": 120, "k1e": 120, "spherical_j0": 30, "airy_ai": 150, "digamma": 100, "zeta": 400,
+         "polygamma": 200, "igamma": 400, "igammac": 400, "erfcx": 60, "log_ndtr": 90, "ndtri": 60}  # fmt: skip
+
+#: functions that have a helper file of their own.
+SPECIAL = frozenset({
+    "i0", "i0e", "i1", "i1e", "k0", "k0e", "k1", "k1e", "spherical_j0", "airy_ai", "digamma", "zeta", "polygamma",
+    "igamma", "igammac", "erfcx", "log_ndtr", "ndtri",
+})  # fmt: skip
 
 
 def storage_type(dtype: str, device: Device) -> str:
@@ -279,12 +288,26 @@ def _divides(width: int, size: int, coords: list[tuple[Coord, str]], axis: int) 
     return True
 
 
-def header(device: Device, *, reduces: bool = False) -> dict[str, str]:
-    """The scalar, vector and reduction helpers that every kernel includes."""
-    names = ["elementwise.cuh" if device is Device.CUDA else "elementwise.h"]
-    if reduces and device is Device.CUDA:
-        names.append("reduction.cuh")
-    return {f"kernels/{name}": environment().get_template(f"skills/shared/{name}").render() for name in names}
+def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False) -> dict[str, str]:
+    """A kernel's source, and the scalar, vector and reduction helpers that it includes."""
+    cuda = device is Device.CUDA
+    suffix = "cuh" if cuda else "h"
+    helpers = {
+        f"kernels/elementwise.{suffix}": environment().get_template(f"skills/shared/elementwise.{suffix}").render()
+    }
+    if reduces and cuda:
+        helpers["kernels/reduction.cuh"] = environment().get_template("skills/shared/reduction.cuh").render()
+    if SPECIAL & set(re.findall(r"\bf_(\w+)\(", text)):
+        helper = environment().get_template("skills/shared/special.j2")
+        words = {
+            "cuda": cuda,
+            "suffix": suffix,
+            "unroll": "#pragma unroll (sizeof(T) == 4 ? 64 : 1)" if cuda else "#pragma GCC unroll 64",
+        }
+        inline = "__device__ __forceinline__" if cuda else "INLINE"
+        helpers[f"kernels/special.{suffix}"] = helper.render(inline=inline, **words)
+        text = re.sub(r'^(#include ".*"\n)', rf'\1#include "special.{suffix}"\n', text, count=1, flags=re.MULTILINE)
+    return {f"kernels/{name}.{'cu' if cuda else 'cpp'}": text, **helpers}
 
 
 def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:

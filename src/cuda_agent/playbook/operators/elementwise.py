@@ -13,12 +13,17 @@ _UNARY = (
     "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid tanh erf erfc sin cos tan atan asin "
     "acos sinh cosh asinh acosh atanh floor ceil trunc round sign relu square selu silu mish hardswish hardsigmoid "
     "relu6 softsign log_sigmoid logical_not bitwise_not isnan isinf isfinite signbit lgamma erfinv sinc "
-    "special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1"
+    "i0 digamma special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_i0e special_i1 "
+    "special_i1e special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+    "special_modified_bessel_k1 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
+    "special_spherical_bessel_j0 special_airy_ai special_erfcx special_log_ndtr special_ndtri"
 )
+_ALIASES = ("negative", "absolute", "fix", "sgn")
 _RENAMED = {"log_sigmoid": "logsigmoid", "logical_not": "not", "bitwise_not": "bitnot", "fix": "trunc",
-            "negative": "neg", "absolute": "abs", "sgn": "sign", "special_bessel_j0": "bessel_j0",
-            "special_bessel_j1": "bessel_j1", "special_bessel_y0": "bessel_y0",
-            "special_bessel_y1": "bessel_y1"}  # fmt: skip
+            "negative": "neg", "absolute": "abs", "sgn": "sign", "special_modified_bessel_i0": "i0",
+            "special_modified_bessel_i1": "i1", "special_modified_bessel_k0": "k0", "special_modified_bessel_k1": "k1",
+            "special_scaled_modified_bessel_k0": "k0e", "special_scaled_modified_bessel_k1": "k1e",
+            "special_spherical_bessel_j0": "spherical_j0"}  # fmt: skip
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "less": "lt", "greater": "gt",
             "less_equal": "le", "greater_equal": "ge", "not_equal": "ne"}  # fmt: skip
 _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
@@ -26,7 +31,8 @@ _BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitx
             "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
 _BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
            "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "maximum",
-           "fmin": "minimum"}  # fmt: skip
+           "fmin": "minimum", "igamma": "igamma", "igammac": "igammac", "special_gammainc": "igamma",
+           "special_gammaincc": "igammac", "special_zeta": "zeta"}  # fmt: skip
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
@@ -58,8 +64,11 @@ def _unary(op: str) -> Lowering:
         source = b.values[x].dtype
         if op in ("floor", "ceil", "trunc", "round") and source not in ir.FLOAT_DTYPES:
             return b.cast(x, meta.dtype, node.name)
-        if op == "round" and len(node.args) + len(node.kwargs) > 1:
-            raise CantLower("rounds to decimals")
+        decimals = int(b.arg(node, 9, "decimals", 0)) if op == "round" else 0
+        if decimals:
+            shifted = b.pointwise("mul", x, 10.0**decimals, dtype=b.internal(meta.dtype))
+            whole = b.pointwise("round", shifted, dtype=b.internal(meta.dtype))
+            return b.pointwise("div", whole, 10.0**decimals, dtype=meta.dtype, name=node.name)
         if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
             at = ir.compute_type(source)
             return b.pointwise(
@@ -226,6 +235,29 @@ def softplus(b: Builder, node: Node) -> str:
     )
 
 
+def heaviside(b: Builder, node: Node) -> str:
+    """1 above zero, 0 below, the second operand's value at zero."""
+    dtype, x = b.out(node).dtype, b.arg(node, 0)
+    at = ir.compute_type(dtype)
+    above, zero = (b.pointwise(op, x, 0, dtype="bool", at=at) for op in ("gt", "eq"))
+    step = b.pointwise("where", above, 1.0, 0.0, dtype=dtype)
+    # NaN isn't above zero.
+    number = b.pointwise("isnan", x, dtype="bool", at=at)
+    step = b.pointwise("where", number, 0.0, step, dtype=dtype)
+    return b.pointwise("where", zero, b.arg(node, 1), step, dtype=dtype, name=node.name)
+
+
+def ldexp(b: Builder, node: Node) -> str:
+    dtype = b.out(node).dtype
+    power = b.pointwise("exp2", b.arg(node, 1), dtype=b.internal(dtype))
+    return b.pointwise("mul", b.arg(node, 0), power, dtype=dtype, name=node.name)
+
+
+def polygamma(b: Builder, node: Node) -> str:
+    """The derivative's order comes first."""
+    return b.pointwise("polygamma", b.arg(node, 1), float(b.arg(node, 0)), dtype=b.out(node).dtype, name=node.name)
+
+
 def clamp(b: Builder, node: Node) -> str:
     dtype, x = b.out(node).dtype, b.arg(node, 0)
     low, high = b.arg(node, 1, "min"), b.arg(node, 2, "max")
@@ -304,7 +336,7 @@ def ignore(b: Builder, node: Node) -> None:
 
 
 TABLE: dict[str, Lowering] = {
-    **{name: _unary(_RENAMED.get(name, name)) for name in (*_UNARY.split(), "negative", "absolute", "fix", "sgn")},
+    **{name: _unary(_RENAMED.get(name, name.removeprefix("special_"))) for name in (*_UNARY.split(), *_ALIASES)},
     **{name: _compare(op) for name, op in _COMPARE.items()},
     **{name: _logical(op) for name, op in _LOGICAL.items()},
     **{name: _bitwise(op) for name, op in _BITWISE.items()},
@@ -313,8 +345,8 @@ TABLE: dict[str, Lowering] = {
     "floor_divide": floor_divide, "pow": power, "gelu": gelu, "leaky_relu": leaky_relu, "prelu": prelu, "elu": elu,
     "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp, "clamp_min": clamp_min, "clamp_max": clamp_max,
     "hardtanh": hardtanh, "threshold": threshold, "where": where,
-    "masked_fill": masked_fill, "addcmul": addcmul, "addcdiv": addcmul, "to": to, "_to_copy": to,
-    "type_as": to, "clone": alias, "contiguous": alias, "detach": alias, "alias": alias, "lift_fresh_copy": alias,
-    "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
+    "heaviside": heaviside, "ldexp": ldexp, "polygamma": polygamma, "masked_fill": masked_fill, "addcmul": addcmul,
+    "addcdiv": addcmul, "to": to, "_to_copy": to, "type_as": to, "clone": alias, "contiguous": alias, "detach": alias,
+    "alias": alias, "lift_fresh_copy": alias, "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,
     "_assert_tensor_metadata": ignore, "layout.copy": layout_copy,
 }  # fmt: skip

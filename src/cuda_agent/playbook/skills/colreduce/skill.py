@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.playbook.codegen import header, launcher
+from cuda_agent.playbook.codegen import kernel_files, launcher
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.skills.colreduce import cpu, cuda
@@ -16,10 +16,9 @@ def column_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name:
     """A step for a kernel that reduces over its columns while the last row axis is contiguous."""
     extra: tuple[Buffer, ...] = ()
     if device is Device.CPU:
-        text, count, suffix = cpu.source(work, name), 1, "cpp"
+        text, count = cpu.source(work, name), 1
     else:
         text, count, need = cuda.source(work, name)
-        suffix = "cu"
         extra = (Buffer(f"{name}_scratch", TensorMeta(shape=(need,), dtype="uint8", strides=(1,))),)
     declaration, call = launcher(work, device, name, tuple(("void", buffer.name) for buffer in extra))
     return Step(
@@ -27,7 +26,7 @@ def column_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name:
         name=name,
         inputs=work.reads,
         outputs=outputs,
-        files={f"kernels/{name}.{suffix}": text, **header(device, reduces=True)},
+        files=kernel_files(device, name, text, reduces=True),
         declaration=declaration,
         call=call,
         tunables={name: count},

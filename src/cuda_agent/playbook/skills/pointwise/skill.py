@@ -7,8 +7,8 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
     Printer,
     decode,
-    header,
     indent,
+    kernel_files,
     launcher,
     literal,
     parameters,
@@ -45,14 +45,13 @@ def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, na
         text, settings = _cuda(work, name), len(CONFIGS)
     else:
         text = _cpu(work, name)
-    suffix = "cu" if device is Device.CUDA else "cpp"
     declaration, call = launcher(work, device, name)
     return Step(
         skill=NAME,
         name=name,
         inputs=work.reads,
         outputs=outputs,
-        files={f"kernels/{name}.{suffix}": text, **header(device)},
+        files=kernel_files(device, name, text),
         declaration=declaration,
         call=call,
         tunables={name: settings},

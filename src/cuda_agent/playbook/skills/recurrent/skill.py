@@ -7,7 +7,7 @@ from importlib import resources
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref, TensorMeta
-from cuda_agent.playbook.codegen import header
+from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
@@ -124,10 +124,7 @@ class Recurrent:
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
-            files={
-                f"kernels/{stem}.{'cu' if cuda else 'cpp'}": kernel(layer.kind, layer.hidden, state.device),
-                **header(state.device),
-            },
+            files=kernel_files(state.device, stem, kernel(layer.kind, layer.hidden, state.device)),
             declaration=(
                 f'extern "C" int launch_{stem}(void* out, void* last, void* cell, const void* given, '
                 "const void* weights, const void* bias, const void* first, const void* first_cell, void* scratch, "

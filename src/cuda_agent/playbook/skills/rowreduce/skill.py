@@ -5,7 +5,7 @@ from __future__ import annotations
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import header, launcher
+from cuda_agent.playbook.codegen import kernel_files, launcher
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.skills.rowreduce import cpu, held, swept
@@ -21,10 +21,9 @@ def row_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: st
         work = Kernel(work.nodes, work.stores, work.rows, (1,))
     extra: tuple[Buffer, ...] = ()
     if device is Device.CPU:
-        text, count, suffix = cpu.source(work, name), 3, "cpp"
+        text, count = cpu.source(work, name), 3
     else:
         text, count, need = _cuda(work, name)
-        suffix = "cu"
         if need:
             extra = (Buffer(f"{name}_scratch", TensorMeta(shape=(need,), dtype="uint8", strides=(1,))),)
     pointers = tuple(("void", buffer.name) for buffer in extra)
@@ -34,7 +33,7 @@ def row_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: st
         name=name,
         inputs=work.reads,
         outputs=outputs,
-        files={f"kernels/{name}.{suffix}": text, **header(device, reduces=True)},
+        files=kernel_files(device, name, text, reduces=True),
         declaration=declaration,
         call=call,
         tunables={name: count} if count > 1 else {name: 1},

@@ -12,8 +12,8 @@ from cuda_agent.playbook.codegen import (
     assignment,
     decode,
     environment,
-    header,
     indent,
+    kernel_files,
     launcher,
     literal,
     render,
@@ -39,20 +39,20 @@ _TILE = 64
 
 def scan_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str, *, along_rows: bool) -> Step:
     """A step for a kernel with scans over its only column axis. `along_rows`: memory lies along the last row axis."""
-    header_files = header(device, reduces=True)
     if device is Device.CPU:
-        text, count, suffix = _cpu(work, name), 1, "cpp"
+        text, count = _cpu(work, name), 1
     else:
         text, count = _warps(work, name) if along_rows else _lanes(work, name)
-        suffix = "cu"
-        header_files["kernels/scan.cuh"] = environment().get_template("skills/scan/scan.cuh").render()
+    files = kernel_files(device, name, text, reduces=True)
+    if device is Device.CUDA:
+        files["kernels/scan.cuh"] = environment().get_template("skills/scan/scan.cuh").render()
     declaration, call = launcher(work, device, name)
     return Step(
         skill=NAME,
         name=name,
         inputs=work.reads,
         outputs=outputs,
-        files={f"kernels/{name}.{suffix}": text, **header_files},
+        files=files,
         declaration=declaration,
         call=call,
         tunables={name: count},

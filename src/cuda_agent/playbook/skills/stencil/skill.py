@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.enums import Device
-from cuda_agent.playbook.codegen import header, launcher
+from cuda_agent.playbook.codegen import kernel_files, launcher
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.skills.stencil import cpu, cuda
@@ -23,13 +23,12 @@ def stencil_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name
         return None
     text, settings = found
     declaration, call = launcher(work, device, name)
-    suffix = "cu" if device is Device.CUDA else "cpp"
     return Step(
         skill=NAME,
         name=name,
         inputs=work.reads,
         outputs=outputs,
-        files={f"kernels/{name}.{suffix}": text, **header(device)},
+        files=kernel_files(device, name, text),
         declaration=declaration,
         call=call,
         tunables={name: settings},
