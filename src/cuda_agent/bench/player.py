@@ -24,7 +24,7 @@ from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
-from cuda_agent.core.records import RunManifest, Task, Trajectory
+from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
 from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.inspection.inspect import device_roofline
 from cuda_agent.judge.pool import Builder
@@ -34,8 +34,16 @@ from cuda_agent.reward import reward
 
 #: a player that was left behind by a killed benchmark needs so long to end its run.
 _LOCK_PATIENCE_S = 30.0
-#: verdicts that a task's neighbours may be to blame for.
-SCARCE = (Verdict.OUT_OF_MEMORY, Verdict.TIMED_OUT, Verdict.TIMING_VOID)
+#: verdicts that a task's neighbours may be to blame for, and words of a failure that they may be to blame for.
+_SCARCE = (Verdict.OUT_OF_MEMORY, Verdict.TIMED_OUT, Verdict.TIMING_VOID)
+_SCARCE_WORDS = (
+    "out of memory",
+    "No memory",
+    "takes too long",
+    "for its memory",
+    "gave no answer within",
+    "ended while",
+)
 #: how a run ended that has nothing more to say.
 _OVER = ("finished", "not_covered", "gave_up", "budget", "stalled", "policy_error")
 
@@ -139,7 +147,7 @@ class Player:
 
     def _again(self, job: Job, judges: LaneJudges, directory: RunDirectory, over: Trajectory) -> Trajectory:
         """The candidate is judged once more, with the device and the machine for itself."""
-        if over.best is None or over.evaluation is None or over.evaluation.verdict not in SCARCE:
+        if over.best is None or over.evaluation is None or not is_spoilt(over.evaluation):
             return over
         manifest = directory.read_start()[2]
         run = self._run(job, judges, directory, manifest)
@@ -148,6 +156,17 @@ class Player:
         trajectory = over.model_copy(update={"evaluation": evaluation, "reward": paid})
         directory.write_end(manifest, trajectory)
         return trajectory
+
+
+def is_spoilt(evaluation: Evaluation) -> bool:
+    """Whether a task's neighbours may be to blame for a verdict, or for a baseline that it lacks."""
+    lacking = {} if evaluation.profile is None else evaluation.profile.failed_baselines
+    return evaluation.verdict in _SCARCE or any(map(names_scarcity, lacking.values()))
+
+
+def names_scarcity(failure: str) -> bool:
+    """Whether a task's neighbours may be to blame for a failure."""
+    return any(words in failure for words in _SCARCE_WORDS)
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:

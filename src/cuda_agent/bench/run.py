@@ -20,20 +20,10 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane import How, LaneServer, Turns
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.bench.options import BenchOptions, active_bytes, check, default_jobs, shared_room
-from cuda_agent.bench.player import SCARCE, Job
+from cuda_agent.bench.player import Job, is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, select
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
 from cuda_agent.core.errors import UsageError
-
-#: words of a failure that a task's neighbours may be to blame for.
-_SCARCE_WORDS = (
-    "out of memory",
-    "No memory",
-    "takes too long",
-    "for its memory",
-    "gave no answer within",
-    "ended while",
-)
 
 #: told(result, done, tasks): as soon as a task is done.
 Told = Callable[[BenchResult, int, int], None]
@@ -133,9 +123,8 @@ def is_doubtful(result: BenchResult) -> bool:
     it."""
     if result.alone:
         return False
-    evaluation = result.evaluation
-    spoilt = evaluation is not None and evaluation.verdict in SCARCE
-    scarce = result.outcome == "error" and any(words in result.message for words in _SCARCE_WORDS)
+    spoilt = result.evaluation is not None and is_spoilt(result.evaluation)
+    scarce = result.outcome == "error" and names_scarcity(result.message)
     return spoilt or scarce or result.outcome == "policy_error"
 
 

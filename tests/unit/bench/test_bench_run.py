@@ -97,6 +97,11 @@ def test_what_neighbours_may_have_spoilt() -> None:
     assert is_doubtful(result(entry, outcome="error", message="No memory for reference-inputs-1: 3 GiB"))
     assert is_doubtful(result(entry, outcome="policy_error"))
     assert not is_doubtful(result(entry, failed(Verdict.OUT_OF_MEMORY), alone=True))
+    good = passed(eager=(2.0, 1.9))
+    assert good.profile is not None and not is_doubtful(result(entry, good))
+    for reason, doubtful in (("OutOfMemoryError: CUDA out of memory", True), ("InductorError: no backend", False)):
+        profile = good.profile.model_copy(update={"failed_baselines": {"compile": reason}})
+        assert is_doubtful(result(entry, good.model_copy(update={"profile": profile}))) is doubtful
     assert not is_doubtful(result(entry, failed()))
     assert not is_doubtful(result(entry, outcome="error", message="a is stochastic"))
 
