@@ -38,20 +38,46 @@ __global__ void copy1(float* __restrict__ out, const float* __restrict__ base, l
   for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) out[i] = base[i];
 }
 
-// Places outside of base, which no right index has, change nothing.
-template <int WAY>
-__global__ void scatter(float* out, const int* __restrict__ places, const float* __restrict__ values, long long count,
-                        long long size) {
+template <int WIDTH, typename T>
+struct alignas(sizeof(T) * WIDTH) Several {
+  T v[WIDTH];
+};
+
+// WIDTH values a thread, so that their loads are in flight together; count: of such groups. Places outside of base, which
+// no right index has, change nothing.
+template <int WAY, int WIDTH>
+__global__ void scatter(float* out, const Several<WIDTH, int>* __restrict__ places,
+                        const Several<WIDTH, float>* __restrict__ values, long long count, long long size) {
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    const int place = places[i];
-    if (place >= 0 && place < size) put<WAY>(out + place, values[i]);
+    const Several<WIDTH, int> place = places[i];
+    const Several<WIDTH, float> value = values[i];
+#pragma unroll
+    for (int k = 0; k < WIDTH; ++k) {
+      if (place.v[k] >= 0 && place.v[k] < size) put<WAY>(out + place.v[k], value.v[k]);
+    }
   }
 }
 
 int blocks_for(long long count, int threads) {
   const long long wanted = (count + threads - 1) / threads;
   return static_cast<int>(wanted < 132 * 16 ? (wanted > 0 ? wanted : 1) : 132 * 16);
+}
+
+bool aligned(const void* one, const void* other) {
+  return (reinterpret_cast<size_t>(one) | reinterpret_cast<size_t>(other)) % 16 == 0;
+}
+
+template <int WAY>
+void launch_way(float* out, const void* places, const void* values, long long count, long long size, int threads,
+                cudaStream_t stream) {
+  if (count % 4 == 0 && aligned(places, values)) {
+    scatter<WAY, 4><<<blocks_for(count / 4, threads), threads, 0, stream>>>(
+        out, static_cast<const Several<4, int>*>(places), static_cast<const Several<4, float>*>(values), count / 4, size);
+  } else {
+    scatter<WAY, 1><<<blocks_for(count, threads), threads, 0, stream>>>(
+        out, static_cast<const Several<1, int>*>(places), static_cast<const Several<1, float>*>(values), count, size);
+  }
 }
 
 }  // namespace
@@ -61,23 +87,19 @@ extern "C" int launch_scatter(void* out, const void* base, const void* places, c
   static const int kThreads[] = {256, 512, 128};
   const int threads = kThreads[config];
   const long long size = shape[0], count = shape[1];
-  const bool aligned = size % 4 == 0 && (reinterpret_cast<size_t>(out) | reinterpret_cast<size_t>(base)) % 16 == 0;
-  if (aligned) {
+  if (size % 4 == 0 && aligned(out, base)) {
     copy4<<<blocks_for(size / 4, threads), threads, 0, stream>>>(static_cast<float4*>(out),
                                                                  static_cast<const float4*>(base), size / 4);
   } else {
     copy1<<<blocks_for(size, threads), threads, 0, stream>>>(static_cast<float*>(out), static_cast<const float*>(base), size);
   }
-  const int blocks = blocks_for(count, threads);
   float* o = static_cast<float*>(out);
-  const int* p = static_cast<const int*>(places);
-  const float* v = static_cast<const float*>(values);
   switch (shape[2]) {
-    case kSet: scatter<kSet><<<blocks, threads, 0, stream>>>(o, p, v, count, size); break;
-    case kSum: scatter<kSum><<<blocks, threads, 0, stream>>>(o, p, v, count, size); break;
-    case kProd: scatter<kProd><<<blocks, threads, 0, stream>>>(o, p, v, count, size); break;
-    case kMax: scatter<kMax><<<blocks, threads, 0, stream>>>(o, p, v, count, size); break;
-    default: scatter<kMin><<<blocks, threads, 0, stream>>>(o, p, v, count, size); break;
+    case kSet: launch_way<kSet>(o, places, values, count, size, threads, stream); break;
+    case kSum: launch_way<kSum>(o, places, values, count, size, threads, stream); break;
+    case kProd: launch_way<kProd>(o, places, values, count, size, threads, stream); break;
+    case kMax: launch_way<kMax>(o, places, values, count, size, threads, stream); break;
+    default: launch_way<kMin>(o, places, values, count, size, threads, stream); break;
   }
   return static_cast<int>(cudaGetLastError());
 }
