@@ -162,6 +162,7 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "bias": (lambda x, b: F.leaky_relu(x + b, 0.1), [_r(8, 1000), _r(1000)]),
     "channel": (lambda x, b: torch.tanh(x * b.view(1, -1, 1, 1)), [_r(2, 6, 9, 9), _r(6)]),
     "rotary": (rotate, [_r(4, 6, 64), _r(6, 64), _r(6, 64)]),
+    "block_diagonal": (lambda x, y: torch.block_diag(x, y) * 2.0, [_r(5, 7), _r(6, 12)]),
     "odd_cat": (lambda x, y: torch.cat([x, y * 2], -1).exp(), [_r(5, 7), _r(5, 12)]),
     "transpose": (lambda x: x.transpose(1, 2).exp(), [_r(4, 6, 64)]),
     "transpose_alone": (lambda x: x.transpose(1, 2).contiguous(), [_r(4, 6, 64)]),

@@ -115,7 +115,9 @@ def unbind(b: Builder, node: Node) -> tuple[str, ...]:
 
 def cat(b: Builder, node: Node) -> str:
     meta, dim = b.out(node), int(b.arg(node, 1, "dim", 0)) % len(b.out(node).shape)
-    args = [arg for arg in b.arg(node, 0) if b.values[arg].shape != (0,)]
+    args = [arg for arg in b.arg(node, 0) if 0 not in b.values[arg].shape]
+    if not args:
+        raise CantLower("joins nothing")
     args = [b.cast(arg, meta.dtype) for arg in args]
     sizes = tuple(b.values[arg].shape[dim] for arg in args)
     return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(args), sizes, dim))
