@@ -42,6 +42,8 @@ class LaneSession:
         self._counted, self._keeps = counted, keeps
         session.device_use = self._beside
         self._is_counted = False
+        #: captured at the admission; who asks for it again needs no turn.
+        self._graph: Graph | None = None
 
     @property
     def progress(self) -> Progress:
@@ -56,16 +58,18 @@ class LaneSession:
         self._session.start()
         with self._lane.shared():
             self._session.admit()
+            self._graph = self._session.known_graph()
             self._count()
             self._rest()
 
     def graph(self) -> Graph:
         """Raises TaskError."""
-        with self._lane.shared():
-            graph = self._session.graph()
-            self._count()
-            self._rest()
-        return graph
+        if self._graph is None:
+            with self._lane.shared():
+                self._graph = self._session.graph()
+                self._count()
+                self._rest()
+        return self._graph
 
     def built(self, candidate: Candidate) -> Built:
         """As `JudgeSession.built`."""
