@@ -257,6 +257,9 @@ def test_einsum_becomes_a_product():
         ("i,i->", torch.randn(4), torch.randn(4)),
         ("i,j->ji", torch.randn(4), torch.randn(5)),
         ("bhi,bj->bjhi", torch.randn(2, 3, 4), torch.randn(2, 5)),
+        ("...qhd,...khd->...hqk", torch.randn(2, 2, 3, 4, 5), torch.randn(2, 2, 6, 4, 5)),
+        ("...id,de->...ei", torch.randn(2, 3, 4, 5), torch.randn(5, 7)),
+        ("...i,...ij->...j", torch.randn(3, 4), torch.randn(2, 3, 4, 5)),
     ):
         module = Function(lambda m, x, y, equation=equation: torch.einsum(equation, x, y))
         ops = main_ops(check(module, x, y))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import string
+from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous, is_float
@@ -56,14 +58,20 @@ def attention_to_products(draft: Draft, node: Node) -> str | None:
     return cast(draft, node, matmul(draft, node, weights, v), draft.meta(node.name).dtype).ref
 
 
-def _letters(equation: str) -> tuple[str, str, str] | None:
-    """The letters of both operands and the result; None for forms with repeats, ellipses or another number of
-    operands."""
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[str, str, str] | None:
+    """The letters of both operands and the result, an ellipsis as letters that are free; None for forms with repeats or
+    another number of operands. `ranks`: of the operands."""
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
-    if "->" not in equation or len(terms) != 2 or "." in equation:
+    if "->" not in equation or len(terms) != 2:
         return None
-    if any(len(set(term)) != len(term) for term in (*terms, result)):
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
+    ]
+    free = "".join(c for c in string.ascii_letters if c not in equation)[: max(hidden)]
+    terms = [t.replace("...", free[len(free) - count :]) for t, count in zip(terms, hidden, strict=True)]
+    result = result.replace("...", free)
+    if any(len(set(term)) != len(term) or "." in term for term in (*terms, result)):
         return None
     return terms[0], terms[1], result
 
@@ -74,14 +82,20 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
     one operand's own, or none is summed, it is an element-wise product, with a sum."""
     if node.op != "aten.einsum.default" or not isinstance(node.args[0], str):
         return None
-    operands, letters = node.args[1], _letters(node.args[0])
-    if letters is None or not isinstance(operands, list | tuple) or len(operands) != 2:
+    operands = node.args[1]
+    if not isinstance(operands, list | tuple) or len(operands) != 2:
         return None
     a, b = operands
-    left, right, result = letters
     if not isinstance(a, Ref) or not isinstance(b, Ref) or not is_float(draft.meta(a).dtype):
         return None
-    sizes = dict(zip(left, draft.meta(a).shape, strict=True)) | dict(zip(right, draft.meta(b).shape, strict=True))
+    letters = _letters(node.args[0], (len(draft.meta(a).shape), len(draft.meta(b).shape)))
+    if letters is None:
+        return None
+    left, right, result = letters
+    mine, theirs = dict(zip(left, draft.meta(a).shape, strict=True)), dict(zip(right, draft.meta(b).shape, strict=True))
+    sizes = mine | theirs
+    if any(sizes[c] != mine[c] for c in left):
+        return None
     batch = [c for c in result if c in left and c in right]
     summed = [c for c in left if c in right and c not in result]
     rows, columns = [c for c in result if c not in right], [c for c in result if c not in left]
