@@ -266,6 +266,14 @@ def test_einsum_becomes_a_product():
         assert "einsum" not in ops, equation
 
 
+def test_a_bilinear_layer_becomes_a_product():
+    layer = nn.Bilinear(5, 6, 4)
+    ops = main_ops(
+        check(Function(lambda m, x, y: m.layer(x, y), layer=layer), torch.randn(2, 3, 5), torch.randn(2, 3, 6))
+    )
+    assert "_trilinear" not in ops and ops.count("linear") == 1
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_transposed_convolution_of_stride_one_becomes_forward(dims, groups):

@@ -1,4 +1,4 @@
-"""Composite operators as products: attention, two-operand einsum; a transposed convolution as a forward one."""
+"""Operators as products: attention, two-operand einsum, bilinear layers; a transposed convolution as a forward one."""
 
 from __future__ import annotations
 
@@ -203,10 +203,37 @@ def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     return permute(draft, node, draft.emit(node, "aten.conv1d.default", args, meta), (2, 0, 1)).ref
 
 
+def bilinear_to_product(draft: Draft, node: Node) -> str | None:
+    """y[b, o] = Σ_ij x1[b, i] W[o, i, j] x2[b, j] is x2 times all matrices of W side by side, then a sum with x1:
+    exact."""
+    bias: Arg = None
+    if node.op == "aten._trilinear.default" and list(node.args[3:7]) == [[1, 3], [0], [1, 2], [2, 3]]:
+        x1, weight, x2 = node.args[:3]
+    elif node.op == "aten.bilinear.default":
+        x1, x2, weight = node.args[:3]
+        bias = node.argument(3, "bias")
+    else:
+        return None
+    if not (isinstance(x1, Ref) and isinstance(weight, Ref) and isinstance(x2, Ref)):
+        return None
+    meta = draft.meta(node.name)
+    (*lead, out), (_, size, other), dtype = meta.shape, draft.meta(weight).shape, meta.dtype
+    matrices = reshape(draft, node, weight, (out * size, other))
+    product = draft.emit(node, "aten.linear.default", (x2, matrices), contiguous((*lead, out * size), dtype))
+    factors = reshape(draft, node, x1, (*lead, 1, size))
+    spread = reshape(draft, node, product, (*lead, out, size))
+    whole = draft.emit(node, "aten.mul.Tensor", (spread, factors), contiguous((*lead, out, size), dtype))
+    total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(lead) + 1]), contiguous(meta.shape, dtype))
+    if isinstance(bias, Ref):
+        total = draft.emit(node, "aten.add.Tensor", (total, bias), contiguous(meta.shape, dtype))
+    return total.ref
+
+
 RULES: tuple[Rule, ...] = (
     attention_to_products,
     einsum_to_matmul,
     transposed_to_forward,
     time_first_to_forward,
+    bilinear_to_product,
     named_padding,
 )
