@@ -91,7 +91,9 @@ class LaneSession:
         self.built(candidate)
         # On a GPU its own baselines are aside, and stand still.
         with self._lane.shared():
-            return self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
+            report = self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
+        self._tell_kept()
+        return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`."""
