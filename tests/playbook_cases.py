@@ -78,6 +78,19 @@ def gammas(x: Any) -> Any:
     )  # fmt: skip
 
 
+def far_gammas(x: Any) -> Any:
+    of, y = torch.special, x.abs() + 0.3
+    return of.gammainc(y * 3e5, y * 3.003e5), of.gammaincc(y * 1e8, y * 0.9999e8), of.polygamma(10, x.round() - 0.5)
+
+
+def edges(x: Any) -> Any:
+    """Where simpler formulas go wrong."""
+    return (
+        torch.round(x.round() * 985.0, decimals=-2), torch.fmax(x.sqrt(), x), torch.fmin(x, x.log()),
+        torch.sin(x * 3e9), torch.cos(x * 1e12), torch.heaviside(x.log(), x),
+    )  # fmt: skip
+
+
 def normals(x: Any) -> Any:
     of = torch.special
     return (
@@ -150,6 +163,8 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "more_bessel": (more_bessel, [_r(6, 37)]),
     "gammas": (gammas, [_r(6, 37)]),
     "gammas_double": (gammas, [_r(6, 37, dtype=torch.float64)]),
+    "far_gammas": (far_gammas, [_r(6, 37)]),
+    "edges": (edges, [_r(6, 37)]),
     "normals": (normals, [_r(6, 37)]),
     "normals_double": (normals, [_r(6, 37, dtype=torch.float64)]),
     "polynomials": (polynomials, [torch.tanh(_r(6, 37))]),

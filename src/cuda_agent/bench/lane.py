@@ -193,7 +193,7 @@ class _Turn(NamedTuple):
 
 class LaneServer:
     """Answers at `path` from a thread of its own, until the `with` block ends; whoever waits then hears of it. `log`:
-    a file that gets a line for every turn, with seconds since the server began."""
+    a file that gets a line for every turn, with the times by the system's clock."""
 
     def __init__(self, path: Path, turns: Turns | None = None, *, log: Path | None = None) -> None:
         self.address, self.turns = Address(path, secrets.token_bytes(16)), turns or Turns()
@@ -209,7 +209,7 @@ class LaneServer:
     def __enter__(self) -> LaneServer:
         """Raises OSError where the log can't be written."""
         self._log = None if self._log_path is None else self._log_path.open("a", buffering=1)
-        self._begin = time.monotonic()
+        self._since = time.time() - time.monotonic()
         self._listener = bound_socket(self.address.path)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -305,7 +305,7 @@ class LaneServer:
         if self._log is None:
             return
         times = {"asked_s": turn.asked, "begun_s": begun, "left_s": now}
-        since = {key: None if at is None else round(at - self._begin, 3) for key, at in times.items()}
+        since = {key: None if at is None else round(self._since + at, 3) for key, at in times.items()}
         # A full disk is noticed by those who write what matters.
         with suppress(OSError):
             self._log.write(json.dumps({"task": turn.task, "how": turn.how} | since) + "\n")

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.bench import BenchManifest, SuiteTask
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.records import Task
+from cuda_agent.core.records import RunManifest, Task
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
@@ -105,10 +105,18 @@ def _read(place: str) -> list[Problem]:
         found = read_sources(path)
     except UsageError:
         raise UsageError(f"{path} holds no task", "Give a folder of task files, or a data set") from None
-    sources = [source for source in found if not Path(source.name).name.startswith("_")]
+    sources = [s for s in found if not Path(s.name).name.startswith("_") and not _is_of_a_run(path, Path(s.name))]
+    if not sources:
+        raise UsageError(f"{path} holds no task", "Give a folder of task files, or a data set")
     if all(source.name.endswith(".py") for source in sources):
         sources.sort(key=lambda source: _counted(source.name))
     return [_source(source) for source in sources]
+
+
+def _is_of_a_run(folder: Path, inside: Path) -> bool:
+    """Whether a file lies in what a run or a benchmark left in the folder."""
+    manifests = (RunManifest.file_name, BenchManifest.file_name)
+    return any((folder / parent / name).is_file() for parent in list(inside.parents)[:-1] for name in manifests)
 
 
 def _counted(name: str) -> list[tuple[str, int]]:

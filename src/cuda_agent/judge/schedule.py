@@ -135,6 +135,8 @@ class Schedule:
             said.append("the rounds ended when it was clear on which side of 1/0.95 each ratio lies, before ±1 %")
         elif self.coarse and len(self.rounds) >= COARSE_ROUNDS:
             said.append(f"{COARSE_ROUNDS} rounds don't tell on which side of 1/0.95 each ratio lies; a turn ends here")
+        elif self.coarse:
+            said.append("the time budget ended before it was clear on which side of 1/0.95 each ratio lies")
         else:
             said.append("the time budget ended before every ratio was known to ±1 %")
         moods = {name: intervals.dependence(self.ratios(name)) for name in self.needed()}

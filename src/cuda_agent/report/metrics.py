@@ -24,7 +24,8 @@ _HEADERS = (
 
 _LEGEND = (
     "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure counts 1.0 "
-    "in means over all; full queue: geomean, correct, of the GPU's own time, without the host's launch; in brackets: "
+    "in means over all; full queue: geomean, correct, of one call behind the other, where a GPU hides the host's part; "
+    "in brackets: "
     "95 % by bootstrap over tasks (of the rates: in metrics.json)"
 )
 

@@ -52,6 +52,16 @@ def test_a_folder_with_levels(tmp_path: Path) -> None:
         chosen(ids=["1", "nine"])
 
 
+def test_what_runs_left_in_the_folder_is_no_task(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    for manifest in ("runs/bench-1/bench.json", "level1/runs/one/manifest.json"):
+        workspace = (place / manifest).parent / "tasks/one/workspace/model_new.py"
+        workspace.parent.mkdir(parents=True)
+        workspace.write_text(SOURCE)
+        (place / manifest).write_text("{}")
+    assert ids(place) == ["level1-1_one", "level1-12_twelve", "level2-1_uno"]
+
+
 def test_files_and_equal_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

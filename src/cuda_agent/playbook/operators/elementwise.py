@@ -30,8 +30,8 @@ _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 _BITWISE = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor",
             "__and__": "bitand", "__or__": "bitor", "__xor__": "bitxor"}  # fmt: skip
 _BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "minimum", "atan2": "atan2",
-           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "maximum",
-           "fmin": "minimum", "igamma": "igamma", "igammac": "igammac", "special_gammainc": "igamma",
+           "fmod": "fmod", "copysign": "copysign", "remainder": "remainder", "fmax": "fmax",
+           "fmin": "fmin", "igamma": "igamma", "igammac": "igammac", "special_gammainc": "igamma",
            "special_gammaincc": "igammac", "special_zeta": "zeta"}  # fmt: skip
 
 
@@ -66,9 +66,10 @@ def _unary(op: str) -> Lowering:
             return b.cast(x, meta.dtype, node.name)
         decimals = int(b.arg(node, 9, "decimals", 0)) if op == "round" else 0
         if decimals:
-            shifted = b.pointwise("mul", x, 10.0**decimals, dtype=b.internal(meta.dtype))
+            there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+            shifted = b.pointwise(there, x, 10.0 ** abs(decimals), dtype=b.internal(meta.dtype))
             whole = b.pointwise("round", shifted, dtype=b.internal(meta.dtype))
-            return b.pointwise("div", whole, 10.0**decimals, dtype=meta.dtype, name=node.name)
+            return b.pointwise(back, whole, 10.0 ** abs(decimals), dtype=meta.dtype, name=node.name)
         if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
             at = ir.compute_type(source)
             return b.pointwise(
@@ -241,9 +242,6 @@ def heaviside(b: Builder, node: Node) -> str:
     at = ir.compute_type(dtype)
     above, zero = (b.pointwise(op, x, 0, dtype="bool", at=at) for op in ("gt", "eq"))
     step = b.pointwise("where", above, 1.0, 0.0, dtype=dtype)
-    # NaN isn't above zero.
-    number = b.pointwise("isnan", x, dtype="bool", at=at)
-    step = b.pointwise("where", number, 0.0, step, dtype=dtype)
     return b.pointwise("where", zero, b.arg(node, 1), step, dtype=dtype, name=node.name)
 
 

@@ -86,6 +86,11 @@ template <typename T>
 __device__ __forceinline__ T f_maximum(T x, T y) { return (x > y || x != x) ? x : y; }
 template <typename T>
 __device__ __forceinline__ T f_minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+// NaN is left out where there is a number.
+template <typename T>
+__device__ __forceinline__ T f_fmax(T x, T y) { return (x >= y || y != y) ? x : y; }
+template <typename T>
+__device__ __forceinline__ T f_fmin(T x, T y) { return (x <= y || y != y) ? x : y; }
 __device__ __forceinline__ float f_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ double f_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ __forceinline__ float f_tanh(float x) {
@@ -103,7 +108,7 @@ __device__ __forceinline__ double f_erfc(double x) { return erfc(x); }
 __device__ __forceinline__ float reduced_angle(float x, int* quadrant) {
   const double k = rint(static_cast<double>(x) * 0.63661977236758134);
   *quadrant = static_cast<int>(static_cast<long long>(k) & 3);
-  return static_cast<float>(fma(-k, 1.5707963267948966, static_cast<double>(x)));
+  return static_cast<float>(fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, static_cast<double>(x))));
 }
 __device__ __forceinline__ float sin_or_cos(float r, bool cosine) {
   const float s = r * r;

@@ -137,6 +137,11 @@ INLINE T f_minimum(T x, T y) {
   const T m = x < y ? x : y;
   return x != x ? x : m;
 }
+// NaN is left out where there is a number.
+template <typename T>
+INLINE T f_fmax(T x, T y) { return (x >= y || y != y) ? x : y; }
+template <typename T>
+INLINE T f_fmin(T x, T y) { return (x <= y || y != y) ? x : y; }
 template <typename T>
 INLINE T f_sigmoid(T x) { return T(1) / (T(1) + f_exp(-x)); }
 INLINE float f_tanh(float x) {
@@ -180,8 +185,8 @@ INLINE float f_erfc(float x) { return erfcf(x); }
 INLINE double f_erfc(double x) { return erfc(x); }
 INLINE float reduced_angle(float x, int* quadrant) {
   const double k = __builtin_rint(static_cast<double>(x) * 0.63661977236758134);
-  *quadrant = static_cast<int>(k);
-  return static_cast<float>(static_cast<double>(x) - k * 1.5707963267948966);
+  *quadrant = static_cast<int>(k - 4.0 * __builtin_floor(k * 0.25));
+  return static_cast<float>(__builtin_fma(-k, 6.123233995736766e-17, __builtin_fma(-k, 1.5707963267948966, static_cast<double>(x))));
 }
 INLINE float sin_or_cos(float r, bool cosine) {
   const float s = r * r;
