@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.bench.lane import JOIN_S, How, Turns
+from cuda_agent.bench.turns import JOIN_S, How, Turns
 
 #: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
 STEPS = {
@@ -48,7 +48,7 @@ class Simulation:
         """Seconds a task."""
         self._random = random.Random(self.seed)
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[float, Process]] = {}
+        self._waiting: dict[int, tuple[How, float, Process]] = {}
         #: ticket of one aside -> seconds of work that are left, and when it last went on.
         self._aside: dict[int, tuple[float, Process]] = {}
         self._ready: dict[int, bool] = {}
@@ -95,13 +95,13 @@ class Simulation:
             self._leave(value, process)
         else:
             ticket = next(self._numbers)
-            self._waiting[ticket] = value, process
+            self._waiting[ticket] = what, value, process
             self._grant(self.turns.ask(ticket, what, now=self._now))
 
     def _grant(self, tickets: list[int]) -> None:
         for ticket in tickets:
-            seconds, process = self._waiting.pop(ticket)
-            if ticket in self.turns._aside:
+            how, seconds, process = self._waiting.pop(ticket)
+            if how is How.ASIDE:
                 self._aside[ticket] = seconds, process
             else:
                 self._at(self._now + seconds, _leaving(ticket, process))

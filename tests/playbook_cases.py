@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-def _r(*shape: int, dtype: Any = torch.float32) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+from playbook_specials import SPECIAL
+from playbook_specials import drawn as _r
 
 
 def _i(high: int, *shape: int) -> Any:
@@ -43,69 +42,6 @@ def by_hand_softmax(x: Any) -> Any:
 
 def z_loss(x: Any, t: Any) -> Any:
     return F.cross_entropy(x, t, reduction="none") + 1e-4 * torch.logsumexp(x, -1).square()
-
-
-def special(x: Any) -> Any:
-    return (
-        torch.lgamma(x.abs() + 0.1), torch.erfinv(torch.tanh(x) * 0.999), torch.sinc(x), torch.signbit(x),
-        torch.copysign(x, x.flip(0)), torch.special.bessel_j0(x * 4.0), torch.special.bessel_j1(x * 4.0),
-        torch.special.bessel_y0(x.abs() + 0.1), torch.special.bessel_y1(x.abs() + 0.1),
-    )  # fmt: skip
-
-
-def modified_bessel(x: Any) -> Any:
-    of, y = torch.special, x.abs() + 0.01
-    return (
-        of.i0(x * 6.0), of.i0e(x * 20.0), of.i1(x * 6.0), of.i1e(x * 20.0), of.modified_bessel_i1(x),
-        of.modified_bessel_k0(y * 3.0), of.modified_bessel_k1(y * 3.0),
-    )  # fmt: skip
-
-
-def more_bessel(x: Any) -> Any:
-    of, y = torch.special, x.abs() + 0.01
-    return (
-        of.scaled_modified_bessel_k0(y * 9.0), of.scaled_modified_bessel_k1(y * 9.0), of.spherical_bessel_j0(x * 5.0),
-        of.airy_ai(x * 3.0), of.airy_ai(x * 12.0),
-    )  # fmt: skip
-
-
-def gammas(x: Any) -> Any:
-    of, y, z = torch.special, x.abs() + 0.3, x.flip(0).abs() * 4.0 + 0.2
-    return (
-        of.digamma(x * 4.0), of.digamma(y * 30.0), of.polygamma(1, x), of.polygamma(2, y), of.polygamma(4, y * 5.0),
-        of.zeta(y + 1.2, z), of.zeta(3.0, z), of.gammainc(y, z), of.gammaincc(y, z), of.gammainc(y * 40.0, z * 40.0),
-        of.gammaincc(y * 40.0, y * 41.0),
-    )  # fmt: skip
-
-
-def far_gammas(x: Any) -> Any:
-    of, y = torch.special, x.abs() + 0.3
-    return of.gammainc(y * 3e5, y * 3.003e5), of.gammaincc(y * 1e8, y * 0.9999e8), of.polygamma(10, x.round() - 0.5)
-
-
-def edges(x: Any) -> Any:
-    """Where simpler formulas go wrong."""
-    return (
-        torch.round(x.round() * 985.0, decimals=-2), torch.fmax(x.sqrt(), x), torch.fmin(x, x.log()),
-        torch.sin(x * 3e9), torch.cos(x * 1e12), torch.heaviside(x.log(), x),
-    )  # fmt: skip
-
-
-def normals(x: Any) -> Any:
-    of = torch.special
-    return (
-        of.erfcx(x * 3.0), of.erfcx(x.abs() * 30.0), of.log_ndtr(x * 5.0), of.ndtri(torch.sigmoid(x * 6.0)), of.ndtr(x),
-        torch.heaviside(x, x * 0.0 + 0.5), torch.ldexp(x, x.round()), torch.round(x, decimals=2), of.entr(x),
-    )  # fmt: skip
-
-
-def polynomials(x: Any) -> Any:
-    of = torch.special
-    return (
-        of.chebyshev_polynomial_t(x, 5), of.chebyshev_polynomial_w(x, 2), of.shifted_chebyshev_polynomial_u(x, 3),
-        of.hermite_polynomial_h(x, 4), of.hermite_polynomial_he(x, 3), of.laguerre_polynomial_l(x, 4),
-        of.legendre_polynomial_p(x, 6), of.chebyshev_polynomial_v(x, 3), of.legendre_polynomial_p(x, 1),
-    )  # fmt: skip
 
 
 def pasted(x: Any, y: Any, z: Any) -> Any:
@@ -154,20 +90,7 @@ class Named(nn.Module):
 
 
 POINTWISE: dict[str, tuple[Any, list[Any]]] = {
-    "special functions": (special, [_r(6, 37)]),
-    "modified_bessel": (modified_bessel, [_r(6, 37)]),
-    "modified_bessel_double": (
-        lambda x: (torch.i0(x * 6.0), torch.special.modified_bessel_k1(x.abs())),
-        [_r(6, 37, dtype=torch.float64)],
-    ),
-    "more_bessel": (more_bessel, [_r(6, 37)]),
-    "gammas": (gammas, [_r(6, 37)]),
-    "gammas_double": (gammas, [_r(6, 37, dtype=torch.float64)]),
-    "far_gammas": (far_gammas, [_r(6, 37)]),
-    "edges": (edges, [_r(6, 37)]),
-    "normals": (normals, [_r(6, 37)]),
-    "normals_double": (normals, [_r(6, 37, dtype=torch.float64)]),
-    "polynomials": (polynomials, [torch.tanh(_r(6, 37))]),
+    **SPECIAL,
     "pasted": (pasted, [_r(6, 37), _r(6, 7), _r(37)]),
     "sampled": (sampled, [_r(2, 5, 9, 13), _r(2, 7, 6, 2)]),
     "gelu": (lambda x: F.gelu(x) * 2 + 1, [_r(64, 300)]),

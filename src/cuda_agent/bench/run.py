@@ -17,11 +17,12 @@ from pathlib import Path
 from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.lane import How, LaneServer, Turns
+from cuda_agent.bench.lane import LaneServer
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.bench.options import BenchOptions, active_bytes, check, default_jobs, shared_room
 from cuda_agent.bench.player import Job, is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, select
+from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
 from cuda_agent.core.errors import UsageError
 

@@ -13,6 +13,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, Protocol
@@ -119,21 +120,21 @@ def _serve(connection: Connection, make: Callable[[], Role]) -> None:
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     lock = threading.Lock()
 
-    def say(message: tuple[str, Any]) -> None:
+    def say(kind: str, value: Any) -> None:
         with lock:
-            connection.send(message)
+            connection.send((kind, value))
 
     global _tell
-    _tell = lambda value: say(("told", value))  # noqa: E731
+    _tell = partial(say, "told")
     threading.Thread(target=_read, args=(connection, jobs), name="read", daemon=True).start()
     with contextlib.suppress(BrokenPipeError), contextlib.closing(make()) as role:
         while True:
             job, arguments = jobs.get()
             try:
-                answer: Any = ("done", getattr(role, job)(*arguments))
+                answer: tuple[str, Any] = "done", getattr(role, job)(*arguments)
             except CudaAgentError as error:
-                answer = ("error", (type(error), error.cause, error.remedy, error.detail))
-            say(answer)
+                answer = "error", (type(error), error.cause, error.remedy, error.detail)
+            say(*answer)
 
 
 def _read(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:

@@ -1,0 +1,147 @@
+"""Who has the device next: many at once, one alone, and those who are stopped meanwhile. The rule of `lane`, without
+processes and sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+#: while somebody waits to be alone, others may still join those who share for so long after the first of them began.
+JOIN_S = 6.0
+
+
+class How(StrEnum):
+    """What a turn is for."""
+
+    SHARED = "shared"
+    ALONE = "alone"
+    ASIDE = "aside"
+
+
+@dataclass
+class Turns:
+    """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
+    wait to share, together; so the length of a phase is shared by many. Who is aside has the device whenever nobody is
+    alone, and no phase waits for it. Tickets are any numbers.
+
+    `room`: bytes that all who aren't alone may need together; who needs more has it with nobody. An owner's turns need
+    as much as the largest of them. `seconds`: for how long the device was used alone, shared, only by those who are
+    aside, and by nobody."""
+
+    join_s: float = JOIN_S
+    room: int | None = None
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*How, "idle"), 0.0))
+
+    def __post_init__(self) -> None:
+        self._alone: int | None = None
+        self._sharing: set[int] = set()
+        self._aside: set[int] = set()
+        self._want_alone: dict[int, None] = {}
+        #: for one that wants to share or to be aside: which.
+        self._want_some: dict[int, How] = {}
+        #: those of the present phase that are still to be alone.
+        self._batch: set[int] = set()
+        #: ticket -> owner, bytes.
+        self._needs: dict[int, tuple[int, int]] = {}
+        self._shared_since = 0.0
+        self._since: float | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether those who are aside are to stand still."""
+        return self._alone is not None
+
+    def ask(self, ticket: int, how: How, *, needed: int = 0, owner: int | None = None, now: float) -> list[int]:
+        """Somebody wants the device, and `needed` bytes of it; returns the tickets that have it from now on."""
+        self._account(now)
+        self._needs[ticket] = ticket if owner is None else owner, needed
+        if how is How.ALONE:
+            self._want_alone[ticket] = None
+        else:
+            self._want_some[ticket] = how
+        return self._grant(now)
+
+    def leave(self, ticket: int, now: float) -> list[int]:
+        """Somebody is done, or gave up waiting; returns the tickets that have the device from now on."""
+        self._account(now)
+        was_shared = bool(self._sharing)
+        self._sharing.discard(ticket)
+        self._aside.discard(ticket)
+        self._want_some.pop(ticket, None)
+        self._want_alone.pop(ticket, None)
+        self._needs.pop(ticket, None)
+        self._batch.discard(ticket)
+        if self._alone == ticket:
+            self._alone = None
+        if was_shared and not self._sharing:
+            self._batch = set(self._want_alone)
+        return self._grant(now)
+
+    def _account(self, now: float) -> None:
+        if self._since is not None:
+            self.seconds[self._state()] += now - self._since
+        self._since = now
+
+    def _state(self) -> str:
+        if self._alone is not None:
+            return How.ALONE
+        return How.SHARED if self._sharing else How.ASIDE if self._aside else "idle"
+
+    def _grant(self, now: float) -> list[int]:
+        if self._alone is not None:
+            return []
+        if self._sharing:
+            is_open = not self._want_alone or now - self._shared_since < self.join_s
+            return self._let_in(now, only_aside=not is_open)
+        ready = [ticket for ticket in self._want_alone if ticket in self._batch]
+        if not ready and self._want_some:
+            granted = self._let_in(now)
+            # Where only those who are aside have no room, nobody need wait for them.
+            if granted or not self._want_alone:
+                return granted
+        if not ready:
+            self._batch = set(self._want_alone)
+            ready = list(self._want_alone)
+        if not ready:
+            return []
+        self._alone = ready[0]
+        self._batch.discard(self._alone)
+        del self._want_alone[self._alone]
+        return [self._alone]
+
+    def _let_in(self, now: float, *, only_aside: bool = False) -> list[int]:
+        """As many as there is room for, in their order, but at least one; and those whose owner is there: it may wait
+        for them."""
+        granted: list[int] = []
+        blocked = False
+        for ticket, how in list(self._want_some.items()):
+            if only_aside and how is not How.ASIDE:
+                continue
+            more = self._more_bytes(ticket)
+            blocked = blocked or not self._has_room(more)
+            if blocked and more > 0:
+                continue
+            del self._want_some[ticket]
+            if how is How.SHARED and not self._sharing:
+                self._shared_since = now
+            (self._aside if how is How.ASIDE else self._sharing).add(ticket)
+            granted.append(ticket)
+        return granted
+
+    def _used(self) -> dict[int, int]:
+        """Bytes of each owner that has the device."""
+        used: dict[int, int] = {}
+        for ticket in self._sharing | self._aside:
+            owner, needed = self._needs[ticket]
+            used[owner] = max(needed, used.get(owner, 0))
+        return used
+
+    def _more_bytes(self, ticket: int) -> int:
+        """What it needs beyond what its owner has; 0 where it has as much."""
+        owner, needed = self._needs[ticket]
+        used = self._used()
+        return max(0, needed - used[owner]) if owner in used else max(1, needed)
+
+    def _has_room(self, more: int) -> bool:
+        used = self._used()
+        return not used or self.room is None or sum(used.values()) + more <= self.room

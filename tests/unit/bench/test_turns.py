@@ -1,0 +1,88 @@
+"""The rule of turns on the device."""
+
+from __future__ import annotations
+
+from cuda_agent.bench.turns import How, Turns
+
+
+def test_those_who_share_are_together_and_never_beside_one_alone() -> None:
+    turns = Turns()
+    assert turns.ask(1, How.SHARED, now=0) == [1]
+    assert turns.ask(2, How.SHARED, now=1) == [2]
+    assert turns.ask(3, How.ALONE, now=2) == []
+    assert turns.leave(1, 3) == []
+    assert turns.leave(2, 4) == [3]
+    assert turns.ask(4, How.SHARED, now=5) == []
+    assert turns.leave(3, 6) == [4]
+
+
+def test_phases() -> None:
+    turns = Turns(join_s=2)
+    turns.ask(1, How.SHARED, now=0)
+    for ticket in (2, 3):
+        turns.ask(ticket, How.ALONE, now=1)
+    assert turns.ask(4, How.SHARED, now=1.5) == [4], "the phase has just begun"
+    assert turns.ask(5, How.SHARED, now=3) == [], "somebody waits to be alone"
+    turns.leave(1, 4)
+    assert turns.leave(4, 5) == [2]
+    assert turns.ask(6, How.ALONE, now=6) == []
+    assert turns.leave(2, 7) == [3], "all that waited, one after the other"
+    assert turns.ask(7, How.SHARED, now=7) == []
+    assert turns.leave(3, 8) == [5, 7], "then all that wait to share, before who came later to be alone"
+    assert turns.leave(5, 9) == []
+    assert turns.leave(7, 10) == [6]
+
+
+def test_no_phase_waits_for_who_is_aside() -> None:
+    turns = Turns(join_s=2)
+    assert turns.ask(1, How.ASIDE, now=0) == [1] and not turns.stopped
+    assert turns.ask(2, How.SHARED, now=0) == [2]
+    assert turns.ask(3, How.ALONE, now=1) == []
+    assert turns.ask(4, How.ASIDE, now=4) == [4], "though the phase is closed to those who share"
+    assert turns.ask(5, How.SHARED, now=4) == []
+    assert turns.leave(2, 5) == [3] and turns.stopped
+    assert turns.ask(6, How.ASIDE, now=6) == []
+    assert turns.leave(3, 7) == [5, 6] and not turns.stopped
+    assert turns.leave(5, 8) == []
+    assert turns.leave(1, 9) == turns.leave(4, 9) == turns.leave(6, 10) == []
+    assert turns.seconds == {"alone": 2.0, "shared": 6.0, "aside": 2.0, "idle": 0.0}
+
+
+def test_who_shares_needs_room() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.SHARED, needed=6, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=6, now=0) == []
+    assert turns.ask(3, How.SHARED, needed=4, now=0) == [], "no overtaking"
+    assert turns.leave(1, 1) == [2, 3]
+    assert turns.ask(4, How.SHARED, needed=100, now=2) == turns.leave(2, 3) == []
+    assert turns.leave(3, 4) == [4], "with nobody else, however much it needs"
+
+
+def test_an_owner_needs_room_once() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.ASIDE, needed=6, owner=1, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=8, owner=1, now=0) == [2]
+    assert turns.ask(3, How.SHARED, needed=3, owner=2, now=0) == []
+    assert turns.ask(4, How.ALONE, now=0) == []
+    assert turns.ask(5, How.ASIDE, needed=6, owner=1, now=0) == [5], "its owner may wait for it, and 3 for its owner"
+    assert turns.leave(2, 1) == [4], "nobody waits for memory that who is aside holds"
+    assert turns.leave(4, 2) == [3]
+
+
+def test_who_has_no_room_beside_one_aside_comes_when_that_ends() -> None:
+    turns = Turns(room=10)
+    turns.ask(1, How.ASIDE, needed=9, now=0)
+    assert turns.ask(2, How.SHARED, needed=9, now=0) == []
+    assert turns.ask(3, How.ALONE, now=1) == [3]
+    assert turns.leave(3, 2) == []
+    assert turns.leave(1, 3) == [2]
+
+
+def test_who_dies_waiting_is_forgotten() -> None:
+    turns = Turns()
+    turns.ask(1, How.ALONE, now=0)
+    turns.ask(2, How.ALONE, now=0)
+    turns.ask(3, How.SHARED, now=0)
+    assert turns.leave(2, 1) == []
+    assert turns.leave(1, 2) == [3]
+    assert turns.seconds == {"alone": 2.0, "shared": 0.0, "aside": 0.0, "idle": 0.0}
