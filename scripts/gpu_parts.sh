@@ -13,8 +13,8 @@
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
 #                in one process, 32); several share them
 #                (SHARDS: of so many, SHARD: after so many)
-#   suite:FILE   a suite, data/suite250.jsonl.gz unless said otherwise, a slice (SUITE_KILL=200: each killed once on the
-#                way; SUITES: what came back of earlier slices, NAME.txz.00 …)
+#   suite:FILE:S a suite, data/suite250.jsonl.gz unless said otherwise, a slice (killed after S seconds, where they are
+#                given, and gone on with; SUITES: what came back of earlier slices, NAME.txz.00 …)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once;
 #                SET: other settings, as in "ppo.steps=15 base.transcripts=800")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
@@ -98,7 +98,7 @@ filter() { # [SO MANY AT A TIME]
     kill "${watching[@]}"
     tail -12 "$here/filter.log"
 }
-suite() { # [FILE]
+suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     local file=${1:-data/suite250.jsonl.gz} name known
     name=$(basename "$file" .jsonl.gz)
     mkdir -p runs
@@ -106,7 +106,7 @@ suite() { # [FILE]
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
     watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
-        ${SUITE_KILL:+--kill-after "$SUITE_KILL"} >"$here/$name.log" 2>&1
+        ${2:+--kill-after "$2"} -- --jobs "$((each < 16 ? each : 16))" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.
