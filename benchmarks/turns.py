@@ -1,11 +1,11 @@
 """What a task of a benchmark costs by a simulation of the turns on the device, with the rule that `bench` runs by.
 
-    .venv/bin/python benchmarks/turns.py [--jobs 6 9 12 16] [--join 6] [--alone-screen 0.9] [--alone-profile 2.3] …
+    .venv/bin/python benchmarks/turns.py [--jobs 9 12 16] [--join 3] [--alone-screen 0.6] [--alone-profile 2.3] …
 
-A task: it is admitted (shared), its candidate compiles while its baselines are prepared (aside), it is screened (loaded
-shared, timed alone; one in five twice), then verified (shared) and profiled (alone) when its baselines are ready; its
-workers end (shared). Each step takes 0.6 to 1.5 times its usual seconds. Printed: seconds a task, and how the device
-was used in them.
+A task: it waits for the device's memory, it is admitted (shared), its candidate compiles while its baselines are
+prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then verified (shared) and profiled
+(alone) when its baselines are ready; its workers end (shared). Each step takes 0.6 to 1.5 times its usual seconds.
+Printed: seconds a task, and how the device was used in them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import heapq
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,14 @@ from cuda_agent.bench.turns import JOIN_S, How, Turns
 
 #: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
 STEPS = {
-    "start": 2.0, "import": 3.0, "plan": 2.0, "compile": 5.0, "admit": 2.0, "baselines": 6.0, "load": 1.0,
-    "verify": 1.9, "alone-screen": 0.9, "alone-profile": 2.3, "end": 0.5,
+    "start": 3.0, "import": 3.0, "plan": 1.5, "compile": 6.0, "admit": 2.0, "baselines": 5.0, "load": 0.8,
+    "verify": 2.5, "alone-screen": 0.6, "alone-profile": 2.3, "end": 0.6,
 }  # fmt: skip
+#: GiB that an eager call of a task holds (tenths of the suite of 250), and times that: what each turn needs; what an
+#: open task holds (and its contexts), and what there is of each.
+PEAKS = 0.05, 0.8, 1.6, 2.8, 4.4, 5.6, 6.0, 6.2, 6.6, 7.0, 7.2
+NEEDS = {"admit": 6.0, "load": 2.0, "verify": 7.0, "baselines": 2.0, "end": 0.0}
+IDLE, CONTEXTS, OPEN, ROOM = 1.2, 3.0, 0.42 * 140, 0.5 * 140
 _SPREAD = 0.6, 1.5
 _TWICE = 0.2
 #: a process of the simulation yields seconds to sleep, a turn with the seconds of its work, or what it waits for.
@@ -53,6 +58,8 @@ class Simulation:
         self._aside: dict[int, tuple[float, Process]] = {}
         self._ready: dict[int, bool] = {}
         self._patient: dict[int, Process] = {}
+        self._open: dict[int, float] = {}
+        self._closed: list[tuple[int, float, Process]] = []
         for _ in range(self.jobs):
             self._begin()
         while self._done < self.tasks:
@@ -60,7 +67,19 @@ class Simulation:
         return self._now / self._done
 
     def _begin(self) -> None:
-        self._at(self._now, self._task(next(self._numbers)))
+        number, peak = next(self._numbers), self._random.choice(PEAKS) + self._random.random() / 4
+        self._closed.append((number, peak, self._task(number, peak)))
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._closed:
+            number, peak, process = self._closed[0]
+            needed = IDLE * peak + CONTEXTS
+            if self._open and sum(self._open.values()) + needed > OPEN:
+                return
+            self._open[number] = needed
+            self._at(self._now, process)
+            del self._closed[0]
 
     def _at(self, time: float, process: Process) -> None:
         heapq.heappush(self._queue, (time, next(self._numbers), process))
@@ -94,9 +113,9 @@ class Simulation:
         elif what == "leave":
             self._leave(value, process)
         else:
-            ticket = next(self._numbers)
-            self._waiting[ticket] = what, value, process
-            self._grant(self.turns.ask(ticket, what, now=self._now))
+            ticket, (seconds, gib, owner) = next(self._numbers), value
+            self._waiting[ticket] = what, seconds, process
+            self._grant(self.turns.ask(ticket, what, needed=int(gib * 1000), owner=owner, now=self._now))
 
     def _grant(self, tickets: list[int]) -> None:
         for ticket in tickets:
@@ -114,24 +133,28 @@ class Simulation:
     def _seconds(self, *steps: str) -> float:
         return sum(self.steps[step] * self._random.uniform(*_SPREAD) for step in steps)
 
-    def _task(self, number: int) -> Process:
+    def _task(self, number: int, peak: float) -> Process:
+        def turn(how: How, step: str) -> tuple[How, tuple[float, float, int]]:
+            return how, (self._seconds(step), NEEDS.get(step, 0.0) * peak, number)
+
         yield "sleep", self._seconds("start")
-        self._at(self._now, self._baselines(number))
-        yield How.SHARED, self._seconds("admit")
+        self._at(self._now, self._baselines(number, turn))
+        yield turn(How.SHARED, "admit")
         yield "sleep", self._seconds("plan", "compile")
         for _ in range(2 if self._random.random() < _TWICE else 1):
-            yield How.SHARED, self._seconds("load")
-            yield How.ALONE, self._seconds("alone-screen")
-        yield How.SHARED, self._seconds("verify")
+            yield turn(How.SHARED, "load")
+            yield turn(How.ALONE, "alone-screen")
+        yield turn(How.SHARED, "verify")
         yield "ready", number
-        yield How.ALONE, self._seconds("alone-profile")
-        yield How.SHARED, self._seconds("end")
+        yield turn(How.ALONE, "alone-profile")
+        yield turn(How.SHARED, "end")
         self._done += 1
+        del self._open[number]
         self._begin()
 
-    def _baselines(self, number: int) -> Process:
+    def _baselines(self, number: int, turn: Callable[[How, str], Any]) -> Process:
         yield "sleep", self._seconds("import")
-        yield How.ASIDE, self._seconds("baselines")
+        yield turn(How.ASIDE, "baselines")
         self._ready[number] = True
         if number in self._patient:
             self._at(self._now, self._patient.pop(number))
@@ -145,7 +168,7 @@ def _leaving(ticket: int, process: Process) -> Process:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[6, 7, 9, 12, 16])
+    parser.add_argument("--jobs", type=int, nargs="+", default=[5, 7, 9, 12, 16])
     parser.add_argument("--join", type=float, default=JOIN_S)
     parser.add_argument("--tasks", type=int, default=500)
     for step, seconds in STEPS.items():
@@ -154,7 +177,7 @@ def main() -> None:
     steps = {step: given[step.replace("-", "_")] for step in STEPS}
     print("at work  s a task" + "".join(f"{how:>9}" for how in (*How, "idle")))
     for jobs in given["jobs"]:
-        turns = Turns(join_s=given["join"])
+        turns = Turns(join_s=given["join"], room=int(ROOM * 1000))
         each = Simulation(jobs, given["tasks"], steps, turns).run()
         used = "".join(f"{seconds / given['tasks']:9.2f}" for seconds in turns.seconds.values())
         print(f"{jobs:7} {each:9.2f}{used}")

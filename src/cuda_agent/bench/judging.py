@@ -25,6 +25,11 @@ from cuda_agent.workspace.layout import Workspace
 if TYPE_CHECKING:
     from cuda_agent.judge.build import Built
 
+#: times the bytes of an eager call, of the device's memory: while the reference's answers are checked, a candidate is
+#: loaded to be screened, it is verified (inputs, answers in float64 and copies, in several processes), and baselines
+#: are prepared (docs/bench.md).
+_ADMITTED, _LOADED, _VERIFIED, _PREPARED = 5.5, 2.0, 6.5, 2.0
+
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
 #: told how many bytes of the device a task keeps while it waits, as soon as that is known.
@@ -56,7 +61,7 @@ class LaneSession:
     def admit(self) -> None:
         """Raises TaskError."""
         self._session.start()
-        with self._lane.shared():
+        with self._lane.shared(_ADMITTED):
             self._session.admit()
             self._graph = self._session.known_graph()
             self._count()
@@ -65,7 +70,7 @@ class LaneSession:
     def graph(self) -> Graph:
         """Raises TaskError."""
         if self._graph is None:
-            with self._lane.shared():
+            with self._lane.shared(_ADMITTED):
                 self._graph = self._session.graph()
                 self._count()
                 self._rest()
@@ -90,7 +95,7 @@ class LaneSession:
         # The session finds it in the cache then.
         self.built(candidate)
         # On a GPU its own baselines are aside, and stand still.
-        with self._lane.shared():
+        with self._lane.shared(_LOADED):
             report = self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
         self._tell_kept()
         return report
@@ -118,7 +123,7 @@ class LaneSession:
         else:
             self.progress("build", "")
             case = self._builder.call("build", case)
-        with session.telling(session.progress), self._lane.shared():
+        with session.telling(session.progress), self._lane.shared(_VERIFIED):
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
             self._count()
             session.rest()
@@ -141,7 +146,7 @@ class LaneSession:
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
         """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""
-        return self._lane.aside(pids) if self._builder is not None else self._lane.shared()
+        return self._lane.aside(pids, _PREPARED) if self._builder is not None else self._lane.shared()
 
     def _tell_kept(self) -> None:
         kept = self._session.kept_bytes

@@ -193,8 +193,8 @@ class Lane:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        #: the task that this process is at work on, and the bytes of the device that what it does beside others needs.
-        self.task, self.needed = "", 0
+        #: the task that this process is at work on, and the bytes of the device that an eager call of it holds.
+        self.task, self.peak_bytes = "", 0
         self._known = threading.Condition()
         self._ticket: socket.socket | None = None
         self._asking = False
@@ -205,25 +205,26 @@ class Lane:
         self._mine = threading.local()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Beside others, never beside one that is alone. Harmless inside itself. Raises WorkerError."""
+    def shared(self, peaks: float = 0.0) -> Iterator[None]:
+        """Beside others, never beside one that is alone. Harmless inside itself. `peaks`: how many times the bytes of
+        an eager call it needs. Raises WorkerError."""
         if self._alone is not None:
             yield
             return
-        self._join()
+        self._join(peaks)
         try:
             yield
         finally:
             self._leave(1)
 
     @contextmanager
-    def aside(self, pids: Sequence[int]) -> Iterator[None]:
+    def aside(self, pids: Sequence[int], peaks: float = 0.0) -> Iterator[None]:
         """These processes use the device beside others; while somebody is alone, this process too, they are stopped.
-        Raises WorkerError."""
+        `peaks` as for `shared`. Raises WorkerError."""
         if self._alone == threading.get_ident():
             yield
             return
-        with self._wait(How.ASIDE, pids):
+        with self._wait(How.ASIDE, peaks, pids):
             yield
 
     @contextmanager
@@ -241,7 +242,7 @@ class Lane:
         """What this thread shared is given up, for good."""
         self._leave(self._depth)
 
-    def _join(self) -> None:
+    def _join(self, peaks: float) -> None:
         with self._known:
             self._known.wait_for(lambda: not self._asking)
             if self._ticket is not None:
@@ -250,7 +251,7 @@ class Lane:
             self._asking = True
         ticket = None
         try:
-            ticket = self._wait(How.SHARED)
+            ticket = self._wait(How.SHARED, peaks)
         finally:
             with self._known:
                 self._asking, self._ticket = False, ticket
@@ -275,8 +276,9 @@ class Lane:
         depth: int = getattr(self._mine, "depth", 0)
         return depth
 
-    def _wait(self, how: How, pids: Sequence[int] = ()) -> socket.socket:
-        asked: dict[str, Any] = {"how": how, "bytes": self.needed, "owner": os.getpid(), "pids": list(pids)}
+    def _wait(self, how: How, peaks: float = 0.0, pids: Sequence[int] = ()) -> socket.socket:
+        needed = int(peaks * self.peak_bytes)
+        asked: dict[str, Any] = {"how": how, "bytes": needed, "owner": os.getpid(), "pids": list(pids)}
         asked["task"] = self.task[:200]
         ticket = connected_socket(self._address.path)
         if ticket is not None:

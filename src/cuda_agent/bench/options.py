@@ -13,18 +13,17 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 
 #: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
-TIMING_BUDGET_S = 3.0
+TIMING_BUDGET_S = 2.0
 TIMING_STOP: TimingStop = "decided"
 _GIB = 1 << 30
 #: of the device, for every task that is open: contexts of its processes.
 _CONTEXTS = 3 * _GIB
 #: of what an eager call holds: what stays while a task waits (weights, the pool of a captured graph), as long as its
-#: judge hasn't said it; and what is there besides while it is admitted, prepared or verified (inputs, answers in
-#: float64, copies in several processes).
-_IDLE, _ACTIVE = 1.2, 4
-#: of the device's memory, for all open tasks while they wait, and for those who share the device; the rest, and what
-#: the others leave, is for the rings of inputs of the one that is timed.
-_OPEN_SHARE = _SHARED_SHARE = 0.45
+#: judge hasn't said it; on a CPU what is there at most (inputs, answers in float64, copies in several processes).
+_IDLE, _MOST = 1.2, 5
+#: of the device's memory, for all open tasks while they wait, and for those who share the device; the rest is for what
+#: is aside. The one that is timed has what those who wait leave.
+_OPEN_SHARE, _SHARED_SHARE = 0.42, 0.5
 #: what an eager call holds, where nobody has said it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
@@ -73,7 +72,7 @@ def default_jobs(device: Device) -> int:
 def open_bytes(problem: Problem, device: Device) -> int:
     """Of the device's memory, for as long as the task is open. On a CPU for everything."""
     peak = problem.peak_bytes or _USUAL_PEAK[device]
-    return int(_IDLE * peak) + _CONTEXTS if device is Device.CUDA else (1 + _ACTIVE) * peak + _HOST[device]
+    return int(_IDLE * peak) + _CONTEXTS if device is Device.CUDA else _MOST * peak + _HOST[device]
 
 
 def waiting_bytes(kept_bytes: int, device: Device) -> int | None:
@@ -81,9 +80,9 @@ def waiting_bytes(kept_bytes: int, device: Device) -> int | None:
     return kept_bytes + _CONTEXTS if device is Device.CUDA else None
 
 
-def active_bytes(problem: Problem, device: Device) -> int:
-    """Besides, while it shares the device with others. On a CPU none."""
-    return _ACTIVE * (problem.peak_bytes or _USUAL_PEAK[device]) if device is Device.CUDA else 0
+def peak_bytes(problem: Problem, device: Device) -> int:
+    """Of the device's memory, that an eager call holds. On a CPU, where `open_bytes` says everything, none."""
+    return (problem.peak_bytes or _USUAL_PEAK[device]) if device is Device.CUDA else 0
 
 
 def open_capacity(device: Device) -> int:

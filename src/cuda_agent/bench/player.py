@@ -62,7 +62,7 @@ class Job:
     command: tuple[str, ...] = ()
     key_file: Path | None = None
     limits: Roofline | None = None
-    active_bytes: int = 0
+    peak_bytes: int = 0
     alone: bool = False
 
 
@@ -88,7 +88,7 @@ class Player:
         Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
         work: list[Work] = []
-        self._lane.task, self._lane.needed = job.entry.id, job.active_bytes
+        self._lane.task, self._lane.peak_bytes = job.entry.id, job.peak_bytes
         judges = LaneJudges(self._lane, self._builder, work.append, tell)
         begin = time.monotonic()
         try:

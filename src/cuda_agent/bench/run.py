@@ -19,7 +19,7 @@ from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane import LaneServer
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, active_bytes, check, default_jobs, shared_room
+from cuda_agent.bench.options import BenchOptions, check, default_jobs, peak_bytes, shared_room
 from cuda_agent.bench.player import Job, is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, select
 from cuda_agent.bench.turns import How, Turns
@@ -114,7 +114,7 @@ class Bench:
             command=self.manifest.command,
             key_file=self.key_file,
             limits=self.manifest.limits,
-            active_bytes=active_bytes(problem, self.options.run.judge.device),
+            peak_bytes=peak_bytes(problem, self.options.run.judge.device),
             alone=alone,
         )
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 #: while somebody waits to be alone, others may still join those who share for so long after the first of them began.
-JOIN_S = 6.0
+JOIN_S = 3.0
+#: who has no room may be overtaken for so long by those who have.
+OVERTAKEN_S = 10.0
 
 
 class How(StrEnum):
@@ -41,8 +43,9 @@ class Turns:
         self._want_some: dict[int, How] = {}
         #: those of the present phase that are still to be alone.
         self._batch: set[int] = set()
-        #: ticket -> owner, bytes.
+        #: ticket -> owner, bytes; and since when it wants them.
         self._needs: dict[int, tuple[int, int]] = {}
+        self._wants_since: dict[int, float] = {}
         self._shared_since = 0.0
         self._since: float | None = None
 
@@ -55,6 +58,7 @@ class Turns:
         """Somebody wants the device, and `needed` bytes of it; returns the tickets that have it from now on."""
         self._account(now)
         self._needs[ticket] = ticket if owner is None else owner, needed
+        self._wants_since[ticket] = now
         if how is How.ALONE:
             self._want_alone[ticket] = None
         else:
@@ -70,6 +74,7 @@ class Turns:
         self._want_some.pop(ticket, None)
         self._want_alone.pop(ticket, None)
         self._needs.pop(ticket, None)
+        self._wants_since.pop(ticket, None)
         self._batch.discard(ticket)
         if self._alone == ticket:
             self._alone = None
@@ -110,16 +115,16 @@ class Turns:
         return [self._alone]
 
     def _let_in(self, now: float, *, only_aside: bool = False) -> list[int]:
-        """As many as there is room for, in their order, but at least one; and those whose owner is there: it may wait
-        for them."""
+        """As many as there is room for, but at least one; and those whose owner is there: it may wait for them. Nobody
+        is overtaken for long."""
         granted: list[int] = []
         blocked = False
         for ticket, how in list(self._want_some.items()):
             if only_aside and how is not How.ASIDE:
                 continue
             more = self._more_bytes(ticket)
-            blocked = blocked or not self._has_room(more)
-            if blocked and more > 0:
+            if more > 0 and (blocked or not self._has_room(more)):
+                blocked = blocked or now - self._wants_since[ticket] > OVERTAKEN_S
                 continue
             del self._want_some[ticket]
             if how is How.SHARED and not self._sharing:

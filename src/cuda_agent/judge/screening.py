@@ -23,6 +23,15 @@ BASE_SECONDS, SECONDS_EACH = 10.0, 0.5
 L2_TIMES = 3
 
 
+def prepare(process: CandidateProcess, reference: Reference, secrets: Secrets) -> None:
+    """Weights for a loaded candidate, which holds nothing else of the device's memory then. Raises WorkerFault,
+    DeviceError, TaskError."""
+    reference.draw_weights(secrets.seed())
+    process.load_weights()
+    process.release()
+    reference.release()
+
+
 def screen(
     process: CandidateProcess,
     reference: Reference,
@@ -31,7 +40,7 @@ def screen(
     secrets: Secrets,
     configs: list[dict[str, int]],
 ) -> ScreenReport:
-    """Median µs of each setting of a loaded candidate, by its own worker's events.
+    """Median µs of each setting of a candidate that was prepared, by its own worker's events.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
@@ -40,9 +49,6 @@ def screen(
         # Our own compilers would be foreign load.
         baselines.wait()
     spec, device = reference.spec, options.device
-    reference.draw_weights(secrets.seed())
-    process.load_weights()
-    process.release()
     l2_bytes, free = device_facts(device)
     plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
     slots = min(plan.slots, MOST_SLOTS)

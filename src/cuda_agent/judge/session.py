@@ -26,7 +26,7 @@ from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
 from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
 from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.screening import screen
+from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
@@ -133,7 +133,7 @@ class JudgeSession:
     def start(self) -> None:
         """Waits until the reference worker has imported what it needs; no task is loaded and no device used."""
         self._open()
-        self._reference_worker.imported()
+        self._reference_worker.imported("import_capture")
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
@@ -282,8 +282,10 @@ class JudgeSession:
         if built.library is None:
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
-            with self.process(candidate, built.library) as process, quiet():
-                return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
+            with self.process(candidate, built.library) as process:
+                prepare(process, self.reference, self.secrets)
+                with quiet():
+                    return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
         except WorkerFault as error:
             return failed(error.fault.reason)
 

@@ -20,7 +20,7 @@ from cuda_agent.core.config import Regression
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
-from cuda_agent.judge.buffers import contiguous, synchronize
+from cuda_agent.judge.buffers import contiguous, synchronize, trim
 from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.process import Worker
@@ -309,6 +309,8 @@ class Verification:
         trial.reason = trial.reason or self._changed(places)
         trial.again = self._now
         self._done.append(trial)
+        # Copies made for comparing; several processes hold memory for this task.
+        trim(self.reference.device)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
     def _measure(self, kind: str, answer: Answer, output_spec: Any) -> _Trial:

@@ -52,10 +52,12 @@ def test_who_shares_needs_room() -> None:
     turns = Turns(room=10)
     assert turns.ask(1, How.SHARED, needed=6, now=0) == [1]
     assert turns.ask(2, How.SHARED, needed=6, now=0) == []
-    assert turns.ask(3, How.SHARED, needed=4, now=0) == [], "no overtaking"
-    assert turns.leave(1, 1) == [2, 3]
-    assert turns.ask(4, How.SHARED, needed=100, now=2) == turns.leave(2, 3) == []
-    assert turns.leave(3, 4) == [4], "with nobody else, however much it needs"
+    assert turns.ask(3, How.SHARED, needed=4, now=0) == [3], "who has room overtakes"
+    assert turns.leave(3, 11) == []
+    assert turns.ask(4, How.SHARED, needed=4, now=12) == [], "not for long"
+    assert turns.leave(1, 12) == [2, 4]
+    assert turns.ask(5, How.SHARED, needed=100, now=13) == turns.leave(2, 14) == []
+    assert turns.leave(4, 15) == [5], "with nobody else, however much it needs"
 
 
 def test_an_owner_needs_room_once() -> None:

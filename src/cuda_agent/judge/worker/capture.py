@@ -61,6 +61,11 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
     )
 
 
+def warm_up() -> None:
+    """Makes torch import what an export needs, on a module that is nobody's. Seconds, without a device."""
+    _export(torch.nn.ReLU(), [torch.zeros(1)])
+
+
 def operators(graph: Graph) -> tuple[str, ...]:
     """Names of the operators in a graph, sorted, each once."""
     return tuple(sorted({node.op for node in graph.nodes if node.op != "getitem"}))

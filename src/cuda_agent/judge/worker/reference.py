@@ -15,7 +15,7 @@ import torch
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.judge.worker.baselines import Flags, Products, _FindProducts, forms_for
-from cuda_agent.judge.worker.capture import capture
+from cuda_agent.judge.worker.capture import capture, warm_up
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import precision_context, run_float64
 from cuda_agent.judge.worker.pytree import flatten, tensor_meta, unflatten
@@ -41,6 +41,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "draw_slots": reference.draw_slots,
         "draw_weights": reference.draw_weights,
         "expected": reference.expected,
+        "import_capture": reference.import_capture,
         "capture": reference.capture,
         "free": reference.free,
     }
@@ -146,9 +147,18 @@ class Reference:
             self._policy_answer(given["spec"], tensors, wanted["policy"], Precision(params["precision"]))
         oracle = ""
         if "oracle" in wanted:
+            # Its tensors are larger: what was drawn and answered so far has no block that would do.
+            free_cache(self._context.device)
             oracle = self._oracle_answer(given["spec"], tensors, wanted["oracle"])
         self.free({})
         return {"spec": output_spec, "oracle": oracle}
+
+    def import_capture(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """What `capture` would import; needs neither a task nor the device."""
+        warm_up()
+        gc.collect()
+        gc.freeze()
+        return {}
 
     def capture(self, params: dict[str, Any]) -> dict[str, Any]:
         """The graph of `forward` as JSON text."""
