@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: times the bytes of an eager call, of the device's memory: while the reference's answers are checked, a candidate is
 #: loaded to be screened, it is verified (inputs, answers in float64 and copies, in several processes), and baselines
 #: are prepared (docs/bench.md).
-_ADMITTED, _LOADED, _VERIFIED, _PREPARED = 5.5, 2.0, 6.5, 2.0
+_ADMITTED, _LOADED, _VERIFIED, _PREPARED = 5.0, 2.0, 6.5, 2.0
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
@@ -61,11 +61,17 @@ class LaneSession:
     def admit(self) -> None:
         """Raises TaskError."""
         self._session.start()
+        if self._builder is not None:
+            self._session.workers.imported()
         with self._lane.shared(_ADMITTED):
+            # Candidates' workers, for whose devices later turns would wait. On a CPU there is nothing to start.
+            awake = self._session.workers.rouse_all() if self._builder is not None else None
             self._session.admit()
             self._graph = self._session.known_graph()
             self._count()
             self._rest()
+            if awake is not None:
+                awake()
 
     def graph(self) -> Graph:
         """Raises TaskError."""
@@ -146,7 +152,11 @@ class LaneSession:
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
         """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""
-        return self._lane.aside(pids, _PREPARED) if self._builder is not None else self._lane.shared()
+        if self._builder is None:
+            return self._lane.shared()
+        # Nobody need wait for a compiler, so who has verified and has one more form compiled shares no more.
+        self._lane.step_back()
+        return self._lane.aside(pids, _PREPARED)
 
     def _tell_kept(self) -> None:
         kept = self._session.kept_bytes

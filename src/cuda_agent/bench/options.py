@@ -21,9 +21,9 @@ _CONTEXTS = 3 * _GIB
 #: of what an eager call holds: what stays while a task waits (weights, the pool of a captured graph), as long as its
 #: judge hasn't said it; on a CPU what is there at most (inputs, answers in float64, copies in several processes).
 _IDLE, _MOST = 1.2, 5
-#: of the device's memory, for all open tasks while they wait, and for those who share the device; the rest is for what
-#: is aside. The one that is timed has what those who wait leave.
-_OPEN_SHARE, _SHARED_SHARE = 0.42, 0.5
+#: of the device's memory, for all open tasks while they wait, and for those who share the device. More than one, since
+#: nobody holds all the time what is reserved. The one that is timed has what those who wait leave.
+_OPEN_SHARE, _SHARED_SHARE = 0.5, 0.6
 #: what an eager call holds, where nobody has said it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.

@@ -69,14 +69,18 @@ class Answers:
         weights, here = secrets.seed(), secrets.seed()
         reference.draw_weights(weights)
         self.other = _eager(reference, secrets.seed(), secrets.seed())
-        self._again = _eager(reference, here, secrets.seed())
-        self._twin = _eager(reference, here, secrets.seed(), twin=secrets.seed())
+        again = _eager(reference, here, secrets.seed())
+        spec = reference.draw_inputs(here)
+        twin = reference.answer(spec, secrets.seed(), oracle=False, twin=secrets.seed())
+        # At once: each answer may hold gigabytes.
+        self._twin_agrees = self._same(twin.eager, again)
         spec = reference.draw_inputs(here)
         self.answer = reference.answer(spec, secrets.seed())
+        self._repeats = self._same(again, self.answer.eager)
 
     def check_repeats(self) -> None:
         """Raises TaskError where the same inputs and weights give another answer."""
-        if not self._same(self._again):
+        if not self._repeats:
             raise TaskError(
                 f"{self._task.name}: Model gives another answer to the same inputs and weights (it is stochastic)",
                 "Remove random operators from forward",
@@ -84,7 +88,7 @@ class Answers:
 
     def check_state(self) -> None:
         """Raises TaskError where a model with the same state dict gives another answer."""
-        if not self._same(self._twin):
+        if not self._twin_agrees:
             raise TaskError(
                 f"{self._task.name}: Model's answer depends on random values that its state dict doesn't hold",
                 "Register them as parameters or buffers",
@@ -94,13 +98,13 @@ class Answers:
         """Raises TaskError where a null answer passes."""
         _check_nulls(self._task, self.answer, self.other, lambda mine: self.failure(mine) is None)
 
-    def drop_others(self) -> None:
-        """Frees all answers but the last, which is all that `failure` needs."""
-        self.other, self._again, self._twin = [], [], []
+    def drop_other(self) -> None:
+        """Frees the answer to other inputs, which `failure` doesn't need."""
+        self.other = []
 
     def drop(self) -> None:
         """Frees all answers; `failure` then needs a new `answer` to the last inputs."""
-        self.drop_others()
+        self.drop_other()
         self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
 
     def failure(self, mine: list[Any]) -> str | None:
@@ -116,11 +120,11 @@ class Answers:
                 return reason
         return None
 
-    def _same(self, mine: list[Any]) -> bool:
+    def _same(self, mine: list[Any], first: list[Any]) -> bool:
         """Eager against itself: neither the oracle nor eager's own error excuses a difference."""
-        if all(c.equal(e) for c, e in zip(mine, self.answer.eager, strict=True)):
+        if all(c.equal(e) for c, e in zip(mine, first, strict=True)):
             return True
-        pairs = zip(mine, self.answer.eager, strict=True)
+        pairs = zip(mine, first, strict=True)
         task = self._task
         return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), self._floor).passed for c, e in pairs)
 
@@ -148,7 +152,7 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
             )
 
 
-def _eager(reference: Answering, seed: int, rng: int, twin: int | None = None) -> list[Any]:
+def _eager(reference: Answering, seed: int, rng: int) -> list[Any]:
     """The plain answer to the inputs under `seed`, kept apart from the next one."""
     spec = reference.draw_inputs(seed)
-    return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False, twin=twin).eager]
+    return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False).eager]

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -326,6 +326,26 @@ class WorkerSupply:
         """The next candidate's worker starts its device while that candidate is still compiled."""
         if self._spares:
             self._spares[0].begin()
+
+    def imported(self) -> None:
+        """Waits until all spare workers have imported torch."""
+        for worker in self._spares:
+            with contextlib.suppress(WorkerError):
+                worker.imported()
+
+    def rouse_all(self) -> Callable[[], None]:
+        """All spare workers start their devices, beside what else is done until the returned function is called, which
+        waits for them. One that doesn't start says so to who is given it."""
+        spares = list(self._spares)
+        for worker in spares:
+            worker.begin()
+
+        def wait() -> None:
+            for worker in spares:
+                with contextlib.suppress(WorkerError):
+                    worker.ready()
+
+        return wait
 
     def candidate(self) -> Worker:
         """The oldest spare (or a new one); the caller kills it. `prewarm` starts the next."""

@@ -221,7 +221,7 @@ class TaskCheck:
                 check()
             except TaskError as error:
                 raise Broken("memory" if ran_out_of_memory(error) else rule, error.cause) from None
-        answers.drop_others()
+        answers.drop_other()
         self._kept = _bytes(answers.answer) <= _KEPT_BYTES
         if not self._kept:
             # Compiling takes seconds; meanwhile others need the memory.
