@@ -135,8 +135,8 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
     def constant(tensor: Any) -> Any:
         if not tensor.is_floating_point():
             return torch.full_like(tensor, tensor.flatten()[0].item()) if tensor.numel() else tensor
-        mean = tensor[tensor.isfinite()].double().mean() if tensor.numel() else 0.0
-        return torch.full_like(tensor, float(mean))
+        finite = tensor.nan_to_num(0.0, 0.0, 0.0)
+        return torch.full_like(tensor, float(finite.sum(dtype=torch.float64) / tensor.isfinite().sum()))
 
     nulls: dict[str, Callable[[], list[Any]]] = {
         "all zeros": lambda: [torch.zeros_like(t) for t in answer.eager],

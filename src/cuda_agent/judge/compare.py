@@ -85,14 +85,18 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
         return _exact(candidate, eager, dtype)
-    sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR)
+    sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR, atol, rtol)
     flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
     step = (1 << 24) if eager.is_cuda else (1 << 19)
-    failure = ""
+    starts = range(0, eager.numel(), step)
     with _one_thread():
-        for start in range(0, eager.numel(), step):
-            c, e, p, o = (tensor[start : start + step] for tensor in flat)
-            failure = failure or sums.add(c, e, p, o.double(), atol, rtol)
+        # One wait for the device, which other processes may have in turn, not one a piece.
+        found = _numbers([sums.piece(*(tensor[start : start + step] for tensor in flat)) for start in starts])
+        failures = (
+            sums.add(numbers, *(tensor[start : start + step] for tensor in flat))
+            for start, numbers in zip(starts, found, strict=True)
+        )
+        failure = next((failure for failure in failures if failure), "")
     return sums.result(eager.numel(), dtype, failure)
 
 
@@ -121,29 +125,36 @@ def _exact(candidate: Any, eager: Any, dtype: str) -> Measured:
 class _Sums:
     """Running sums over pieces; a piece is a multiple of BLOCK elements but for the last."""
 
-    def __init__(self, tiny: float) -> None:
+    def __init__(self, tiny: float, atol: float, rtol: float) -> None:
         #: root mean square below which a block counts as this large: flushed denormals are no error.
-        self._tiny = tiny
+        self._tiny, self._atol, self._rtol = tiny, atol, rtol
         self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
         self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
         self._worst = {"candidate": 0.0, "policy": 0.0}
 
-    def add(self, c: Any, e: Any, p: Any, o: Any, atol: float, rtol: float) -> str:
-        """Takes one piece in; says what no tolerance excuses."""
-        if not _all_finite(c, e, p, o):
-            failure = _not_finite(c, e)
-            if failure:
-                return failure
-            c, e, p, o = self._known(c, e, p, o, atol, rtol)
+    def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
+        """What `add` needs to know of a piece, on its device: NaN or infinity first where any value isn't finite."""
+        import torch
+
+        o = o.double()
+        finite = sum(tensor.sum(dtype=torch.float64) for tensor in (c, e, p, o))
         wide = e.dtype if e.element_size() >= 4 else o.dtype
         from_truth, eager_off = c.to(o.dtype).sub(o), p.to(o.dtype).sub(o)
         apart, size = c.to(wide).sub(e.to(wide)).abs_(), e.to(wide).abs()
-        outside = apart.sub(size, alpha=rtol) > atol
+        outside = apart.sub(size, alpha=self._rtol) > self._atol
         beyond, furthest = _largest(from_truth * outside), _largest(eager_off)
-        max_abs, max_rel = _largest(apart), _largest(apart.div_(size.clamp_min_(atol or 1e-30)))
+        max_abs, max_rel = _largest(apart), _largest(apart.div_(size.clamp_min_(self._atol or 1e-30)))
         blocks = self._blocks(from_truth, eager_off, o)
-        # One wait for the device a piece.
-        found = _numbers(beyond, furthest, max_abs, max_rel, *blocks)
+        return torch.stack([scalar.double() for scalar in (finite, beyond, furthest, max_abs, max_rel, *blocks)])
+
+    def add(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
+        """Takes one piece in, by what `piece` found; says what no tolerance excuses."""
+        if not math.isfinite(numbers[0]):
+            failure = _not_finite(c, e)
+            if failure:
+                return failure
+            (numbers,) = _numbers([self.piece(*self._known(c, e, p, o.double()))])
+        found = numbers[1:]
         self.beyond, self.excuse = max(self.beyond, found[0]), max(self.excuse, SLACK * found[1])
         self.max_abs, self.max_rel = max(self.max_abs, found[2]), max(self.max_rel, found[3])
         for name, squares in zip(("norm", "candidate", "policy"), found[4:7], strict=True):
@@ -152,7 +163,7 @@ class _Sums:
             self._worst[name] = max(self._worst[name], worst)
         return ""
 
-    def _known(self, c: Any, e: Any, p: Any, o: Any, atol: float, rtol: float) -> tuple[Any, Any, Any, Any]:
+    def _known(self, c: Any, e: Any, p: Any, o: Any) -> tuple[Any, Any, Any, Any]:
         """All four with zeros where any isn't finite. What only the oracle or the policy misses must hold the published
         bound by itself."""
         import torch
@@ -160,7 +171,7 @@ class _Sums:
         finite = torch.isfinite(e)
         known = finite & torch.isfinite(o) & torch.isfinite(p)
         alone = finite & ~known
-        if bool(((c - e).abs() > atol + rtol * e.abs())[alone].any()):
+        if bool(((c - e).abs() > self._atol + self._rtol * e.abs())[alone].any()):
             self.beyond = math.inf
         c, e, p, o = (torch.where(known, tensor, torch.zeros_like(tensor)) for tensor in (c, e, p, o))
         return c, e, p, o
@@ -203,18 +214,11 @@ def _not_finite(c: Any, e: Any) -> str:
     return f"{count} values are infinite or NaN where the reference is finite" if count else ""
 
 
-def _all_finite(*tensors: Any) -> bool:
-    """By their sums, in float64."""
+def _numbers(pieces: Sequence[Any]) -> list[list[float]]:
+    """The values of vectors of one length, in one copy."""
     import torch
 
-    return all(map(math.isfinite, _numbers(*(tensor.sum(dtype=torch.float64) for tensor in tensors))))
-
-
-def _numbers(*scalars: Any) -> list[float]:
-    """Their values, in one copy."""
-    import torch
-
-    found: list[float] = torch.stack([scalar.double() for scalar in scalars]).tolist()
+    found: list[list[float]] = torch.stack(list(pieces)).tolist() if pieces else []
     return found
 
 

@@ -1,9 +1,10 @@
 """Times many settings of one program inside one build, for a search's own information; never a verdict.
 
-Successive halving: every setting gets a call for its result and two for its time, then the faster half gets more, and
-so on. Settings take turns in a random order, and only what was measured side by side is compared: a GPU that warms up
-slows by a tenth (H200, matrix products at its power limit), which else favours whoever came first. A setting whose
-result differs from the first working one's by more than 1 % is out, so that a broken tunable never wins.
+Successive halving: every setting gets a call for its result and one or two for its time (one that is plainly slow
+one), then the faster half, or those that may still be the fastest where these are fewer, get more, and so on. Settings
+take turns in a random order, and only what was measured side by side is compared: a GPU that warms up slows by a tenth
+(H200, matrix products at its power limit), which else favours whoever came first. A setting whose result differs from
+the first working one's by more than 1 % is out, so that a broken tunable never wins.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from cuda_agent.judge.worker.runner import OutputError, Program, Runner, Slot, o
 MAX_DISTANCE = 1e-2
 FINALISTS = 4
 FINAL_SAMPLES = 15
+#: times the fastest one's time: who can't win any more after a first look, and after a few samples.
+HOPELESS, BEHIND = 1.5, 1.15
 _CHUNK = 1 << 24
 
 
@@ -62,9 +65,9 @@ def screen(
             if reason is None:
                 reference = [t.clone() for t in result] if reference is None else reference
                 del result
-                samples[index] = [
-                    runner.time_once(program, slots[k % len(slots)], flush_bytes=flush_bytes) for k in (0, 1)
-                ]
+                samples[index] = values = [runner.time_once(program, slots[0], flush_bytes=flush_bytes)]
+                if values[0] < HOPELESS * min(map(min, samples.values())):
+                    values.append(runner.time_once(program, slots[1 % len(slots)], flush_bytes=flush_bytes))
             else:
                 found.failures[index] = reason
         except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
@@ -94,7 +97,7 @@ def _halve(
     """Samples of the last stage that each setting took part in. One that fell out counts as no faster than those that
     stayed."""
     order, result = random.Random(0), dict(first)
-    alive = sorted(first, key=lambda i: median(first[i]))
+    alive = _contenders(first)
     while alive and time.monotonic() < end:
         last = len(alive) <= FINALISTS
         stage: dict[int, list[float]] = {index: [] for index in alive}
@@ -108,13 +111,19 @@ def _halve(
                 stage[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
         measured = {index: values for index, values in stage.items() if values}
         result |= measured
-        alive = sorted(measured, key=lambda i: median(measured[i]))
-        bar = max((median(measured[i]) for i in alive), default=0.0)
+        bar = max(map(median, measured.values()), default=0.0)
         result |= {i: [max(median(v), bar)] for i, v in result.items() if i not in measured}
         if last:
             break
-        alive = alive[: max(FINALISTS, len(alive) // 2)]
+        alive = _contenders(measured)[: max(FINALISTS, len(measured) // 2)]
     return result
+
+
+def _contenders(samples: Mapping[int, list[float]]) -> list[int]:
+    """Those that may still be the fastest, the fastest first."""
+    times = {index: median(values) for index, values in samples.items()}
+    nearest = BEHIND * min(times.values(), default=0.0)
+    return sorted((index for index, time_us in times.items() if time_us <= nearest), key=lambda index: times[index])
 
 
 def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
@@ -142,19 +151,27 @@ def _distance(a: Any, b: Any) -> float:
     """Relative L2 distance, infinite where non-finite values differ; computed in pieces to bound the memory."""
     if not a.is_floating_point():
         return float((a != b).float().mean()) if a.numel() else 0.0
-    apart = norm = 0.0
-    for x, y in zip(a.reshape(-1).split(_CHUNK), b.reshape(-1).split(_CHUNK), strict=True):
-        finite = torch.isfinite(y)
-        if not torch.equal(torch.isfinite(x), finite) or not torch.equal(
-            x[~finite].nan_to_num(), y[~finite].nan_to_num()
-        ):
+    pieces = list(zip(a.reshape(-1).split(_CHUNK), b.reshape(-1).split(_CHUNK), strict=True))
+    # Whatever isn't finite leaves no finite sum.
+    squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in pieces]
+    if squares and not bool(torch.stack(squares).isfinite().all()):
+        if not all(_same_where_not_finite(x, y) for x, y in pieces):
             return float("inf")
-        x, y = x[finite].double(), y[finite].double()
-        apart += float((x - y).square().sum())
-        norm += float(y.square().sum())
+        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0)) for x, y in pieces)
+        squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in known]
+    apart, norm = torch.stack(squares).sum(0).tolist() if squares else (0.0, 0.0)
     if apart == 0.0:
         return 0.0
     return float((apart / norm) ** 0.5) if norm > 0.0 else float("inf")
+
+
+def _squares(values: Any) -> Any:
+    return torch.linalg.vector_norm(values, dtype=torch.float64).square()
+
+
+def _same_where_not_finite(x: Any, y: Any) -> bool:
+    finite = y.isfinite()
+    return bool(torch.equal(x.isfinite(), finite) and torch.equal(x[~finite].nan_to_num(), y[~finite].nan_to_num()))
 
 
 def _is_device_alive(runner: Runner) -> bool:

@@ -145,11 +145,16 @@ def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int)
     return Variant(kind, result, tuple(reasons))
 
 
-def _per_element(tensor: Any, per_block: Any) -> Any:
-    """Values of the blocks spread over the flattened tensor's elements, in its shape, type and device."""
-    size = math.ceil(tensor.numel() / per_block.numel())
-    spread = per_block.to(tensor.device).repeat_interleave(size)[: tensor.numel()]
-    return spread.to(tensor.dtype).view(tensor.shape)
+def _times_blocks(tensor: Any, factors: Any) -> Any:
+    """Changes a fresh tensor: the flattened tensor's blocks of equal length (the last may be shorter), each times its
+    own factor. Nothing else of its size is needed."""
+    tensor = tensor.contiguous()
+    flat, length = tensor.view(-1), math.ceil(tensor.numel() / factors.numel())
+    whole, factors = flat.numel() // length, factors.to(tensor.device, tensor.dtype)
+    flat[: whole * length].view(whole, length).mul_(factors[:whole, None])
+    if whole * length < flat.numel():
+        flat[whole * length :].mul_(factors[whole])
+    return tensor
 
 
 def _blocks(tensor: Any) -> int:
@@ -164,7 +169,7 @@ def _magnitudes(tensor: Any, keep: Facts, generator: Any) -> Any | None:
     largest = 1.0 if names & {"in_unit", "in_signed_unit"} else LARGEST_SCALE
     low, high = math.log(SMALLEST_SCALE), math.log(largest)
     scales = torch.exp(low + (high - low) * torch.rand(_blocks(tensor), generator=generator))
-    return tensor * _per_element(tensor, scales)
+    return _times_blocks(tensor.clone(), scales)
 
 
 def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
@@ -172,7 +177,7 @@ def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
     if not tensor.is_floating_point() or tensor.numel() < 8:
         return None
     signs = torch.randint(0, 2, (_blocks(tensor),), generator=generator) * 2 - 1
-    return tensor.abs() * _per_element(tensor, signs)
+    return _times_blocks(tensor.abs(), signs)
 
 
 def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
