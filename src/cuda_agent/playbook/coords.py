@@ -153,8 +153,9 @@ def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
 def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: str) -> list[Coord]:
     """Row-major position -> index in `shape`. Raises NeedSplit, or Conflict on `owner` where it isn't affine."""
     strides = ir.contiguous(shape)
+    if position.dynamic:
+        raise Conflict(owner, None)
     parts: list[list[tuple[Dim, int]]] = [[] for _ in shape]
-    dynamic: list[list[tuple[int, int]]] = [[] for _ in shape]
     consts, left = [], position.const
     for stride, size in zip(strides, shape, strict=True):
         consts.append(min(left // stride, size - 1) if left >= 0 else 0)
@@ -172,14 +173,9 @@ def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: st
                 raise Conflict(owner, None)
             raise NeedSplit(dim, inner)
         parts[at].append((dim, coef // strides[at]))
-    for node, coef in position.dynamic:
-        at = next((d for d, stride in enumerate(strides) if stride == coef and shape[d] > 1), None)
-        if at is None or parts[at]:
-            raise Conflict(owner, None)
-        dynamic[at].append((node, 1))
     result = []
-    for terms, const, dyn, size in zip(parts, consts, dynamic, shape, strict=True):
-        coord = Coord(tuple(sorted(terms)), const, tuple(dyn))
+    for terms, const, size in zip(parts, consts, shape, strict=True):
+        coord = Coord(tuple(sorted(terms)), const)
         low, high = frame.extent(coord)
         if low < 0 or high >= size:
             raise Conflict(owner, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.coords import (
@@ -26,6 +26,7 @@ from cuda_agent.playbook.coords import (
     delinearise,
     is_bijection,
 )
+from cuda_agent.playbook.positions import Ranges
 
 
 @dataclass(frozen=True)
@@ -164,41 +165,50 @@ class Puller:
         for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
             position = position.plus(coord.times(stride))
         shape = self.values[value.arg].shape
-        if not self._stays_inside(position, shape):
-            return self._divided(position, shape)
         try:
-            return tuple(delinearise(self.frame, position, shape, value.arg))
+            affine = delinearise(self.frame, replace(position, dynamic=()), shape, value.arg)
         except Conflict:
             return self._divided(position, shape)
+        return self._divided(position, shape) if position.dynamic else tuple(affine)
 
-    def _stays_inside(self, position: Coord, shape: tuple[int, ...]) -> bool:
-        """Whether every index that is known at run time alone runs along one dimension."""
-        for node, coef in position.dynamic:
-            # `wrap_index` and `modulo`: their second operand is the length.
-            length = self.nodes[self.nodes[node].args[1]].value
-            sizes = [size for stride, size in zip(ir.contiguous(shape), shape, strict=True) if stride == coef]
-            if not isinstance(length, int) or length > max(sizes, default=0):
-                return False
-        return True
+    @property
+    def ranges(self) -> Ranges:
+        return Ranges(self.nodes, self.frame.size)
+
+    def _widened(self, node: int) -> int:
+        return self.cast(node, "i64")
 
     def _divided(self, position: Coord, shape: tuple[int, ...]) -> tuple[Coord, ...]:
-        """Row-major position -> index by division, where no factoring of the frame makes it affine."""
-        start = self.add(Expr("index", "i64", coord=position))
-        result = []
+        """Row-major position -> index, where no factoring of the frame makes it affine: without dividing along the
+        dimensions along which each term has a part of its own."""
+        result, rest, apart = [], position, True
         for stride, size in zip(ir.contiguous(shape), shape, strict=True):
-            node = self.add(Expr("quotient", "i64", (start, self.const(stride, "i64"))))
-            node = self.add(Expr("modulo", "i64", (node, self.const(size, "i64"))))
-            result.append(Coord(dynamic=((node, 1),)) if size > 1 else Coord())
+            parts = self.ranges.divided(rest, stride) if apart and size > 1 else None
+            apart = apart and (parts is not None or size == 1)
+            if parts is not None:
+                result.append(parts[0])
+                rest = parts[1]
+            else:
+                result.append(self._quotient(rest, stride, size) if size > 1 else Coord())
         return tuple(result)
+
+    def _quotient(self, position: Coord, stride: int, size: int) -> Coord:
+        """position / stride % size, computed."""
+        node = self.add(Expr("index", "i64", coord=position))
+        node = self.add(Expr("quotient", "i64", (node, self.const(stride, "i64")))) if stride > 1 else node
+        low, high = self.ranges.interval(node)
+        if low < 0 or high >= size:
+            node = self.add(Expr("modulo", "i64", (node, self.const(size, "i64"))))
+        return Coord(dynamic=((node, 1),))
 
     def _cat(self, value: ir.Cat, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
         along = at[value.dim]
         self._split_for(along, value.sizes)
-        low, high = self.frame.extent(along)
+        low, high = self.ranges.extent(along)
         start, result = 0, None
         pieces = []
         for arg, size in zip(value.args, value.sizes, strict=True):
-            if along.dynamic or (low < start + size and high >= start):
+            if low < start + size and high >= start:
                 pieces.append((arg, start, size))
             start += size
         for arg, start, size in reversed(pieces):
@@ -247,8 +257,8 @@ class Puller:
         index, bounds = [], []
         for coord, low, size in zip(at, value.low, value.inner, strict=True):
             shifted = coord.plus(Coord(const=-low))
-            least, most = self.frame.extent(shifted)
-            below, above = least < 0 or bool(shifted.dynamic), most >= size or bool(shifted.dynamic)
+            least, most = self.ranges.extent(shifted)
+            below, above = least < 0, most >= size
             if below or above:
                 bounds.append(Bound(shifted, 0 if below else None, size if above else None))
             index.append(shifted)
@@ -264,10 +274,10 @@ class Puller:
         picks = tuple(at[a] if size != 1 else Coord() for a, size in zip(value.index_axes, shape, strict=True))
         node = self.cast(self.pull(value.index, picks, guards), "i64")
         length = self.values[value.arg].shape[value.dim]
-        wrapped = self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64"))))
-        index = tuple(
-            Coord(dynamic=((wrapped, 1),)) if d == value.dim else at[axis] for d, axis in enumerate(value.axes)
+        wrapped = self.ranges.affine(
+            self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64")))), self._widened
         )
+        index = tuple(wrapped if d == value.dim else at[axis] for d, axis in enumerate(value.axes))
         return self.pull(value.arg, index, guards)
 
     def _reduce(self, value: ir.Reduce, at: tuple[Coord, ...]) -> int:

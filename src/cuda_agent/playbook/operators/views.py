@@ -189,12 +189,9 @@ def index(b: Builder, node: Node) -> str:
 def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:
     """Indices of several dimensions as one of their row-major order; negative ones count from the end."""
     dtype = "int32" if ir.numel(sizes) < 1 << 31 else "int64"
-    at = ir.compute_type(dtype)
     total: str | None = None
     for pick, size, step in zip(picks, sizes, ir.contiguous(sizes), strict=True):
-        near = b.cast(pick, dtype)
-        negative = b.pointwise("lt", near, 0, dtype="bool", at=at)
-        near = b.pointwise("where", negative, b.pointwise("add", near, size, dtype=dtype), near, dtype=dtype)
+        near = b.pointwise("wrap_index", b.cast(pick, dtype), size, dtype=dtype)
         near = b.pointwise("mul", near, step, dtype=dtype)
         total = near if total is None else b.pointwise("add", total, near, dtype=dtype)
     assert total is not None

@@ -16,10 +16,12 @@ from cuda_agent.playbook.codegen import (
     storage_type,
     vector_width,
 )
+from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step
+from cuda_agent.playbook.positions import Ranges
 from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 
@@ -125,13 +127,17 @@ def _tiled(work: Kernel, name: str, found: tiled.Tiling) -> str:
 
 def index_type(work: Kernel) -> str:
     """32 bits where every address and position fits."""
-    reach = ir.numel(work.axes())
-    coords = [e.coord for e in work.nodes if e.op == "load"] + [s.coord for s in work.stores]
+    sizes = work.axes()
+    ranges = Ranges(work.nodes, lambda dim: sizes[dim[0]])
+    coords = [e.coord for e in work.nodes if e.op in ("load", "index")] + [s.coord for s in work.stores]
+    coords += [bound.coord for e in work.nodes for bound in e.guards]
+    reach: float = ir.numel(sizes)
     for coord in coords:
-        if coord.dynamic:
-            return "long long"
-        sizes = work.axes()
-        reach = max(reach, abs(coord.const) + sum(abs(coef) * sizes[k] for (k, _), coef in coord.terms))
+        # Every term by itself, as sums are formed in any order.
+        own: float = abs(coord.const) + sum(abs(coef) * sizes[k] for (k, _), coef in coord.terms)
+        for term in coord.dynamic:
+            own += max(map(abs, ranges.extent(Coord(dynamic=(term,)))))
+        reach = max(reach, own)
     return "int" if reach < 2**31 - 2**22 else "long long"
 
 

@@ -199,7 +199,8 @@ template <typename T>
 __device__ __forceinline__ bool f_isinf(T x) { return isinf(x); }
 template <typename T>
 __device__ __forceinline__ bool f_isfinite(T x) { return isfinite(x); }
-__device__ __forceinline__ long long f_wrap_index(long long i, long long size) { return i < 0 ? i + size : i; }
+template <typename T>
+__device__ __forceinline__ T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
 
 template <typename T>
 __device__ __forceinline__ T f_silu(T x) { return x * f_sigmoid(x); }

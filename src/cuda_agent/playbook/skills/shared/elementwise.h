@@ -315,7 +315,8 @@ template <typename T>
 INLINE bool f_isinf(T x) { return f_abs(x) == static_cast<T>(INFINITY); }
 template <typename T>
 INLINE bool f_isfinite(T x) { return f_abs(x) < static_cast<T>(INFINITY); }
-INLINE long long f_wrap_index(long long i, long long size) { return i < 0 ? i + size : i; }
+template <typename T>
+INLINE T f_wrap_index(T i, T size) { return i < 0 ? i + size : i; }
 
 template <typename T>
 INLINE T f_silu(T x) { return x / (T(1) + f_exp(-x)); }

@@ -1,0 +1,145 @@
+"""What is known of integers before a kernel runs: between which values they lie, how they are made of indices, and so
+how positions are taken apart without dividing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from cuda_agent.playbook.coords import Coord, Dim
+
+if TYPE_CHECKING:
+    from cuda_agent.playbook.frame import Expr
+
+#: smallest and largest value, both included; whole numbers or infinite.
+Interval: TypeAlias = tuple[float, float]
+
+ANYTHING: Interval = (-math.inf, math.inf)
+_LIMITS: dict[str, Interval] = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "b": (0, 1)}
+#: operators that round nothing and leave NaN out: of two numbers, one of them.
+_SELECTED = {"minimum": min, "maximum": max, "fmin": min, "fmax": max}
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """`nodes` are expressions over dimensions of the given sizes."""
+
+    nodes: Sequence[Expr]
+    size: Callable[[Dim], int]
+
+    def extent(self, coord: Coord) -> Interval:
+        """Smallest and largest value of a position."""
+        low: float = coord.const
+        high: float = coord.const
+        reaches = [(coef, (0.0, float(self.size(dim) - 1))) for dim, coef in coord.terms]
+        reaches += [(coef, self.interval(node)) for node, coef in coord.dynamic]
+        for coef, values in reaches:
+            ends = sorted(_product(coef, end) for end in values)
+            low, high = low + ends[0], high + ends[1]
+        return low, high
+
+    def interval(self, at: int) -> Interval:
+        """Between which values an expression lies; `ANYTHING` where that isn't known, or where its type overflows."""
+        expr = self.nodes[at]
+        found = self._interval(expr)
+        low, high = _LIMITS.get(expr.type, ANYTHING)
+        return found if low <= found[0] and found[1] <= high else ANYTHING
+
+    def _interval(self, expr: Expr) -> Interval:
+        if expr.op == "const" and expr.value is not None:
+            value = float(expr.value)
+            return ANYTHING if math.isnan(value) else (value, value)
+        if expr.op == "index":
+            return self.extent(expr.coord)
+        if expr.op == "where":
+            (low, high), (other_low, other_high) = (self.interval(a) for a in expr.args[1:])
+            return min(low, other_low), max(high, other_high)
+        if expr.op == "cast" and expr.type in _LIMITS:
+            return _whole(self.interval(expr.args[0]))
+        # A NaN goes through minimum and maximum, and is no whole number afterwards; fmin and fmax leave it out.
+        if expr.op in ("fmin", "fmax") or (expr.op in ("minimum", "maximum") and expr.type in ("i32", "i64")):
+            pick = _SELECTED[expr.op]
+            (low, high), (other_low, other_high) = (self.interval(a) for a in expr.args)
+            return pick(low, other_low), pick(high, other_high)
+        if expr.type not in ("i32", "i64"):
+            return ANYTHING
+        return self._arithmetic(expr)
+
+    def _arithmetic(self, expr: Expr) -> Interval:
+        if expr.op not in ("wrap_index", "quotient", "modulo", "add", "sub", "mul"):
+            return ANYTHING
+        (low, high), (by_low, by_high) = (self.interval(a) for a in expr.args)
+        if expr.op == "add":
+            return low + by_low, high + by_high
+        if expr.op == "sub":
+            return low - by_high, high - by_low
+        if expr.op == "mul":
+            ends = [_product(a, b) for a in (low, high) for b in (by_low, by_high)]
+            return min(ends), max(ends)
+        if by_low != by_high or by_low < 1 or (low < 0 and expr.op != "wrap_index"):
+            return ANYTHING
+        if expr.op == "quotient":
+            return low // by_low, high // by_low if math.isfinite(high) else high
+        # An index is taken to lie within what it indexes, as torch demands.
+        return 0, by_low - 1 if expr.op == "wrap_index" else min(high, by_low - 1)
+
+    def affine(self, at: int, widened: Callable[[int], int]) -> Coord:
+        """An integer as a position: indices, constants, sums and multiples taken apart where nothing overflows, the
+        rest as expressions of 64 bits, which `widened` makes."""
+        expr = self.nodes[at]
+        if expr.op == "index":
+            return expr.coord
+        if expr.op == "const" and expr.value is not None:
+            return Coord(const=int(expr.value))
+        if expr.op == "cast" and self.nodes[expr.args[0]].type in ("i32", "i64"):
+            known = self.interval(expr.args[0])
+            if expr.type == "i64" or known != ANYTHING:
+                return self.affine(expr.args[0], widened)
+        if self.interval(at) != ANYTHING:
+            if expr.op == "wrap_index":
+                return self.wrapped(expr.args[0], expr.args[1], widened) or Coord(dynamic=((widened(at), 1),))
+            if expr.op in ("add", "sub"):
+                first, second = (self.affine(a, widened) for a in expr.args)
+                return first.plus(second.times(1 if expr.op == "add" else -1))
+            if expr.op == "mul":
+                for factor, other in (expr.args, expr.args[::-1]):
+                    value = self.nodes[factor].value
+                    if self.nodes[factor].op == "const" and value is not None:
+                        return self.affine(other, widened).times(int(value))
+        return Coord(dynamic=((widened(at), 1),))
+
+    def wrapped(self, at: int, length: int, widened: Callable[[int], int]) -> Coord | None:
+        """An index that is known to count from the start, or from the end, of a length; None where it may do both."""
+        (low, high), (size, _) = self.interval(at), self.interval(length)
+        if low >= 0 and high < size:
+            return self.affine(at, widened)
+        if low >= -size and high < 0:
+            return self.affine(at, widened).plus(Coord(const=int(size)))
+        return None
+
+    def divided(self, position: Coord, by: int) -> tuple[Coord, Coord] | None:
+        """Quotient and rest as positions, where the rest of every term together never reaches `by`; else None."""
+        quotient = Coord(
+            tuple((dim, coef // by) for dim, coef in position.terms if coef // by),
+            position.const // by,
+            tuple((node, coef // by) for node, coef in position.dynamic if coef // by),
+        )
+        rest = position.plus(quotient.times(-by))
+        low, high = self.extent(rest)
+        if not (math.isfinite(low) and math.isfinite(high)) or low // by != high // by:
+            return None
+        carried = Coord(const=int(low // by))
+        return quotient.plus(carried), rest.plus(carried.times(-by))
+
+
+def _product(a: float, b: float) -> float:
+    """Zero times infinity is zero: a bound that isn't reached."""
+    return 0 if a == 0 or b == 0 else a * b
+
+
+def _whole(values: Interval) -> Interval:
+    """Towards zero."""
+    low, high = (math.trunc(end) if math.isfinite(end) else end for end in values)
+    return low, high
