@@ -162,7 +162,8 @@ def _at(b: Builder, flat: str, corner: list[str], sizes: tuple[int, int], meta: 
     inside: str | None = None
     index: str | None = None
     for place, size in zip(corner, sizes, strict=True):
-        near = b.pointwise("minimum", b.pointwise("maximum", place, 0.0, dtype="float32"), size - 1.0, dtype="float32")
+        # A NaN reads the first element, and doesn't fit.
+        near = b.pointwise("fmin", b.pointwise("fmax", place, 0.0, dtype="float32"), size - 1.0, dtype="float32")
         fits = b.pointwise("eq", near, place, dtype="bool", at="f32")
         inside = fits if inside is None else b.pointwise("and", inside, fits, dtype="bool")
         whole = b.cast(near, "int32")
