@@ -109,6 +109,21 @@ def test_every_form_agrees_and_takes_new_weights(tmp_path: Path, monkeypatch: py
     torch.testing.assert_close(kept[0], expected, atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize(("elements", "left_out"), [(1 << 29, True), (1 << 12, False)])
+def test_a_graph_that_copies_longer_than_the_host_launches_is_left_out(
+    elements: int, left_out: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    source = (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x.relu().sum(1)\n"
+        f"def get_inputs():\n    return [torch.randn({elements // 64}, 64)]\ndef get_init_inputs():\n    return []\n"
+    )
+    baselines = BaselineSet(source, "copied", Device.CUDA, Precision.TF32)
+    _, compiled, graphs = baselines.forms()
+    baselines.prepare(compiled)
+    assert bool(baselines.outlasted(graphs, 4.8e12)) is left_out
+
+
 def test_clocks_are_read() -> None:
     reading = read_clocks(gpu_uuid(Device.CUDA))
     assert reading is not None and reading.values["sm_mhz"] > 0

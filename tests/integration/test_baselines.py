@@ -11,7 +11,7 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import CompileReport
-from cuda_agent.judge.worker.baselines import BaselineSet, Products, forms_for, stop_compiler_processes
+from cuda_agent.judge.worker.baselines import BaselineSet, Flags, Form, Products, forms_for, stop_compiler_processes
 from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
 
 SOURCE = """
@@ -55,6 +55,14 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     assert baselines.products == Products(True, False)
     for form in baselines.forms():
         baselines.prepare(form)
+    # A captured graph that would copy for longer than the host needs to launch; on a CPU there is none.
+    graph = Form("graphs_tf32", "graphs", Flags(), True)
+    assert baselines.outlasted(graph, 1.0) == ""
+    with monkeypatch.context() as pretended:
+        pretended.setattr(baselines, "device", Device.CUDA)
+        pretended.setattr(torch.cuda, "synchronize", lambda: None)
+        assert "would copy" in baselines.outlasted(graph, 1.0) and baselines.outlasted(graph, 1e15) == ""
+        assert baselines.outlasted(Form("graphs_tf32", "graphs", Flags(matmul_tf32=True), True), 1.0) == ""
     baselines.drop_sample()
     assert set(baselines.compilations) == {"compile"}
     report = CompileReport.model_validate(baselines.compilations["compile"])

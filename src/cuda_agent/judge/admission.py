@@ -13,7 +13,7 @@ from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
 from cuda_agent.judge.compare import Measured, first_failure, measure, rule
-from cuda_agent.judge.reference import Answer, Spec
+from cuda_agent.judge.reference import Answer, Spec, comparing
 from cuda_agent.judge.verify import Secrets
 
 #: Operators whose answer depends on a generator's state.
@@ -51,11 +51,13 @@ class Answering(Protocol):
 
 
 def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
-    """Raises TaskError: stochastic, random state outside the state dict, or a null answer passes."""
-    answers = Answers(task, reference, secrets, floor)
-    answers.check_repeats()
-    answers.check_state()
-    answers.check_nulls()
+    """Raises TaskError: stochastic, random state outside the state dict, or a null answer passes. Raises DeviceError
+    where memory is short."""
+    with comparing("the check of the task's answers"):
+        answers = Answers(task, reference, secrets, floor)
+        answers.check_repeats()
+        answers.check_state()
+        answers.check_nulls()
 
 
 class Answers:

@@ -26,6 +26,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, Worker
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.process import Worker, WorkerFault
+from cuda_agent.judge.roofline import datasheet
 
 EAGER = "eager"
 NULL = "null"
@@ -103,6 +104,7 @@ class Baselines:
         self._forms: dict[str, _Form] = {}
         self._failed: dict[str, str] = {}
         self._retired: dict[str, float] = {}
+        self._left_out: dict[str, str] = {}
         #: bytes of the device, by the worker's id.
         self._held: dict[int, int] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
@@ -162,13 +164,18 @@ class Baselines:
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
-        gone = self._failed.keys() | self._retired.keys()
+        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys()
         return {name: form.matched for name, form in self._forms.items() if name not in gone}
 
     @property
     def retired(self) -> Mapping[str, float]:
         """Forms that take part in no further timing -> how many times slower they were than the fastest matched one."""
         return dict(self._retired)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Forms that weren't prepared, since they can't be the fastest -> why."""
+        return dict(self._left_out)
 
     @property
     def held_bytes(self) -> int | None:
@@ -243,11 +250,15 @@ class Baselines:
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)
+        bandwidth = _bandwidth(self._options.device)
         for name in self.forms:
             worker = self._compiled if self._forms[name].compiled else self._plain
             assert worker is not None
+            params = {"form": name, "bandwidth": bandwidth}
             try:
-                reply = worker.request("prepare", {"form": name}, timeout_s=self._options.compile_baseline_timeout_s)
+                reply = worker.request("prepare", params, timeout_s=self._options.compile_baseline_timeout_s)
+                if isinstance(reply, dict) and reply.get("left_out"):
+                    self._left_out[name] = _shortened(str(reply["left_out"]))
                 self._note_compiled(name, reply)
             except WorkerFault as error:
                 if name == EAGER or self._closed:
@@ -309,6 +320,16 @@ def _checked_forms(reply: Any, compiled: bool) -> dict[str, _Form]:
     if (EAGER in forms) is compiled:
         raise WorkerError("The baseline worker named no forms", "Run again")
     return forms
+
+
+def _bandwidth(device: Device) -> float | None:
+    """Of the device's memory, bytes/s by its datasheet."""
+    if device is not Device.CUDA:
+        return None
+    import torch
+
+    peak = datasheet(torch.cuda.get_device_properties(0).name)
+    return None if peak is None else peak.memory_tb_s * 1e12
 
 
 def _shortened(reason: str) -> str:

@@ -183,7 +183,8 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
 def _left_out(baselines: Baselines) -> list[str]:
     """Why a form has no time."""
     said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
-    return [f"{name} {said.format(times)}" for name, times in baselines.retired.items()]
+    early = [f"{name} wasn't prepared: {why}" for name, why in baselines.left_out.items()]
+    return [*early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
 
 
 def _record(rounds: Rounds, name: str) -> Timing:

@@ -6,8 +6,9 @@ Everything that the worker says is checked here (`TaskSpec`) before it is used; 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,6 +264,20 @@ def allocate(purpose: str, metas: Sequence[TensorMeta], device: Device, copies: 
     except OutOfDeviceMemory as error:
         raise DeviceError(
             f"No memory for {purpose}: {error}", "Free memory on the device or make the task smaller"
+        ) from None
+
+
+@contextlib.contextmanager
+def comparing(purpose: str) -> Iterator[None]:
+    """What the judge itself computes on the device. Raises DeviceError where memory is short."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        said = str(error).partition(". GPU ")[0]
+        raise DeviceError(
+            f"No memory for {purpose}: {said}", "Free memory on the device or make the task smaller"
         ) from None
 
 

@@ -24,7 +24,7 @@ from cuda_agent.judge.buffers import contiguous, synchronize, trim
 from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.process import Worker
-from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate
+from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate, comparing
 
 Progress = Callable[[str, str], None]
 MODEL_FILE = "model_new.py"
@@ -205,11 +205,12 @@ class Verification:
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
-        fault) and TaskError (the reference's)."""
+        fault), TaskError (the reference's), DeviceError where memory is short."""
         begin = time.monotonic()
-        for step in self._plan():
-            if not step():
-                break
+        with comparing("the verification"):
+            for step in self._plan():
+                if not step():
+                    break
         reports = self._rulings()
         return VerifyReport(
             passed=bool(reports) and all(report.passed for report in reports),

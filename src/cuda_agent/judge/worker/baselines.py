@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,8 @@ _CONVOLUTION = {
 
 #: modes whose calls are replays of a captured graph.
 _CAPTURED = frozenset({"graphs", "autotune"})
+#: calls of which the quickest says what the host needs for one.
+_HOST_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class BaselineSet:
         model = self._models.get(form.name) or self._make_model(form.name)
         program = self._program(form, model)
         form.flags.apply()
-        sample = self._sample or make_inputs(self._sample_task, self.device.value, self._seed)
+        sample = self._inputs()
         with torch.no_grad(), _quiet():
             begin = forget_compilations() if form.mode != "eager" else 0.0
             for _ in range(1 if form.mode == "eager" else calls):
@@ -173,6 +177,31 @@ class BaselineSet:
                 self.compilations[form.name] = count_compilations(begin)
         self._models[form.name], self._programs[form.name] = model, program
         self._flags[form.name], self._modes[form.name] = form.flags, form.mode
+
+    def outlasted(self, form: Form, bandwidth: float) -> str:
+        """Why a captured graph that isn't prepared yet can't be the fastest form, "" where it may be. A replay spares
+        the host's part of the same compiled code, and copies inputs and outputs. `bandwidth`: bytes/s, of the
+        datasheet. A host or a device that is busy beside this only speaks for the graph."""
+        same = [name for name, mode in self._modes.items() if mode == "compile" and self._flags[name] == form.flags]
+        if form.mode != "graphs" or self.device is not Device.CUDA or not same:
+            return ""
+        program, sample = self.program(same[0]), self._inputs()
+        host_s = math.inf
+        with torch.no_grad():
+            for _ in range(_HOST_CALLS):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                output = program(*sample)
+                host_s = min(host_s, time.perf_counter() - begin)
+        copied = _stored_bytes(sample) + _stored_bytes(output)
+        torch.cuda.synchronize()
+        copy_s = 2 * copied / bandwidth
+        if copy_s <= host_s:
+            return ""
+        return (
+            f"a replay would copy {copied / 2**30:.2f} GiB of inputs and outputs, {copy_s * 1e6:.0f} us at the "
+            f"datasheet's bandwidth, to spare the host {host_s * 1e6:.0f} us"
+        )
 
     def program(self, name: str) -> Program:
         """A prepared form, with its flags set for this process. Raises KeyError for one that isn't prepared."""
@@ -202,6 +231,9 @@ class BaselineSet:
         """Free the inputs that `prepare` uses; it makes new ones when it is needed again."""
         self._sample = []
 
+    def _inputs(self) -> list[Any]:
+        return self._sample or make_inputs(self._sample_task, self.device.value, self._seed)
+
     def _make_model(self, form: str) -> Any:
         task = load_task_module(self._source, f"{self._name}_{form}")
         init = make_init_inputs(task, self._seed)
@@ -221,6 +253,15 @@ class BaselineSet:
         compiled: Program = torch.compile(model, **COMPILED[form.mode])
         captured = form.mode in _CAPTURED and self.device is Device.CUDA
         return _fresh_outputs(compiled) if captured else compiled
+
+
+def _stored_bytes(value: Any) -> int:
+    """Of the tensors in it; what is expanded counts once."""
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    stored = (
+        math.prod(size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride) for leaf in leaves
+    )
+    return sum(count * leaf.element_size() for count, leaf in zip(stored, leaves, strict=True))
 
 
 class _Autocast(torch.nn.Module):  # type: ignore[misc]

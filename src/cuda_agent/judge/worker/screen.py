@@ -25,7 +25,7 @@ MAX_DISTANCE = 1e-2
 FINALISTS = 4
 FINAL_SAMPLES = 15
 #: times the fastest one's time: who can't win any more after a first look, and after a few samples.
-HOPELESS, BEHIND = 1.5, 1.15
+HOPELESS, BEHIND = 1.5, 1.2
 _CHUNK = 1 << 24
 
 
