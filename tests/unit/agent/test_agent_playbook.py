@@ -15,7 +15,7 @@ from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.records import Task, ToolResult, Turn
-from cuda_agent.playbook import Proposal
+from cuda_agent.playbook import Proposal, proposals
 
 META = TensorMeta(shape=(64, 64), dtype="float32", strides=(64, 1))
 
@@ -172,6 +172,59 @@ def test_a_setting_that_fails_gives_way_to_the_default() -> None:
     edits = [call.arguments for turn in play.history for call in turn.calls if call.tool == "Edit"]
     if edits:
         assert edits[0]["old"] == edits[-1]["new"], "back to the default"
+
+
+class Precise(Play):
+    """Refuses, with `verdict`, whatever was planned with TF32 allowed."""
+
+    def __init__(self, precision: Precision, verdict: str) -> None:
+        super().__init__(PlaybookPolicy(dataclasses.replace(convolution_brief(), precision=precision)))
+        self.verdict = verdict
+        self.exact = {
+            tuple(sorted(plan.files.items())) for plan in proposals(convolution(), Device.CUDA, Precision.FP32)
+        }
+        self.files: dict[str, str] = {}
+
+    def answer(self, move: PolicyMove, answers: dict[str, tuple[bool, dict[str, Any]]]) -> None:
+        for call in move.calls:
+            if call.tool == "Bash":
+                for stale in call.arguments["command"].split()[2:]:
+                    del self.files[stale]
+            if call.tool == "Write":
+                self.files[call.arguments["path"]] = call.arguments["content"]
+        passed = self.verdict != "incorrect at any" and tuple(sorted(self.files.items())) in self.exact
+        verdict = "passed" if passed else self.verdict.split()[0]
+        # Every setting takes as long as any other.
+        super().answer(move, {**answers, "Profile": (passed, {"verdict": verdict, "latency_us": 3.0})})
+        if move.calls[0].arguments.get("configs"):
+            turn = self.history.pop()
+            times = {"latency_us": [100.0] * len(move.calls[0].arguments["configs"])}
+            result = turn.results[0].model_copy(update={"data": times})
+            self.history.append(turn.model_copy(update={"results": (result,)}))
+
+
+def test_what_is_too_inexact_is_planned_again_in_full_precision() -> None:
+    play = Precise(Precision.TF32, "incorrect")
+    finish = play.until("Finish", {})
+    assert finish.calls[0].arguments["outcome"] == "finished" and "3.0 us" in finish.calls[0].arguments["message"]
+    assert tuple(sorted(play.files.items())) in play.exact
+
+
+@pytest.mark.parametrize(
+    ("precision", "verdict", "plans"),
+    [
+        (Precision.TF32, "incorrect at any", 2),
+        (Precision.TF32, "crashed", 1),
+        (Precision.FP32, "incorrect at any", 1),
+    ],
+)
+def test_full_precision_is_tried_once_and_only_for_wrong_values(precision: Precision, verdict: str, plans: int) -> None:
+    play = Precise(precision, verdict)
+    finish = play.until("Finish", {})
+    assert finish.calls[0].arguments["outcome"] == "gave_up"
+    messages = [turn.message for turn in play.history if turn.message.startswith("Plan:")]
+    layouts = [turn.message for turn in play.history if turn.message.startswith("Plan, channels last:")]
+    assert len(layouts) == plans and len(messages) == 2 * plans, "built to be screened, then the default one profiled"
 
 
 def tuned(

@@ -11,7 +11,9 @@ from typing import Any
 
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.agent.tools.profile import MAX_CONFIGS
+from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
+from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
 
@@ -90,8 +92,21 @@ class _Screened:
         return next((t for s, t in reversed(list(zip(self.settings, self.times, strict=True))) if s == setting), None)
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """How plans fared: the one in the workspace now, what the judge said last, the one that passed with its time, and
+    whether any was refused for its values."""
+
+    held: Proposal
+    said: str
+    chosen: Proposal | None = None
+    latency_us: float = 0.0
+    wrong: bool = False
+
+
 class _Moves:
-    """Read → plan → (write → compile → screen) for each plan → settle → profile → finish."""
+    """Read → plan → (write → compile → screen) for each plan → settle → profile → finish. Where the judge finds every
+    plan wrong, the same once more with the plans whose products are in full float32."""
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
@@ -100,7 +115,8 @@ class _Moves:
     def play(self) -> Script:
         yield self._move("Reading the reference.", self._call("Read", path="model.py"))
         try:
-            plans = proposals(self._brief.graph(), self._brief.device, self._brief.precision)
+            graph = self._brief.graph()
+            plans = proposals(graph, self._brief.device, self._brief.precision)
         except NotCovered as gap:
             yield self._finish(gap.cause, "not_covered")
             return
@@ -108,23 +124,43 @@ class _Moves:
             why = error.cause.replace("can't be captured: ", "", 1)
             yield self._finish(f"the reference can't be captured as a graph: {why}. {error.remedy}", "not_covered")
             return
-        compiled = yield from self._build(plans[0])
+        tried = yield from self._try(plans)
+        if tried.chosen is None and tried.wrong:
+            precise = self._more_precise(graph, plans)
+            if precise:
+                tried = yield from self._try(precise, before=tried.held)
+        if tried.chosen is None:
+            yield self._give_up(tried.said)
+        else:
+            yield self._finish(f"{tried.chosen.summary}; {tried.latency_us:,.1f} us", "finished")
+
+    def _more_precise(self, graph: Graph, plans: Sequence[Proposal]) -> list[Proposal]:
+        """The plans without TF32 or halved operands, where that changes anything."""
+        if self._brief.precision is Precision.FP32:
+            return []
+        try:
+            found = proposals(graph, self._brief.device, Precision.FP32)
+        except NotCovered:
+            return []
+        return [plan for plan in found if all(plan.files != other.files for other in plans)]
+
+    def _try(self, plans: Sequence[Proposal], before: Proposal | None = None) -> Generator[PolicyMove, Results, _Tried]:
+        """Build and screen all of them, then profile until one passes. `before`: the plan in the workspace now."""
+        compiled = yield from self._build(plans[0], before)
         if not compiled.ok:
-            yield self._give_up(f"Compile: {_first_line(compiled)}")
-            return
+            return _Tried(plans[0], f"Compile: {_first_line(compiled)}")
         first = yield from self._tune(plans[0], timed=len(plans) > 1)
         ranked, held = yield from self._try_others(first, plans[1:])
+        wrong = False
         for chosen in ranked:
             if chosen.proposal is not held:
                 yield from self._build(chosen.proposal, before=held)
                 held = chosen.proposal
             result = yield from self._profile(chosen)
             if result.ok:
-                yield self._finish(
-                    f"{chosen.proposal.summary}; {result.data.get('latency_us', 0.0):,.1f} us", "finished"
-                )
-                return
-        yield self._give_up(_first_line(result))
+                return _Tried(held, "", held, result.data.get("latency_us", 0.0))
+            wrong = wrong or result.data.get("verdict") == Verdict.INCORRECT.value
+        return _Tried(held, _first_line(result), wrong=wrong)
 
     def _try_others(
         self, first: _Tuned, others: Sequence[Proposal]
