@@ -196,6 +196,8 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "softmax_laid_out": (lambda x: x.softmax(-1).transpose(1, 2).contiguous(), [_r(4, 6, 64)]),
     "count_nonzero": (lambda x: (torch.count_nonzero(x.relu(), 1), torch.count_nonzero(x.relu())), [_r(9, 40)]),
     "softmax": (lambda x: torch.softmax(x * 2, -1), [_r(64, 300)]),
+    "sum_of_long_columns": (lambda x, y: (x * y[:, None]).mean(0), [_r(4096, 64), _r(4096)]),
+    "softmax_of_products": (lambda x, y: (x * y[:, None]).softmax(0), [_r(300, 64) * 30, _r(300) * 30]),
     "softmax_wide": (lambda x: torch.softmax(x, -1), [_r(9, 4096)]),
     "softmax_odd_bf16": (lambda x: torch.softmax(x, -1), [_r(13, 777, dtype=BF16)]),
     "softmax_by_hand": (by_hand_softmax, [_r(31, 128)]),

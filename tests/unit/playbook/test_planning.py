@@ -150,6 +150,22 @@ def test_layout_decides_between_rows_and_columns() -> None:
     assert steps_of(*REDUCTIONS["softmax_channels"])[0].skill == "colreduce"
 
 
+def test_a_product_under_a_softmax_is_rounded_in_both_sweeps() -> None:
+    (step,) = plan(graph_of(*REDUCTIONS["softmax_of_products"]), Device.CUDA, Precision.TF32, ())[0]
+    text = next(text for path, text in step.files.items() if path.endswith(".cu"))
+    assert text.count("f_product(") == 2 and "v0 * v1" not in text
+
+
+@pytest.mark.parametrize(("length", "parts"), [(4096, True), (2047, False)])
+def test_long_columns_are_summed_in_parts(length: int, parts: bool) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+    (step,) = plan(graph_of(total, [torch.randn(length, 64)]), Device.CUDA, Precision.TF32, ())[0]
+    text = next(text for path, text in step.files.items() if path.endswith(".cu"))
+    assert step.skill == "colreduce" and ("State0 part0[WIDTH];" in text) == parts
+
+
 def test_what_nobody_covers_is_named() -> None:
     with pytest.raises(NotCovered, match=r"aten\.sort\.default"):
         propose(hand_made("aten.sort.default"), Device.CPU, Precision.FP32)

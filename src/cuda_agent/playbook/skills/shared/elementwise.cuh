@@ -68,6 +68,8 @@ __device__ __forceinline__ float f_sqrt(float x) { return sqrtf(x); }
 __device__ __forceinline__ double f_sqrt(double x) { return sqrt(x); }
 __device__ __forceinline__ float f_rsqrt(float x) { return rsqrtf(x); }
 __device__ __forceinline__ double f_rsqrt(double x) { return 1.0 / sqrt(x); }
+// Never part of a fused multiply-add.
+__device__ __forceinline__ float f_product(float x, float y) { return __fmul_rn(x, y); }
 __device__ __forceinline__ float f_reciprocal(float x) { return 1.0f / x; }
 __device__ __forceinline__ double f_reciprocal(double x) { return 1.0 / x; }
 __device__ __forceinline__ float f_div(float x, float y) { return x / y; }
