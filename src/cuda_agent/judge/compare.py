@@ -88,14 +88,11 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR, atol, rtol)
     flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
     step = (1 << 24) if eager.is_cuda else (1 << 19)
-    starts = range(0, eager.numel(), step)
+    pieces = [[tensor[start : start + step] for tensor in flat] for start in range(0, eager.numel(), step)]
     with _one_thread():
         # One wait for the device, which other processes may have in turn, not one a piece.
-        found = _numbers([sums.piece(*(tensor[start : start + step] for tensor in flat)) for start in starts])
-        failures = (
-            sums.add(numbers, *(tensor[start : start + step] for tensor in flat))
-            for start, numbers in zip(starts, found, strict=True)
-        )
+        found = _numbers([sums.piece(*piece) for piece in pieces])
+        failures = (sums.add(numbers, *piece) for numbers, piece in zip(found, pieces, strict=True))
         failure = next((failure for failure in failures if failure), "")
     return sums.result(eager.numel(), dtype, failure)
 
