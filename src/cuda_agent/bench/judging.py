@@ -19,6 +19,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.inspect import work_needed
+from cuda_agent.judge.process import Worker, wake
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace
 
@@ -60,18 +61,12 @@ class LaneSession:
 
     def admit(self) -> None:
         """Raises TaskError."""
-        self._session.start()
-        if self._builder is not None:
-            self._session.workers.imported()
+        self._wake(self._session.start())
         with self._lane.shared(_ADMITTED):
-            # Candidates' workers, for whose devices later turns would wait. On a CPU there is nothing to start.
-            awake = self._session.workers.rouse_all() if self._builder is not None else None
             self._session.admit()
             self._graph = self._session.known_graph()
             self._count()
             self._rest()
-            if awake is not None:
-                awake()
 
     def graph(self) -> Graph:
         """Raises TaskError."""
@@ -100,6 +95,7 @@ class LaneSession:
         """As `JudgeSession.screen`."""
         # The session finds it in the cache then.
         self.built(candidate)
+        self._wake(self._session.workers.spares[:1])
         # On a GPU its own baselines are aside, and stand still.
         with self._lane.shared(_LOADED):
             report = self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
@@ -129,12 +125,25 @@ class LaneSession:
         else:
             self.progress("build", "")
             case = self._builder.call("build", case)
+            self._wake(session.workers.spares[:1])
         with session.telling(session.progress), self._lane.shared(_VERIFIED):
             case.judge(session, with_profile=with_profile, quiet=self._quiet)
             self._count()
             session.rest()
         self._tell_kept()
         return case.evaluation()
+
+    def _wake(self, workers: Sequence[Worker]) -> None:
+        """Workers make their contexts aside: two seconds beside others, for which no turn need wait. On a CPU there is
+        nothing to start."""
+        asleep = [worker for worker in workers if worker.alive and not worker.awake]
+        if self._builder is None or not asleep:
+            return
+        for worker in asleep:
+            with suppress(WorkerError):
+                worker.imported()
+        with self._lane.aside([worker.pid for worker in asleep]):
+            wake(asleep)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

@@ -14,7 +14,6 @@ import json
 import os
 import secrets
 import selectors
-import signal
 import socket
 import threading
 import time
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, TextIO
 
 from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.errors import WorkerError
+from cuda_agent.workspace.process import go_on, pause
 from cuda_agent.workspace.sockets import bound_socket, connected_socket
 
 #: a process that is stopped may have kernels on the device: those that one measurement of a compiler launches at once.
@@ -61,7 +61,8 @@ class LaneServer:
         self._clients: dict[int, socket.socket] = {}
         self._asked: dict[int, _Turn] = {}
         self._granted: dict[int, float] = {}
-        self._stopped: set[int] = set()
+        #: with all that they have started.
+        self._stopped: dict[int, frozenset[int]] = {}
         self._log_path = log
         self._log: TextIO | None = None
         self._thread = threading.Thread(target=self._serve, name="lane", daemon=True)
@@ -153,16 +154,13 @@ class LaneServer:
         aside = {pid for ticket, turn in self._asked.items() if ticket in self._granted for pid in turn.pids}
         if not self.turns.stopped:
             self._let_go_on(tuple(self._stopped))
-        elif fresh := aside - self._stopped:
-            for pid in fresh:
-                _signal(pid, signal.SIGSTOP)
-            self._stopped |= fresh
+        elif fresh := aside - self._stopped.keys():
+            self._stopped |= {pid: pause(pid) for pid in fresh}
             time.sleep(DRAIN_S)
 
     def _let_go_on(self, pids: tuple[int, ...]) -> None:
-        for pid in self._stopped.intersection(pids):
-            _signal(pid, signal.SIGCONT)
-        self._stopped.difference_update(pids)
+        for pid in self._stopped.keys() & set(pids):
+            go_on(self._stopped.pop(pid))
 
     def _note(self, turn: _Turn, begun: float | None, now: float) -> None:
         if self._log is None:
@@ -171,11 +169,6 @@ class LaneServer:
         since = {key: None if at is None else round(self._since + at, 3) for key, at in times.items()}
         with suppress(OSError):
             self._log.write(json.dumps({"task": turn.task, "how": turn.how} | since) + "\n")
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(OSError):
-        os.kill(pid, number)
 
 
 def _may_stop(pids: Sequence[int]) -> bool:

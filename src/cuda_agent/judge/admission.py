@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
-from cuda_agent.judge.compare import Measured, first_failure, measure, rule
+from cuda_agent.judge.compare import Measured, first_failure, measure, pieces, rule
 from cuda_agent.judge.reference import Answer, Spec, comparing
 from cuda_agent.judge.verify import Secrets
 
@@ -137,8 +138,10 @@ def _check_nulls(task: Task, answer: Answer, other: list[Any], passes: Callable[
     def constant(tensor: Any) -> Any:
         if not tensor.is_floating_point():
             return torch.full_like(tensor, tensor.flatten()[0].item()) if tensor.numel() else tensor
-        finite = tensor.nan_to_num(0.0, 0.0, 0.0)
-        return torch.full_like(tensor, float(finite.sum(dtype=torch.float64) / tensor.isfinite().sum()))
+        # A sum in another type copies the whole of it.
+        parts = [(part.nan_to_num(0.0, 0.0, 0.0).double().sum(), part.isfinite().sum()) for part in pieces(tensor)]
+        total, count = (float(sum(numbers)) for numbers in zip(*parts, strict=True))
+        return torch.full_like(tensor, total / count if count else math.nan)
 
     nulls: dict[str, Callable[[], list[Any]]] = {
         "all zeros": lambda: [torch.zeros_like(t) for t in answer.eager],

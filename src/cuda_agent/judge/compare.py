@@ -80,19 +80,46 @@ def error_floor(precision: Precision, device: Device, length: int, products: boo
     return floor
 
 
+def pieces(tensor: Any) -> list[Any]:
+    """A tensor's elements in row-major order, in pieces whose temporaries are small beside it."""
+    step = (1 << 24) if tensor.is_cuda else (1 << 19)
+    return list(tensor.reshape(-1).split(step))
+
+
+def all_finite(tensors: Sequence[Any]) -> bool:
+    """Whether no floating-point tensor holds NaN or infinity."""
+    found = [piece.isfinite().all() for t in tensors if t.is_floating_point() for piece in pieces(t)]
+    return _all(found)
+
+
+def same_bytes(mine: Any, yours: Any) -> bool:
+    """Whether two uint8 tensors of one length, aligned to 8 bytes, are equal."""
+    import torch
+
+    whole = mine.numel() // 8 * 8
+    words = (pieces(tensor[:whole].view(torch.int64)) for tensor in (mine, yours))
+    found = [(x == y).all() for x, y in zip(*words, strict=True)]
+    return _all([*found, (mine[whole:] == yours[whole:]).all()])
+
+
+def _all(found: Sequence[Any]) -> bool:
+    """Of scalar tensors of one device, with one wait for it."""
+    import torch
+
+    return not found or bool(torch.stack(list(found)).all())
+
+
 def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float, rtol: float) -> Measured:
     """One output tensor. All four have the same shape and lie on the same device in row-major order."""
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
         return _exact(candidate, eager, dtype)
     sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR, atol, rtol)
-    flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
-    step = (1 << 24) if eager.is_cuda else (1 << 19)
-    pieces = [[tensor[start : start + step] for tensor in flat] for start in range(0, eager.numel(), step)]
+    parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
     with _one_thread():
         # One wait for the device, which other processes may have in turn, not one a piece.
-        found = _numbers([sums.piece(*piece) for piece in pieces])
-        failures = (sums.add(numbers, *piece) for numbers, piece in zip(found, pieces, strict=True))
+        found = _numbers([sums.piece(*part) for part in parts])
+        failures = (sums.add(numbers, *part) for numbers, part in zip(found, parts, strict=True))
         failure = next((failure for failure in failures if failure), "")
     return sums.result(eager.numel(), dtype, failure)
 
@@ -130,33 +157,32 @@ class _Sums:
         self._worst = {"candidate": 0.0, "policy": 0.0}
 
     def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
-        """What `add` needs to know of a piece, on its device: NaN or infinity first where any value isn't finite."""
+        """What `add` needs to know of a piece, on its device: NaN or infinity where any value isn't finite, for each is
+        part of a difference."""
         import torch
 
         o = o.double()
-        finite = sum(tensor.sum(dtype=torch.float64) for tensor in (c, e, p, o))
         wide = e.dtype if e.element_size() >= 4 else o.dtype
-        from_truth, eager_off = c.to(o.dtype).sub(o), p.to(o.dtype).sub(o)
+        from_truth, eager_off = c - o, p - o
         apart, size = c.to(wide).sub(e.to(wide)).abs_(), e.to(wide).abs()
         outside = apart.sub(size, alpha=self._rtol) > self._atol
         beyond, furthest = _largest(from_truth * outside), _largest(eager_off)
         max_abs, max_rel = _largest(apart), _largest(apart.div_(size.clamp_min_(self._atol or 1e-30)))
         blocks = self._blocks(from_truth, eager_off, o)
-        return torch.stack([scalar.double() for scalar in (finite, beyond, furthest, max_abs, max_rel, *blocks)])
+        return torch.stack([scalar.double() for scalar in (beyond, furthest, max_abs, max_rel, *blocks)])
 
     def add(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
         """Takes one piece in, by what `piece` found; says what no tolerance excuses."""
-        if not math.isfinite(numbers[0]):
+        if not all(map(math.isfinite, numbers)):
             failure = _not_finite(c, e)
             if failure:
                 return failure
             (numbers,) = _numbers([self.piece(*self._known(c, e, p, o.double()))])
-        found = numbers[1:]
-        self.beyond, self.excuse = max(self.beyond, found[0]), max(self.excuse, SLACK * found[1])
-        self.max_abs, self.max_rel = max(self.max_abs, found[2]), max(self.max_rel, found[3])
-        for name, squares in zip(("norm", "candidate", "policy"), found[4:7], strict=True):
+        self.beyond, self.excuse = max(self.beyond, numbers[0]), max(self.excuse, SLACK * numbers[1])
+        self.max_abs, self.max_rel = max(self.max_abs, numbers[2]), max(self.max_rel, numbers[3])
+        for name, squares in zip(("norm", "candidate", "policy"), numbers[4:7], strict=True):
             self._squares[name] += squares
-        for name, worst in zip(("candidate", "policy"), found[7:], strict=True):
+        for name, worst in zip(("candidate", "policy"), numbers[7:], strict=True):
             self._worst[name] = max(self._worst[name], worst)
         return ""
 

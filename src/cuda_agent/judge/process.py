@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,11 @@ class Worker:
             self.request("detach", {"arena": arena.name}, timeout_s=60.0)
 
     @property
+    def awake(self) -> bool:
+        """Whether its device is started."""
+        return self._ready
+
+    @property
     def pid(self) -> int:
         """Of the outermost process of its sandbox."""
         return self._process.pid
@@ -233,6 +238,11 @@ class Worker:
     @property
     def alive(self) -> bool:
         return not self._killed and self._process.poll() is None
+
+    def doom(self) -> None:
+        """`kill` without waiting, where that can be; for many that end together."""
+        self._killed = True
+        self._process.doom()
 
     def kill(self) -> None:
         """Ends it and everything that it started; harmless when already done."""
@@ -284,6 +294,15 @@ def how_it_ended(code: int | None) -> str:
     return f"exited with code {code} without an answer"
 
 
+def wake(workers: Sequence[Worker]) -> None:
+    """Their devices start, side by side. One that doesn't start says so to who asks it something."""
+    for worker in workers:
+        worker.begin()
+    for worker in workers:
+        with contextlib.suppress(WorkerError):
+            worker.ready()
+
+
 class WorkerSupply:
     """Where a session's workers come from: spare candidate workers are started ahead, so that torch is imported when a
     candidate comes; two where cores abound, since a search's screening and its verdict follow each other at once. Each
@@ -327,25 +346,10 @@ class WorkerSupply:
         if self._spares:
             self._spares[0].begin()
 
-    def imported(self) -> None:
-        """Waits until all spare workers have imported torch."""
-        for worker in self._spares:
-            with contextlib.suppress(WorkerError):
-                worker.imported()
-
-    def rouse_all(self) -> Callable[[], None]:
-        """All spare workers start their devices, beside what else is done until the returned function is called, which
-        waits for them. One that doesn't start says so to who is given it."""
-        spares = list(self._spares)
-        for worker in spares:
-            worker.begin()
-
-        def wait() -> None:
-            for worker in spares:
-                with contextlib.suppress(WorkerError):
-                    worker.ready()
-
-        return wait
+    @property
+    def spares(self) -> tuple[Worker, ...]:
+        """Workers of the next candidates, in order."""
+        return tuple(self._spares)
 
     def candidate(self) -> Worker:
         """The oldest spare (or a new one); the caller kills it. `prewarm` starts the next."""
@@ -359,6 +363,9 @@ class WorkerSupply:
         """Ends every worker that it started; no more can be started."""
         with self._lock:
             self._closed = True
+            # A driver takes a context apart in a third of a second: side by side.
+            for worker in self._all:
+                worker.doom()
             for worker in self._all:
                 worker.kill()
             self._all.clear()

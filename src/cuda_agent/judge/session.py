@@ -24,7 +24,7 @@ from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
+from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, WorkerSupply
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -130,10 +130,13 @@ class JudgeSession:
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
         self.baselines.device_use = self.device_use
 
-    def start(self) -> None:
-        """Waits until the reference worker has imported what it needs; no task is loaded and no device used."""
+    def start(self) -> Sequence[Worker]:
+        """Waits until the reference worker has imported what it needs, and starts the baselines' workers; no task is
+        loaded and no device used. Returns those that need the device next."""
         self._open()
+        self.baselines.begin()
         self._reference_worker.imported("import_capture")
+        return (self._reference_worker, *self.workers.spares)
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()

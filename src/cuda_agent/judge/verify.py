@@ -20,8 +20,8 @@ from cuda_agent.core.config import Regression
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
-from cuda_agent.judge.buffers import contiguous, synchronize, trim
-from cuda_agent.judge.compare import Errors, Measured, measure, pool, rule, same_structure
+from cuda_agent.judge.buffers import contiguous, synchronize
+from cuda_agent.judge.compare import Errors, Measured, all_finite, measure, pool, rule, same_bytes, same_structure
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.process import Worker
 from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate, comparing
@@ -299,7 +299,7 @@ class Verification:
                 raise
             self._dropped.append(f"{kind}: {error.cause}")
             return True
-        finite = _all_finite(answer.eager)
+        finite = all_finite(answer.eager)
         if variant is not None and self._finite and not finite:
             self._dropped.append(f"{kind}: the reference is not finite")
             return True
@@ -310,8 +310,6 @@ class Verification:
         trial.reason = trial.reason or self._changed(places)
         trial.again = self._now
         self._done.append(trial)
-        # Copies made for comparing; several processes hold memory for this task.
-        trim(self.reference.device)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
     def _measure(self, kind: str, answer: Answer, output_spec: Any) -> _Trial:
@@ -331,8 +329,6 @@ class Verification:
 
     def _changed(self, places: Places) -> str:
         """What the candidate changed that it must not change."""
-        import torch
-
         masters = self.reference.inputs.arena
         for index, slot in enumerate(places.layout.slots):
             end = (
@@ -341,11 +337,11 @@ class Verification:
             count = end - slot.offset
             if index in self.reference.spec.mutated or count == 0:
                 continue
-            if not torch.equal(places.arena.raw(slot.offset, count), masters.raw(slot.offset, count)):
+            if not same_bytes(places.arena.raw(slot.offset, count), masters.raw(slot.offset, count)):
                 return f"forward changed its input {index} in place"
         mine, theirs = self.candidate.weights, self.reference.weights
         count = mine.layout.nbytes
-        if self.reference.spec.state and not torch.equal(mine.arena.raw(0, count), theirs.arena.raw(0, count)):
+        if self.reference.spec.state and not same_bytes(mine.arena.raw(0, count), theirs.arena.raw(0, count)):
             return "forward changed a weight in place"
         changed = self.candidate.changed_weights()
         return f"forward changed the weight {changed[0]!r}" if changed else ""
@@ -378,10 +374,6 @@ class Verification:
             budget=worst.budget,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )
-
-
-def _all_finite(tensors: list[Any]) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
 def failing(report: VerifyReport) -> tuple[Verdict, str]:

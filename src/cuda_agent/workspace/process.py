@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,6 +61,28 @@ def descendants(pid: int) -> list[int]:
         found.append(child)
         queue += _children(child)
     return found
+
+
+def pause(pid: int) -> frozenset[int]:
+    """Stops a process and all below it; their ids, for `go_on`. What ends meanwhile is left out."""
+    stopped: set[int] = set()
+    while fresh := {pid, *descendants(pid)} - stopped:
+        # One that was just about to start another is found in the next round.
+        for each in fresh:
+            _signal(each, signal.SIGSTOP)
+        stopped |= fresh
+    return frozenset(stopped)
+
+
+def go_on(pids: Iterable[int]) -> None:
+    """Ends a `pause`."""
+    for pid in pids:
+        _signal(pid, signal.SIGCONT)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
 
 
 def page_faults(pid: int) -> int:
@@ -145,14 +168,19 @@ class SandboxedProcess:
         assert code is not None
         return code
 
-    def kill(self) -> None:
-        """End the whole group and everything that left it; returns when all are gone. Harmless when already ended."""
+    def doom(self) -> None:
+        """Asks for what `kill` waits for, where that can be done at once."""
         with self._lock:
             self._ended.set()
             if self._init_fd is not None:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
-            elif self._popen.poll() is None:
+
+    def kill(self) -> None:
+        """End the whole group and everything that left it; returns when all are gone. Harmless when already ended."""
+        self.doom()
+        with self._lock:
+            if self._init_fd is None and self._popen.poll() is None:
                 self._end_tree()
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -181,10 +209,8 @@ class SandboxedProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(3.0)
             return
-        for how in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in descendants(self.pid):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, how)
+        for pid in pause(self.pid):
+            _signal(pid, signal.SIGKILL)
 
     def _watch(self, limits: Watched) -> None:
         while not self._ended.wait(_WATCH_INTERVAL_S):

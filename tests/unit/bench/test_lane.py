@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -60,9 +62,9 @@ def test_a_thread_joins_what_its_process_shares(tmp_path: Path) -> None:
             assert joined.wait(5)
 
 
-@pytest.fixture
-def counting(tmp_path: Path) -> Iterator[tuple[int, Callable[[], int]]]:
-    """A process that counts without end, and how far it is."""
+@pytest.fixture(params=["itself", "below"])
+def counting(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[int, Callable[[], int]]]:
+    """A process that counts without end, or has one below it that does, as a sandbox has; and how far it is."""
     file = tmp_path / "count"
     code = """
 import itertools, os, time
@@ -70,12 +72,15 @@ for number in itertools.count():
     os.pwrite(1, b"%12d" % number, 0)
     time.sleep(0.001)
 """
+    command = [sys.executable, "-c", code]
+    if request.param == "below":
+        command = [sys.executable, "-c", f"import subprocess; subprocess.run({command})"]
     with file.open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=out)
+        process = subprocess.Popen(command, stdout=out, start_new_session=True)
     try:
         yield process.pid, lambda: int(file.read_text() or 0)
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

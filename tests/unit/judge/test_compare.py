@@ -16,10 +16,12 @@ from cuda_agent.judge.compare import (
     Errors,
     Measured,
     Ruling,
+    all_finite,
     error_floor,
     first_failure,
     measure,
     rule,
+    same_bytes,
     same_structure,
 )
 
@@ -169,3 +171,28 @@ def test_a_first_part_convicts_and_never_more_than_the_whole_does() -> None:
     assert first_failure(few * 0, few, few, few.double(), own, FLOOR, atol=1e-2, rtol=1e-2) == "", (
         "looked at as a whole"
     )
+
+
+def test_one_byte_that_differs_and_one_value_that_is_not_finite() -> None:
+    mine = torch.arange(3 * (1 << 20) + 5).to(torch.uint8)
+    for place in (0, 1 << 20, mine.numel() - 1):
+        other = mine.clone()
+        assert same_bytes(mine, other)
+        other[place] += 1
+        assert not same_bytes(mine, other)
+    values = torch.zeros(1 << 20)
+    assert all_finite([values, torch.ones(3, dtype=torch.int64)])
+    for wrong in (math.nan, math.inf):
+        values[-1] = wrong
+        assert not all_finite([values])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("which", ["candidate", "oracle", "policy"])
+def test_no_piece_hides_what_is_not_finite(wrong: float, which: str) -> None:
+    reference = torch.ones(3 << 19)
+    tensors = {name: reference.clone() for name in ("candidate", "policy", "oracle")}
+    tensors["oracle"] = tensors["oracle"].double()
+    tensors[which][(1 << 19) + 7] = wrong
+    found = measure(tensors["candidate"], reference, tensors["policy"], tensors["oracle"], atol=1e-2, rtol=1e-2)
+    assert rule(found, 1e-6).passed is (which != "candidate")

@@ -157,7 +157,7 @@ def _distance(a: Any, b: Any) -> float:
     if squares and not bool(torch.stack(squares).isfinite().all()):
         if not all(_same_where_not_finite(x, y) for x, y in pieces):
             return float("inf")
-        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0)) for x, y in pieces)
+        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0).double()) for x, y in pieces)
         squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in known]
     apart, norm = torch.stack(squares).sum(0).tolist() if squares else (0.0, 0.0)
     if apart == 0.0:
@@ -166,7 +166,9 @@ def _distance(a: Any, b: Any) -> float:
 
 
 def _squares(values: Any) -> Any:
-    return torch.linalg.vector_norm(values, dtype=torch.float64).square()
+    # In another type than float32 a wider copy would be made.
+    wide = torch.promote_types(values.dtype, torch.float32)
+    return torch.linalg.vector_norm(values, dtype=wide).double().square()
 
 
 def _same_where_not_finite(x: Any, y: Any) -> bool:

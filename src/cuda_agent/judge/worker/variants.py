@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from cuda_agent.judge.compare import pieces
+
 #: A property: its name, and a digest where it is a pattern.
 Fact = tuple[str, str]
 Facts = frozenset[Fact]
@@ -108,15 +110,18 @@ def _digest(tensor: Any) -> str:
     """A digest that equal values share; collisions among real draws don't happen."""
     flat = tensor.detach().flatten()
     sample = flat[:: max(1, flat.numel() // 256)].to(torch.float64)
-    total = flat.sum(dtype=torch.float64).reshape(1)
+    # A sum in another type copies the whole of it.
+    total = torch.stack([part.double().sum() for part in pieces(flat)]).sum().reshape(1)
     return hashlib.sha256(torch.cat([sample, total]).cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def _pattern(mask: Any) -> str:
-    """A digest of where a mask is set: its counts along rows and along columns."""
-    flat = mask.reshape(-1, mask.shape[-1]) if mask.dim() else mask.reshape(1, 1)
-    counts = torch.cat([flat.sum(0), flat.sum(1)])
-    return hashlib.sha256(counts.cpu().numpy().tobytes()).hexdigest()[:16]
+    """A digest of where a mask is set: random weights of the places, summed."""
+    parts = pieces(mask)
+    generator = torch.Generator(mask.device).manual_seed(0)
+    weights = torch.rand(parts[0].numel(), generator=generator, dtype=torch.float64, device=mask.device)
+    sums = torch.stack([(part * weights[: part.numel()]).sum() for part in parts])
+    return hashlib.sha256(sums.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int) -> Variant:
