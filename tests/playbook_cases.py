@@ -118,6 +118,11 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     "causal_fill": (lambda x: x.masked_fill(torch.ones(64, 64, device=x.device).tril() == 0, -1e9), [_r(4, 64, 64)]),
     "several": (lambda x: (F.mish(x), F.softplus(x), F.hardswish(x), (x > 0) & (x < 1)), [_r(1000) * 5]),
     "more": (lambda x: (F.elu(x), F.selu(x), F.softsign(x), F.logsigmoid(x), F.relu6(x)), [_r(999) * 5]),
+    # Quotients that round up to a whole number, of both signs.
+    "floored": (
+        lambda x, y: ((t := (x * 20).round() * y), torch.floor_divide(t, y), torch.div(t, -y, rounding_mode="floor")),
+        [_r(5000), _r(5000)],
+    ),
     "trigonometry": (lambda x: (x.sin() + x.cos(), torch.atan(x), torch.erf(x), torch.log1p(x.abs())), [_r(777) * 9]),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)) + 1, [_r(5, 17)]),
     "pad_integers": (lambda x: F.pad(x, (1, 2)) * 2, [_i(100, 5, 17)]),

@@ -46,7 +46,7 @@ class LaneSession:
     ) -> None:
         self._session, self._lane, self._builder = session, lane, builder
         self._counted, self._keeps = counted, keeps
-        session.device_use = self._beside
+        session.device_use, session.wake = self._beside, self._wake
         self._is_counted = False
         #: captured at the admission; who asks for it again needs no turn.
         self._graph: Graph | None = None

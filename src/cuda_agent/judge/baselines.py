@@ -25,7 +25,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
-from cuda_agent.judge.process import Worker, WorkerFault
+from cuda_agent.judge.process import Worker, WorkerFault, wake
 from cuda_agent.judge.roofline import datasheet
 
 EAGER = "eager"
@@ -71,6 +71,9 @@ def compile_environment(folder: Path, device: Device) -> dict[str, str]:
 DeviceUse = Callable[[Sequence[int]], AbstractContextManager[None]]
 
 
+Wake = Callable[[Sequence[Worker]], None]
+
+
 def beside_nobody(_pids: Sequence[int]) -> AbstractContextManager[None]:
     """The device is ours."""
     return contextlib.nullcontext()
@@ -99,6 +102,8 @@ class Baselines:
         self.eager_only = False
         #: entered for as long as something is prepared, which computes on the device; to be set before `begin`.
         self.device_use: DeviceUse = beside_nobody
+        #: starts the devices of workers, which takes none of the memory that `device_use` may set aside.
+        self.wake: Wake = wake
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -242,7 +247,9 @@ class Baselines:
         if self._compiled is not None:
             environment = compile_environment(self._folder, self._options.device)
             self._compiled.imported("import_compiler", {"environment": environment})
-        with self.device_use([worker.pid for worker in (self._plain, self._compiled) if worker is not None]):
+        workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
+        self.wake(workers)
+        with self.device_use([worker.pid for worker in workers]):
             return self._prepare()
 
     def _prepare(self) -> bool:

@@ -19,12 +19,12 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import Baselines, DeviceUse, beside_nobody, compile_cache
+from cuda_agent.judge.baselines import Baselines, DeviceUse, Wake, beside_nobody, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, WorkerSupply
+from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, WorkerSupply, wake
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -83,6 +83,8 @@ class JudgeSession:
         self._importable = tuple(importable)
         #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
         self.device_use: DeviceUse = beside_nobody
+        #: starts the baselines' devices; to be set likewise.
+        self.wake: Wake = wake
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -128,7 +130,7 @@ class JudgeSession:
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, "baseline")
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
-        self.baselines.device_use = self.device_use
+        self.baselines.device_use, self.baselines.wake = self.device_use, self.wake
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it needs, and starts the baselines' workers; no task is

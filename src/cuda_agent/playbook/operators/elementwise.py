@@ -156,18 +156,15 @@ def div(b: Builder, node: Node) -> str:
             if math.frexp(y)[0] in (0.5, -0.5):
                 return b.pointwise("mul", x, inverse, dtype=dtype, name=node.name)
         return b.pointwise("div", x, y, dtype=dtype, name=node.name)
+    if mode == "floor":
+        return b.pointwise("floordiv", x, y, dtype=dtype, name=node.name)
     if ir.compute_type(dtype) in ("f32", "f64"):
-        quotient = b.pointwise("div", x, y, dtype=b.internal(dtype))
-        return b.pointwise("floor" if mode == "floor" else "trunc", quotient, dtype=dtype, name=node.name)
-    return b.pointwise("floordiv" if mode == "floor" else "div", x, y, dtype=dtype, name=node.name)
+        return b.pointwise("trunc", b.pointwise("div", x, y, dtype=b.internal(dtype)), dtype=dtype, name=node.name)
+    return b.pointwise("div", x, y, dtype=dtype, name=node.name)
 
 
 def floor_divide(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    if ir.compute_type(dtype) in ("f32", "f64"):
-        return b.pointwise("floor", b.pointwise("div", x, y, dtype=b.internal(dtype)), dtype=dtype, name=node.name)
-    return b.pointwise("floordiv", x, y, dtype=dtype, name=node.name)
+    return b.pointwise("floordiv", b.arg(node, 0), b.arg(node, 1), dtype=b.out(node).dtype, name=node.name)
 
 
 def power(b: Builder, node: Node) -> str:

@@ -188,6 +188,19 @@ __device__ __forceinline__ T f_remainder(T x, T y) {
   const T r = x % y;
   return (r != 0 && ((r < 0) != (y < 0))) ? r + y : r;
 }
+// The quotient less its remainder is whole but for rounding: x / y itself may round up to a whole number.
+template <typename T>
+__device__ __forceinline__ T floor_quotient(T x, T y) {
+  if (y == T(0)) return x / y;
+  const T r = f_fmod(x, y);
+  T q = (x - r) / y;
+  if (r != T(0) && (r < T(0)) != (y < T(0))) q -= T(1);
+  if (q == T(0)) return x / y < T(0) ? -T(0) : T(0);
+  const T whole = f_floor(q);
+  return q - whole > T(0.5) ? whole + T(1) : whole;
+}
+__device__ __forceinline__ float f_floordiv(float x, float y) { return floor_quotient(x, y); }
+__device__ __forceinline__ double f_floordiv(double x, double y) { return floor_quotient(x, y); }
 template <typename T>
 __device__ __forceinline__ T f_floordiv(T x, T y) {
   const T q = x / y;
