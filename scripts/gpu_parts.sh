@@ -10,11 +10,13 @@
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
 #   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds; STOP=settled)
 #   contexts     what a process waits for its CUDA context
+#   contention   what slows a step of the judge beside others
 #   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
 #                in one process, 32); several share them
 #                (SHARDS: of so many, SHARD: after so many)
 #   suite:FILE:S a suite, data/suite250.jsonl.gz unless said otherwise, a slice (killed after S seconds, where they are
-#                given, and gone on with; SUITES: what came back of earlier slices, NAME.txz.00 …)
+#                given, and gone on with; SUITES: what came back of earlier slices, NAME.txz.00 …;
+#                JOBS: so many at work)
 #   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once;
 #                SET: other settings, as in "ppo.steps=15 base.transcripts=800")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
@@ -58,6 +60,7 @@ clock() {
     timeout -k 10 "$(left "$limit")" python3 benchmarks/clock.py --kernels "5 µs" --count 50 \
         --out "$here/clock-ages.json" 2>>"$here/clock.log"
 }
+contention() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contention.py --out "$here/contention.json"; }
 contexts() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contexts.py --out "$here/contexts.json"; }
 noise() { # THE ONE IN PROCESSES, THE OTHER
     python3 benchmarks/noise.py --kernels "$1" "$2" --apart "$1" --count 100 --out "$here/noise" \
@@ -106,7 +109,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
     watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
-        ${2:+--kill-after "$2"} -- --jobs "$((each < 16 ? each : 16))" >"$here/$name.log" 2>&1
+        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 16 ? each : 16))}" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.
