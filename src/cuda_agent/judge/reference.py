@@ -215,17 +215,14 @@ class Reference:
             raise _as_task_error(self._task.name, "detach", error) from None
 
     def release(self) -> None:
-        """Frees the masters; they come back when they are next needed."""
+        """Others get the device: frees the masters, which come back when they are next needed, and what the worker
+        holds without need. Raises TaskError."""
         for places in self._places.values():
             if self._worker.alive:
                 self.detach(places)
             places.arena.close()
         self._places.clear()
         trim(self.device)
-
-    def rest(self) -> None:
-        """`release`, and the worker frees what it holds without need."""
-        self.release()
         if self._worker.alive and self.held_bytes is None:
             held = self._ask("free", {}).get("held_bytes")
             self.held_bytes = held if type(held) is int and held >= 0 else 0

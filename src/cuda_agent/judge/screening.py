@@ -19,6 +19,8 @@ from cuda_agent.judge.verify import CandidateProcess, Secrets
 #: settings take turns on so many sets of inputs; each costs a draw.
 MOST_SLOTS = 2
 BASE_SECONDS, SECONDS_EACH = 10.0, 0.5
+#: of a timing's budget, at the most.
+BUDGET_SHARE = 0.5
 #: an L2 cache is pushed out by writing so many times its size.
 L2_TIMES = 3
 
@@ -52,7 +54,7 @@ def screen(
     l2_bytes, free = device_facts(device)
     plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
     slots = min(plan.slots, MOST_SLOTS)
-    budget_s = min(options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
+    budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
     params = {"program": "candidate", "configs": configs, "budget_s": budget_s, "flush_bytes": L2_TIMES * l2_bytes}
     masters = Masters(spec.inputs, slots, device)
     ring: Ring | None = None

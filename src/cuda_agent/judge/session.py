@@ -156,7 +156,7 @@ class JudgeSession:
     def rest(self) -> None:
         """Others get the device: frees the buffers that come back when they are next needed. Raises TaskError."""
         if self._reference is not None:
-            self._reference.rest()
+            self._reference.release()
 
     @property
     def kept_bytes(self) -> int | None:

@@ -55,6 +55,8 @@ class Reference:
         self._metas: list[dict[str, Any]] = []
         self._mutated: tuple[int, ...] = ()
         self._facts: list[Facts] | None = None
+        #: the cache of the device's memory holds what the oracle needs.
+        self._is_wide = False
 
     @property
     def _device(self) -> str:
@@ -130,7 +132,7 @@ class Reference:
 
     def expected(self, params: dict[str, Any]) -> dict[str, Any]:
         """Answers to the inputs in an arena: `eager` at PyTorch's flags, `policy` at the precision policy's,
-        `oracle`."""
+        `oracle`. What they needed of the device's memory is kept for the next ones, until `free`."""
         given = params["inputs"]
         tensors = self._context.tensors(given["arena"], given["layout"])
         wanted = params["outputs"]
@@ -147,10 +149,13 @@ class Reference:
             self._policy_answer(given["spec"], tensors, wanted["policy"], Precision(params["precision"]))
         oracle = ""
         if "oracle" in wanted:
-            # Its tensors are larger: what was drawn and answered so far has no block that would do.
-            free_cache(self._context.device)
+            if not self._is_wide:
+                # Its tensors are larger: what was drawn and answered so far has no block that would do, but all that
+                # comes later fits into its blocks.
+                free_cache(self._context.device)
+                self._is_wide = True
             oracle = self._oracle_answer(given["spec"], tensors, wanted["oracle"])
-        self.free({})
+        gc.collect()
         return {"spec": output_spec, "oracle": oracle}
 
     def import_capture(self, _params: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +177,7 @@ class Reference:
     def free(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Reference, verification and timing hold the device's memory in turn. Answers the bytes that stay."""
         gc.collect()
+        self._is_wide = False
         return {"held_bytes": free_cache(self._context.device)}
 
     def _kept(self, seed: int) -> list[Facts]:
