@@ -176,6 +176,7 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
     export CUDA_VISIBLE_DEVICES=$gpu CUDA_AGENT_CACHE=${CUDA_AGENT_CACHE:-/tmp/cuda-agent}-$gpu
     taskset -cp "$((gpu * each))-$(((gpu + 1) * each - 1))" "$BASHPID" >/dev/null
     for part in ${2//+/ }; do
+        [ "$(left "$limit")" -gt 5 ] || { say "no time for $part"; continue; }
         if [[ $part = tests:* ]]; then
             tests "$(left "$limit")" "${part#tests:}.log" "tests/gpu/${part#tests:}.py" --timeout 250
         else

@@ -240,7 +240,7 @@ class Worker:
         return not self._killed and self._process.poll() is None
 
     def doom(self) -> None:
-        """`kill` without waiting, where that can be; for many that end together."""
+        """As `kill`, without waiting, for many that end together; `kill` must follow."""
         self._killed = True
         self._process.doom()
 

@@ -64,7 +64,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def pause(pid: int) -> frozenset[int]:
-    """Stops a process and all below it; their ids, for `go_on`. What ends meanwhile is left out."""
+    """Stops a process and all below it. Returns their ids, for `go_on`; some may have ended meanwhile."""
     stopped: set[int] = set()
     while fresh := {pid, *descendants(pid)} - stopped:
         # One that was just about to start another is found in the next round.
@@ -169,7 +169,7 @@ class SandboxedProcess:
         return code
 
     def doom(self) -> None:
-        """Asks for what `kill` waits for, where that can be done at once."""
+        """As `kill`, without waiting until they are gone; where there is no PID namespace, that is left to `kill`."""
         with self._lock:
             self._ended.set()
             if self._init_fd is not None:

@@ -78,6 +78,8 @@ for number in itertools.count():
     with file.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, start_new_session=True)
     try:
+        while not file.read_text():
+            time.sleep(0.01)
         yield process.pid, lambda: int(file.read_text() or 0)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -98,8 +100,6 @@ def test_processes_that_are_aside_stand_still_while_somebody_is_alone(
     with LaneServer(tmp_path / "lane", log=log) as server:
         mine, other = Lane(server.address), Lane(server.address)
         mine.task = other.task = "a task"
-        while not count():
-            time.sleep(0.01)
         with mine.aside([pid]):
             with other.shared():
                 assert _moves(count)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cuda_agent.judge.compare import pieces
 from cuda_agent.judge.intervals import median
 from cuda_agent.judge.worker.runner import OutputError, Program, Runner, Slot, output_tensors
 
@@ -26,7 +27,6 @@ FINALISTS = 4
 FINAL_SAMPLES = 15
 #: times the fastest one's time: who can't win any more after a first look, and after a few samples.
 HOPELESS, BEHIND = 1.5, 1.2
-_CHUNK = 1 << 24
 
 
 @dataclass
@@ -151,13 +151,13 @@ def _distance(a: Any, b: Any) -> float:
     """Relative L2 distance, infinite where non-finite values differ; computed in pieces to bound the memory."""
     if not a.is_floating_point():
         return float((a != b).float().mean()) if a.numel() else 0.0
-    pieces = list(zip(a.reshape(-1).split(_CHUNK), b.reshape(-1).split(_CHUNK), strict=True))
+    parts = list(zip(pieces(a), pieces(b), strict=True))
     # Whatever isn't finite leaves no finite sum.
-    squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in pieces]
+    squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in parts]
     if squares and not bool(torch.stack(squares).isfinite().all()):
-        if not all(_same_where_not_finite(x, y) for x, y in pieces):
+        if not all(_same_where_not_finite(x, y) for x, y in parts):
             return float("inf")
-        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0).double()) for x, y in pieces)
+        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0).double()) for x, y in parts)
         squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in known]
     apart, norm = torch.stack(squares).sum(0).tolist() if squares else (0.0, 0.0)
     if apart == 0.0:
