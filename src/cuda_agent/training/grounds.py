@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cuda_agent.agent.device import resolve_device
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
@@ -50,7 +51,15 @@ class ToolGround:
 
     def base(self, directory: Path) -> Path:
         with self._judges() as (judges, train, _):
-            return make_base(self._base, judges, train, directory, play=self._environment.play, progress=self._say)
+            return make_base(
+                self._base,
+                judges,
+                train,
+                directory,
+                play=self._environment.play,
+                device=resolve_device(self._options.device),
+                progress=self._say,
+            )
 
     def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
         score = evaluate_checkpoint(

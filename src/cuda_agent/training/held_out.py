@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
 from cuda_agent.core.config import Configuration
@@ -82,7 +83,7 @@ def evaluate_checkpoint(
         if not opened.held_out:
             raise UsageError(f"{options.tasks} holds no held-out task", "Set evaluate: false")
         environment, judges = opened.environment, opened.judges
-        generate = CheckpointGenerate(checkpoint, environment.dialogue, environment.settings, judges.options.device)
+        generate = CheckpointGenerate(checkpoint, environment.dialogue, environment.settings, resolve_device(device))
         score = evaluate_stage(
             environment,
             opened.held_out,

@@ -15,6 +15,7 @@ from cuda_agent.core.records import Candidate, Evaluation
 from cuda_agent.judge.pool import Pool
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
+from cuda_agent.training.pocket.table import table
 
 CANDIDATE = Candidate(files={"model_new.py": "a", "kernels/a.cpp": "b"})
 
@@ -123,3 +124,24 @@ def test_equal_machines_share_verdicts() -> None:
     assert stack_digest(one, ground.OPTIONS) == stack_digest(other, ground.OPTIONS)
     changed = ground.OPTIONS.model_copy(update={"trials": 9})
     assert stack_digest(one, changed) != stack_digest(one, ground.OPTIONS)
+
+
+def test_plans_stay_as_they_were_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A playbook that has changed since would write other texts, on which there is no verdict."""
+    with ground.judges(tmp_path) as judges:
+        before = judges.offers(ground.TASK)
+
+    def changed(*_: object) -> object:
+        raise AssertionError("the playbook was asked again")
+
+    monkeypatch.setattr("cuda_agent.training.environment.judges.offers", changed)
+    with Judges(tmp_path, ground.OPTIONS) as again:
+        assert again.offers(ground.TASK) == before
+        assert all(choice.evaluation is not None for choice in table(again, ground.TASK))
+
+
+def test_verdicts_of_a_stack_that_is_named_are_known_anywhere(tmp_path: Path) -> None:
+    Memo(tmp_path, "there").keep("evaluate", ground.evaluation(CANDIDATE, 50.0))
+    with Judges(tmp_path, ground.OPTIONS) as here, Judges(tmp_path, ground.OPTIONS, stack="there") as named:
+        assert here.memo.known("evaluate", ground.TASK.key, CANDIDATE) is None
+        assert named.memo.known("evaluate", ground.TASK.key, CANDIDATE) is not None

@@ -17,6 +17,7 @@ from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, Worker
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
+from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.case import Case
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from cuda_agent.judge.pool import Pool
 
 _UNTIMED = "verified, not timed"
+
+
+class Offers(StoredRecord):
+    """All plans of one task."""
+
+    plans: tuple[Offer, ...]
 
 
 class Judges:
@@ -40,10 +47,12 @@ class Judges:
         gpus: Sequence[str] = (),
         sessions: int = 4,
         builders: int | None = None,
+        stack: str | None = None,
         make_pool: Callable[[JudgeOptions], Pool] | None = None,
     ) -> None:
-        """`folder` keeps verdicts, builds and graphs; several runs may share it, one after the other. `make_pool`:
-        where else than on this machine candidates are judged."""
+        """`folder` keeps verdicts, builds, graphs and plans; several runs may share it, at any time. `stack`: whose
+        verdicts are known, by its digest; None: this machine's. `make_pool`: where else than on this machine candidates
+        are judged."""
         self.options = options
         #: verdicts on every candidate lie there: nothing that a policy runs may read it.
         self.folder = folder
@@ -53,7 +62,7 @@ class Judges:
             raise StoreError(f"Can't create {folder}: {error.strerror}", "Choose another folder") from None
         self._gpus, self._sessions, self._builders = gpus, sessions, builders
         self._make_pool = make_pool or self._here
-        self.memo = Memo(folder, stack_digest(read_stack(), options))
+        self.memo = Memo(folder, stack or stack_digest(read_stack(), options))
         self._pool: Pool | None = None
         self._lock = threading.RLock()
         self._graphs: dict[str, Graph] = {}
@@ -124,11 +133,18 @@ class Judges:
         return self.folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
-        """The plans for a task. Raises TaskError, NotCovered."""
+        """The plans for a task: made once and kept beside the verdicts, which are on these very texts whatever the
+        playbook would write by now. Raises TaskError, NotCovered."""
         with self._lock:
             found = self._offers.get(task.key)
         if found is None:
-            found = offers(self.graph(task), self.options.device, self.options.precision, task.key)
+            device, precision = self.options.device, self.options.precision
+            path = self.folder / "offers" / f"{device.value}-{precision.value}" / f"{task.key}.json"
+            if path.exists():
+                found = Offers.from_json(path.read_text(), where=str(path)).plans
+            else:
+                found = offers(self.graph(task), device, precision, task.key)
+                write_durably(path, Offers(plans=found).to_json())
             with self._lock:
                 self._offers[task.key] = found
         return found

@@ -37,6 +37,9 @@ class EnvironmentOptions(Configuration):
     tasks: str
     #: verdicts that are known; None: in the training's own folder. Trainings on the same stack may share it.
     memo: str | None = None
+    #: digest of the stack that they are of (a line's `stack` in the memo); None: this machine's. A whole table is
+    #: played on any machine that way, without a GPU too (`judge: {device: cuda}`).
+    stack: str | None = None
     #: settings of the judge besides its device.
     judge: dict[str, Any] = Field(default_factory=dict)
     play: Limits = Limits()
@@ -96,7 +99,8 @@ def open_judges(
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
-    with Judges(memo, judge, gpus=options.gpus, sessions=options.sessions, make_pool=make_pool) as judges:
+    how = {"gpus": options.gpus, "sessions": options.sessions, "stack": options.stack}
+    with Judges(memo, judge, **how, make_pool=make_pool) as judges:  # type: ignore[arg-type]
         known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
         if judges.memo.foreign:
             progress(f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used")

@@ -15,6 +15,7 @@ from cuda_agent.agent.trained.dialogue import DialogueSettings, Opening
 from cuda_agent.agent.trained.pocket import PocketDialogue
 from cuda_agent.agent.trained.sampler import torch_device
 from cuda_agent.core.config import Configuration
+from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
@@ -70,10 +71,11 @@ def make_base(
     folder: Path,
     *,
     play: Limits | None = None,
+    device: Device | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Play transcripts on the training tasks, train the decoder on them; the checkpoint `folder/model`. Goes on where
-    it was ended. Raises StoreError, and what the judge raises."""
+    """Play transcripts on the training tasks, train the decoder on them, on `device` (None: where candidates are
+    judged); the checkpoint `folder/model`. Goes on where it was ended. Raises StoreError, and what the judge raises."""
     checkpoint = folder / "model"
     if (folder / BaseReport.file_name).exists():
         return checkpoint
@@ -83,7 +85,7 @@ def make_base(
     )
     dialogue = _tokenizer(options, judges, tasks, checkpoint, settings)
     episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or Limits(), progress)
-    _train(options, judges, episodes, folder, dialogue, progress)
+    _train(options, judges, episodes, folder, dialogue, torch_device(device or judges.options.device), progress)
     return checkpoint
 
 
@@ -160,12 +162,12 @@ def _train(
     episodes: Sequence[Episode],
     folder: Path,
     dialogue: PocketDialogue,
+    device: str,
     progress: Callable[[str], None],
 ) -> None:
     """Language modelling over all tokens of the transcripts, AdamW with warm-up and cosine decay."""
     import torch
 
-    device = torch_device(judges.options.device)
     torch.manual_seed(options.seed)
     model = _decoder(options, dialogue).to(device).train()
     rows = [list(episode.input_ids) for episode in episodes]
