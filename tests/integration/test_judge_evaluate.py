@@ -213,6 +213,22 @@ def test_screening_times_every_setting_and_names_what_failed(session: JudgeSessi
     assert "CONFIG" in without.failures[0]
 
 
+def test_one_worker_serves_screenings_and_no_verdict(untimed: JudgeSession) -> None:
+    configs = [{"add_relu": 0}, {"add_relu": 1}]
+    broken = candidate(kernel=KERNEL.replace("* 0.5f", "* (config == 1 ? 0.6f : 0.5f)"))
+    dying = candidate(model=MODEL.replace("        return", "        __import__('os')._exit(3)\n        return"))
+    assert untimed.screen(candidate(), configs).failures == {}
+    worker = untimed.upcoming()[0]
+    assert "differs from the first" in untimed.screen(broken, configs).failures[1], "another library of the same name"
+    assert untimed.screen(candidate(), configs).failures == {} and untimed.upcoming()[0] is worker
+    assert "exited with code 3" in untimed.screen(dying, configs).failures[0]
+    assert untimed.screen(candidate(), configs).failures == {}
+    another = untimed.upcoming()[0]
+    assert not worker.alive and another.alive
+    assert untimed.verify(candidate()).verify is not None
+    assert not another.alive and another not in untimed.upcoming()
+
+
 def test_nothing_is_left_behind() -> None:
     with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
         eager_only(opened).reference  # noqa: B018

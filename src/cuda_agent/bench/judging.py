@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
-from cuda_agent.bench.lane import Lane
+from cuda_agent.bench.lane import Lane, Step
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
@@ -19,17 +21,20 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.inspect import work_needed
-from cuda_agent.judge.process import Worker, wake
+from cuda_agent.judge.process import Worker
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
     from cuda_agent.judge.build import Built
 
-#: times the bytes of an eager call, of the device's memory: while the reference's answers are checked, a candidate is
-#: loaded to be screened, it is verified (inputs, answers in float64 and copies, in several processes), and baselines
-#: are prepared (docs/bench.md).
-_ADMITTED, _LOADED, _VERIFIED, _PREPARED = 5.0, 2.0, 6.5, 2.0
+#: what a task does on the device. Times the bytes of an eager call, of its memory, while the reference's answers are
+#: checked, a candidate is loaded to be screened, it is verified (inputs, answers in float64 and copies, in several
+#: processes), and baselines are prepared (docs/bench.md).
+_ADMISSION, _LOADING = Step("admission", 5.0), Step("loading", 2.0)
+_VERIFICATION, _BASELINES = Step("verification", 6.5), Step("baselines", 2.0)
+_SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
+_BUILD, _END, _START = Step("build"), Step("end"), Step("start")
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
@@ -48,6 +53,8 @@ class LaneSession:
         self._counted, self._keeps = counted, keeps
         session.device_use, session.wake = self._beside, self._wake
         self._is_counted = False
+        #: threads in which workers make their contexts ahead, by the workers' ids.
+        self._waking: dict[int, threading.Thread] = {}
         #: captured at the admission; who asks for it again needs no turn.
         self._graph: Graph | None = None
 
@@ -62,7 +69,7 @@ class LaneSession:
     def admit(self) -> None:
         """Raises TaskError."""
         self._wake(self._session.start())
-        with self._lane.shared(_ADMITTED):
+        with self._lane.shared(_ADMISSION):
             self._session.admit()
             self._graph = self._session.known_graph()
             self._count()
@@ -71,7 +78,7 @@ class LaneSession:
     def graph(self) -> Graph:
         """Raises TaskError."""
         if self._graph is None:
-            with self._lane.shared(_ADMITTED):
+            with self._lane.shared(_ADMISSION):
                 self._graph = self._session.graph()
                 self._count()
                 self._rest()
@@ -80,9 +87,10 @@ class LaneSession:
     def built(self, candidate: Candidate) -> Built:
         """As `JudgeSession.built`."""
         if self._builder is None:
-            with self._lane.shared():
+            with self._lane.shared(_BUILD):
                 return self._session.built(candidate)
         self.progress("build", "")
+        self._wake_ahead(self._session.upcoming()[:1])
         built: Built = self._builder.call("compile", candidate, self._session.options)
         self._tell_kept()
         return built
@@ -95,17 +103,20 @@ class LaneSession:
         """As `JudgeSession.screen`."""
         # The session finds it in the cache then.
         self.built(candidate)
-        self._wake(self._session.workers.spares[:1])
+        self._wake(self._session.upcoming()[:1])
+        # A verdict mostly follows.
+        self._wake_ahead(self._session.upcoming()[1:2])
         # On a GPU its own baselines are aside, and stand still.
-        with self._lane.shared(_LOADED):
-            report = self._session.screen(candidate, configs, quiet=self._alone if self._builder else self._quiet)
+        quiet = partial(self._alone if self._builder else self._quiet, _SCREENING)
+        with self._lane.shared(_LOADING):
+            report = self._session.screen(candidate, configs, quiet=quiet)
         self._tell_kept()
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`."""
         self.built(candidate)
-        with self._quiet():
+        with self._quiet(_INSPECTION):
             return self._session.inspect(candidate)
 
     def verify(self, candidate: Candidate) -> Evaluation:
@@ -120,52 +131,66 @@ class LaneSession:
         session = self._session
         case = Case(session.task, session.options.stopping(stop), candidate)
         if self._builder is None:
-            with self._lane.shared():
+            with self._lane.shared(_BUILD):
                 case.build(self.progress)
         else:
             self.progress("build", "")
             case = self._builder.call("build", case)
-            self._wake(session.workers.spares[:1])
-        with session.telling(session.progress), self._lane.shared(_VERIFIED):
-            case.judge(session, with_profile=with_profile, quiet=self._quiet)
+            self._wake(session.spares[:1])
+        with session.telling(session.progress), self._lane.shared(_VERIFICATION):
+            case.judge(session, with_profile=with_profile, quiet=partial(self._quiet, _PROFILE))
             self._count()
             session.rest()
         self._tell_kept()
         return case.evaluation()
 
     def _wake(self, workers: Sequence[Worker]) -> None:
-        """Workers make their contexts aside: two seconds beside others, for which no turn need wait. On a CPU there is
-        nothing to start."""
-        asleep = [worker for worker in workers if worker.alive and not worker.awake]
-        if self._builder is None or not asleep:
+        """Workers make their contexts aside, one at a time: no turn need wait for that. On a CPU there is nothing to
+        start."""
+        for worker in workers:
+            ahead = self._waking.pop(worker.pid, None)
+            if ahead is not None:
+                ahead.join()
+            self._make_context(worker)
+
+    def _wake_ahead(self, workers: Sequence[Worker]) -> None:
+        """As `_wake`, while something else is done; that waits for it."""
+        for worker in workers:
+            if worker.pid not in self._waking:
+                thread = threading.Thread(target=self._make_context, args=(worker,), name="waking", daemon=True)
+                thread.start()
+                self._waking[worker.pid] = thread
+
+    def _make_context(self, worker: Worker) -> None:
+        """What goes wrong is said to who first asks the worker something."""
+        if self._builder is None or worker.awake or not worker.alive:
             return
-        for worker in asleep:
-            with suppress(WorkerError):
-                worker.imported()
-        with self._lane.aside([worker.pid for worker in asleep]):
-            wake(asleep)
+        with suppress(WorkerError):
+            worker.imported()
+            with self._lane.waking(worker.pid):
+                worker.ready()
 
     @contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self, step: Step) -> Iterator[None]:
         """The device alone, and no baseline of this task still being prepared."""
         self._lane.step_back()
         self._session.settle()
-        with self._alone():
+        with self._alone(step):
             yield
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with self._lane.alone():
+    def _alone(self, step: Step) -> Iterator[None]:
+        with self._lane.alone(step):
             yield
             self._session.rest()
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
         """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""
         if self._builder is None:
-            return self._lane.shared()
+            return self._lane.shared(_BASELINES)
         # Nobody need wait for a compiler, so who has verified and has one more form compiled shares no more.
         self._lane.step_back()
-        return self._lane.aside(pids, _PREPARED)
+        return self._lane.aside(pids, _BASELINES)
 
     def _tell_kept(self) -> None:
         kept = self._session.kept_bytes
@@ -214,7 +239,7 @@ class LaneJudges:
     def _take(self, turn: ExitStack) -> None:
         """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel."""
         with suppress(WorkerError):
-            turn.enter_context(self._lane.shared())
+            turn.enter_context(self._lane.shared(_END))
 
 
 def _end_workers(session: JudgeSession) -> None:
@@ -229,7 +254,7 @@ def use_device(device: Device, lane: Lane) -> None:
         return
     import torch
 
-    with lane.shared():
+    with lane.shared(_START):
         torch.cuda.init()
         torch.zeros(1, device="cuda")
         torch.cuda.synchronize()

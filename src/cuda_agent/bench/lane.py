@@ -42,10 +42,23 @@ class Address(NamedTuple):
     word: bytes
 
 
+class Step(NamedTuple):
+    """What a turn is for: a word for the log, and how many times the bytes of an eager call it needs."""
+
+    name: str = ""
+    peaks: float = 0.0
+
+
+#: which step a turn is for is nobody's business.
+_STEP = Step()
+_CONTEXT = Step("context")
+
+
 class _Turn(NamedTuple):
-    """What a client has asked for."""
+    """What a client has asked for, and for what."""
 
     task: str
+    step: str
     how: How
     pids: tuple[int, ...]
     asked: float
@@ -125,9 +138,11 @@ class LaneServer:
             asked = json.loads(said[len(word) :])
             pids = tuple(asked["pids"])
             # What can't be stopped must not be beside one that is alone.
-            how = How.SHARED if asked["how"] == How.ASIDE and not _may_stop(pids) else How(asked["how"])
-            self._asked[ticket] = _Turn(asked["task"], how, pids, now)
-            self._tell(self.turns.ask(ticket, how, needed=asked["bytes"], owner=asked["owner"], now=now))
+            how = How(asked["how"])
+            how = How.SHARED if how.is_aside and not _may_stop(pids) else how
+            self._asked[ticket] = _Turn(asked["task"], asked["step"], how, pids, now)
+            needed, owner, rank = asked["bytes"], asked["owner"], asked["rank"]
+            self._tell(self.turns.ask(ticket, how, needed=needed, owner=owner, rank=rank, now=now))
             return
         self._selector.unregister(client)
         # Closed after it has left: its number may be the next one's.
@@ -168,7 +183,7 @@ class LaneServer:
         times = {"asked_s": turn.asked, "begun_s": begun, "left_s": now}
         since = {key: None if at is None else round(self._since + at, 3) for key, at in times.items()}
         with suppress(OSError):
-            self._log.write(json.dumps({"task": turn.task, "how": turn.how} | since) + "\n")
+            self._log.write(json.dumps({"task": turn.task, "step": turn.step, "how": turn.how} | since) + "\n")
 
 
 def _may_stop(pids: Sequence[int]) -> bool:
@@ -186,8 +201,9 @@ class Lane:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        #: the task that this process is at work on, and the bytes of the device that an eager call of it holds.
-        self.task, self.peak_bytes = "", 0
+        #: the task that this process is at work on, when it was begun (any clock that all processes share: of those
+        #: who wait, the one with the earliest comes first), and the bytes of the device that an eager call of it holds.
+        self.task, self.begun_s, self.peak_bytes = "", 0.0, 0
         self._known = threading.Condition()
         self._ticket: socket.socket | None = None
         self._asking = False
@@ -198,33 +214,42 @@ class Lane:
         self._mine = threading.local()
 
     @contextmanager
-    def shared(self, peaks: float = 0.0) -> Iterator[None]:
-        """Beside others, never beside one that is alone. Harmless inside itself. `peaks`: how many times the bytes of
-        an eager call it needs. Raises WorkerError."""
+    def shared(self, step: Step = _STEP) -> Iterator[None]:
+        """Beside others, never beside one that is alone. Harmless inside itself. Raises WorkerError."""
         if self._alone is not None:
             yield
             return
-        self._join(peaks)
+        self._join(step)
         try:
             yield
         finally:
             self._leave(1)
 
     @contextmanager
-    def aside(self, pids: Sequence[int], peaks: float = 0.0) -> Iterator[None]:
+    def aside(self, pids: Sequence[int], step: Step = _STEP) -> Iterator[None]:
         """These processes use the device beside others; while somebody is alone, this process too, they are stopped.
-        `peaks` as for `shared`. Raises WorkerError."""
+        Raises WorkerError."""
         if self._alone == threading.get_ident():
             yield
             return
-        with self._wait(How.ASIDE, peaks, pids):
+        with self._wait(How.ASIDE, step, pids):
             yield
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def waking(self, pid: int) -> Iterator[None]:
+        """This process makes its context: aside, and no other of the benchmark does so meanwhile. Raises
+        WorkerError."""
+        if self._alone == threading.get_ident():
+            yield
+            return
+        with self._wait(How.WAKING, _CONTEXT, [pid]):
+            yield
+
+    @contextmanager
+    def alone(self, step: Step = _STEP) -> Iterator[None]:
         """Nobody else has the device. What this thread shared is given up, for good. Raises WorkerError."""
         self.step_back()
-        with self._wait(How.ALONE):
+        with self._wait(How.ALONE, step):
             self._alone = threading.get_ident()
             try:
                 yield
@@ -235,7 +260,7 @@ class Lane:
         """What this thread shared is given up, for good."""
         self._leave(self._depth)
 
-    def _join(self, peaks: float) -> None:
+    def _join(self, step: Step) -> None:
         with self._known:
             self._known.wait_for(lambda: not self._asking)
             if self._ticket is not None:
@@ -244,7 +269,7 @@ class Lane:
             self._asking = True
         ticket = None
         try:
-            ticket = self._wait(How.SHARED, peaks)
+            ticket = self._wait(How.SHARED, step)
         finally:
             with self._known:
                 self._asking, self._ticket = False, ticket
@@ -269,10 +294,10 @@ class Lane:
         depth: int = getattr(self._mine, "depth", 0)
         return depth
 
-    def _wait(self, how: How, peaks: float = 0.0, pids: Sequence[int] = ()) -> socket.socket:
-        needed = int(peaks * self.peak_bytes)
+    def _wait(self, how: How, step: Step, pids: Sequence[int] = ()) -> socket.socket:
+        needed = int(step.peaks * self.peak_bytes)
         asked: dict[str, Any] = {"how": how, "bytes": needed, "owner": os.getpid(), "pids": list(pids)}
-        asked["task"] = self.task[:200]
+        asked |= {"task": self.task[:200], "step": step.name, "rank": self.begun_s}
         ticket = connected_socket(self._address.path)
         if ticket is not None:
             try:

@@ -17,7 +17,7 @@ from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judging import LaneJudges, use_device
-from cuda_agent.bench.lane import Address, Lane
+from cuda_agent.bench.lane import Address, Lane, Step
 from cuda_agent.bench.roofline import bound
 from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
@@ -78,7 +78,7 @@ class Player:
     def limits(self) -> Roofline | None:
         """What the device reaches. Raises WorkerError where the benchmark has ended."""
         self._wake()
-        with self._lane.alone():
+        with self._lane.alone(Step("limits")):
             return device_roofline(self._device)
 
     def play(self, job: Job) -> BenchResult | None:
@@ -88,7 +88,7 @@ class Player:
         Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
         work: list[Work] = []
-        self._lane.task, self._lane.peak_bytes = job.entry.id, job.peak_bytes
+        self._lane.task, self._lane.begun_s, self._lane.peak_bytes = job.entry.id, time.time(), job.peak_bytes
         judges = LaneJudges(self._lane, self._builder, work.append, tell)
         begin = time.monotonic()
         try:

@@ -3,6 +3,7 @@ processes and sockets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,13 +19,25 @@ class How(StrEnum):
     SHARED = "shared"
     ALONE = "alone"
     ASIDE = "aside"
+    #: aside, one at a time: making contexts, which a driver does one after the other anyway, and whoever takes memory
+    #: meanwhile waits behind all that want one.
+    WAKING = "waking"
+
+    @property
+    def is_aside(self) -> bool:
+        return self in (How.ASIDE, How.WAKING)
+
+
+#: of the device.
+_USES = (How.SHARED, How.ALONE, How.ASIDE, "idle")
 
 
 @dataclass
 class Turns:
     """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
     wait to share, together; so the length of a phase is shared by many. Who is aside has the device whenever nobody is
-    alone, and no phase waits for it. Tickets are any numbers.
+    alone, and no phase waits for it. Of those who wait, the smallest `rank` comes first: tasks that were begun first,
+    so that few are under way and none waits long near its end. Tickets are any numbers.
 
     `room`: bytes that all who aren't alone may need together; who needs more has it with nobody. An owner's turns need
     as much as the largest of them. `seconds`: for how long the device was used alone, shared, only by those who are
@@ -32,12 +45,14 @@ class Turns:
 
     join_s: float = JOIN_S
     room: int | None = None
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*How, "idle"), 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_USES, 0.0))
 
     def __post_init__(self) -> None:
         self._alone: int | None = None
         self._sharing: set[int] = set()
         self._aside: set[int] = set()
+        self._waking: int | None = None
+        self._ranks: dict[int, float] = {}
         self._want_alone: dict[int, None] = {}
         #: for one that wants to share or to be aside: which.
         self._want_some: dict[int, How] = {}
@@ -54,9 +69,12 @@ class Turns:
         """Whether those who are aside are to stand still."""
         return self._alone is not None
 
-    def ask(self, ticket: int, how: How, *, needed: int = 0, owner: int | None = None, now: float) -> list[int]:
+    def ask(
+        self, ticket: int, how: How, *, needed: int = 0, owner: int | None = None, rank: float = 0.0, now: float
+    ) -> list[int]:
         """Somebody wants the device, and `needed` bytes of it; returns the tickets that have it from now on."""
         self._account(now)
+        self._ranks[ticket] = rank
         self._needs[ticket] = ticket if owner is None else owner, needed
         self._wants_since[ticket] = now
         if how is How.ALONE:
@@ -76,8 +94,11 @@ class Turns:
         self._needs.pop(ticket, None)
         self._wants_since.pop(ticket, None)
         self._batch.discard(ticket)
+        self._ranks.pop(ticket, None)
         if self._alone == ticket:
             self._alone = None
+        if self._waking == ticket:
+            self._waking = None
         if was_shared and not self._sharing:
             self._batch = set(self._want_alone)
         return self._grant(now)
@@ -98,7 +119,7 @@ class Turns:
         if self._sharing:
             is_open = not self._want_alone or now - self._shared_since < self.join_s
             return self._let_in(now, only_aside=not is_open)
-        ready = [ticket for ticket in self._want_alone if ticket in self._batch]
+        ready = self._ranked(ticket for ticket in self._want_alone if ticket in self._batch)
         if not ready and self._want_some:
             granted = self._let_in(now)
             # Where only those who are aside have no room, nobody need wait for them.
@@ -106,7 +127,7 @@ class Turns:
                 return granted
         if not ready:
             self._batch = set(self._want_alone)
-            ready = list(self._want_alone)
+            ready = self._ranked(self._want_alone)
         if not ready:
             return []
         self._alone = ready[0]
@@ -119,8 +140,9 @@ class Turns:
         is overtaken for long."""
         granted: list[int] = []
         blocked = False
-        for ticket, how in list(self._want_some.items()):
-            if only_aside and how is not How.ASIDE:
+        for ticket in self._ranked(self._want_some):
+            how = self._want_some[ticket]
+            if (only_aside and not how.is_aside) or (how is How.WAKING and self._waking is not None):
                 continue
             more = self._more_bytes(ticket)
             if more > 0 and (blocked or not self._has_room(more)):
@@ -129,9 +151,15 @@ class Turns:
             del self._want_some[ticket]
             if how is How.SHARED and not self._sharing:
                 self._shared_since = now
-            (self._aside if how is How.ASIDE else self._sharing).add(ticket)
+            if how is How.WAKING:
+                self._waking = ticket
+            (self._aside if how.is_aside else self._sharing).add(ticket)
             granted.append(ticket)
         return granted
+
+    def _ranked(self, tickets: Iterable[int]) -> list[int]:
+        """By rank; of equal ones who came first."""
+        return sorted(tickets, key=self._ranks.__getitem__)
 
     def _used(self) -> dict[int, int]:
         """Bytes of each owner that has the device."""

@@ -65,6 +65,9 @@ def screen(
         ring.fill(slots)
         with gpu_lock(gpu_uuid(device) or "cpu"):
             reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
+        if isinstance(reply, dict) and reply.get("device_lost"):
+            # An error stays on its device.
+            process.worker.kill()
         return _report(reply, configs)
     finally:
         if ring is not None:

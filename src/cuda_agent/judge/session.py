@@ -89,6 +89,8 @@ class JudgeSession:
         self._opened = False
         self._stack = contextlib.ExitStack()
         self._reference: Reference | None = None
+        #: serves one screening after the other, which decide nothing, until a verdict is asked for.
+        self._screener: CandidateProcess | None = None
         self._graph: Graph | None = None
         self._graph_error: TaskError | None = None
         self._admission: Admission | None = None
@@ -134,11 +136,21 @@ class JudgeSession:
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it needs, and starts the baselines' workers; no task is
-        loaded and no device used. Returns those that need the device next."""
+        loaded and no device used. Returns the reference's, which needs the device next."""
         self._open()
         self.baselines.begin()
         self._reference_worker.imported("import_capture")
-        return (self._reference_worker, *self.workers.spares)
+        return (self._reference_worker,)
+
+    @property
+    def spares(self) -> Sequence[Worker]:
+        """Workers that wait for candidates, the next verdict's first; none before it is open."""
+        return self.workers.spares if self._opened else ()
+
+    def upcoming(self) -> Sequence[Worker]:
+        """As `spares`, before them the next screening's worker, where that is another."""
+        screener = self._screener
+        return self.spares if screener is None or not screener.usable else (screener.worker, *self.spares)
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
@@ -150,6 +162,7 @@ class JudgeSession:
         self.baselines.close()
         # Workers first: memory is freed when nobody maps it any more.
         self.workers.close()
+        self._end_screenings()
         if self._reference is not None:
             self._reference.release()
 
@@ -287,12 +300,34 @@ class JudgeSession:
         if built.library is None:
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
-            with self.process(candidate, built.library) as process:
-                prepare(process, self.reference, self.secrets)
-                with quiet():
-                    return screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
+            process = self._screening(candidate, built.library)
+            prepare(process, self.reference, self.secrets)
+            with quiet():
+                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
+                if process.usable:
+                    process.rest()
+            return report
         except WorkerFault as error:
+            self._end_screenings()
             return failed(error.fault.reason)
+
+    def _screening(self, candidate: Candidate, library: Path | None) -> CandidateProcess:
+        """The candidate, loaded in the worker of screenings. Raises WorkerFault."""
+        reference = self.reference
+        if self._screener is None or not self._screener.usable:
+            self._end_screenings()
+            self._screener = CandidateProcess(
+                self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s
+            )
+            self.workers.prewarm()
+        if self._screener.loaded != candidate.digest:
+            self._screener.load(candidate, library)
+        return self._screener
+
+    def _end_screenings(self) -> None:
+        screener, self._screener = self._screener, None
+        if screener is not None:
+            screener.close()
 
     @_one_at_a_time
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
@@ -310,6 +345,7 @@ class JudgeSession:
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
         """The candidate, loaded in a worker of its own that ends with the block; the next worker is then warmed."""
+        self._end_screenings()
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
         try:

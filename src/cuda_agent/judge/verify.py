@@ -62,6 +62,9 @@ class CandidateProcess:
         self.frozen = False
         self.derive_ms: float | None = None
         self.operators = OperatorLog(device)
+        #: digest of the candidate that it holds, and how many it has held.
+        self.loaded: str | None = None
+        self._loads = 0
 
     def _allocate(self, purpose: str, metas: Any) -> Places:
         places = allocate(purpose, metas, self._reference.device)
@@ -73,9 +76,11 @@ class CandidateProcess:
         return self._allocate("candidate-inputs", self._reference.spec.inputs)
 
     def load(self, candidate: Candidate, library: Path | None) -> None:
-        """Puts the snapshot and its library where the worker can read them, and loads both. Raises WorkerFault,
-        StoreError."""
-        root = self.worker.files
+        """Puts the snapshot and its library where the worker can read them, and loads both, in the place of what it
+        held. Raises WorkerFault, StoreError."""
+        package = f"loaded_{self._loads}" if self._loads else ""
+        root = self.worker.files / package
+        self._loads += 1
         inside = None if library is None else root / library.name
         try:
             for name, text in candidate.files.items():
@@ -92,9 +97,11 @@ class CandidateProcess:
         params = {
             "library": None if inside is None else str(inside),
             "model": str(root / MODEL_FILE),
+            "package": package,
             "init": self._reference.spec.init,
         }
         self.ask("load", params)
+        self.loaded = candidate.digest
 
     def load_weights(self) -> None:
         """The reference's weights, through `load_state_dict`. Raises WorkerFault."""
@@ -140,6 +147,11 @@ class CandidateProcess:
         reply = self.worker.request(op, params, timeout_s=self._timeout_s)
         return reply if isinstance(reply, dict) else {}
 
+    @property
+    def usable(self) -> bool:
+        """Whether another candidate of the same task can be loaded into it."""
+        return self.worker.alive and self._reference.alive
+
     def release(self) -> None:
         """Frees the inputs and outputs of verification; timing has its own."""
         self.ask("forget", {})
@@ -148,6 +160,10 @@ class CandidateProcess:
                 self.worker.detach(places.arena)
                 places.arena.close()
         self._places = [self.weights]
+
+    def rest(self) -> None:
+        """Others get the device's memory that its worker holds without need. Raises WorkerFault."""
+        self.ask("free", {})
 
     def close(self) -> None:
         """Ends the worker, then frees its buffers."""

@@ -48,6 +48,30 @@ def test_no_phase_waits_for_who_is_aside() -> None:
     assert turns.seconds == {"alone": 2.0, "shared": 6.0, "aside": 2.0, "idle": 0.0}
 
 
+def test_one_at_a_time_makes_a_context() -> None:
+    turns = Turns()
+    assert turns.ask(1, How.WAKING, now=0) == [1]
+    assert turns.ask(2, How.WAKING, now=0) == [] and turns.ask(3, How.ASIDE, now=0) == [3]
+    assert turns.ask(4, How.ALONE, now=1) == [4] and turns.stopped
+    assert turns.leave(1, 2) == [], "it was stopped, and has ended"
+    assert turns.leave(4, 3) == [2]
+    assert turns.leave(2, 4) == turns.leave(3, 4) == []
+    assert turns.ask(5, How.WAKING, now=5) == [5]
+
+
+def test_who_began_first_comes_first() -> None:
+    turns = Turns(room=10)
+    turns.ask(1, How.ALONE, now=0)
+    for ticket, how in ((2, How.ALONE), (3, How.ALONE), (4, How.WAKING), (5, How.WAKING)):
+        assert turns.ask(ticket, how, rank=-ticket, now=0) == []
+    for ticket in (6, 7):
+        assert turns.ask(ticket, How.SHARED, needed=6, rank=-ticket, now=0) == []
+    assert turns.leave(1, 1) == [7, 5], "7 before 6, for which there is no room beside it"
+    assert turns.leave(5, 2) == [4]
+    assert turns.leave(7, 3) == [3]
+    assert turns.leave(3, 4) == [2]
+
+
 def test_who_shares_needs_room() -> None:
     turns = Turns(room=10)
     assert turns.ask(1, How.SHARED, needed=6, now=0) == [1]

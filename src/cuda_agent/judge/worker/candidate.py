@@ -5,6 +5,7 @@ acquits.
 
 from __future__ import annotations
 
+import gc
 import importlib.machinery
 import importlib.util
 import sys
@@ -24,6 +25,7 @@ from cuda_agent.judge.worker.kernels import with_kernels
 from cuda_agent.judge.worker.main import Context, Operation, Refusal, classify, first_lines
 from cuda_agent.judge.worker.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
 from cuda_agent.judge.worker.runner import Program
+from cuda_agent.judge.worker.taskmemory import free_cache
 from cuda_agent.judge.worker.timed import TimedPrograms
 
 EXTENSION = "cuda_extension"
@@ -39,6 +41,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "weights_intact": candidate.weights_intact,
         "call": candidate.call,
         "forget": candidate.forget,
+        "free": candidate.free,
     }
 
 
@@ -55,9 +58,10 @@ class Candidate:
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
         """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the
-        device."""
+        device, in the place of the candidate before it. `package`: another one for each candidate of this process."""
+        self.model = self._module = None
         if params["library"] is not None:
-            import_extension(Path(params["library"]))
+            import_extension(Path(params["library"]), params["package"])
         module = self._module = execute_model(Path(params["model"]))
         model_class = getattr(module, "ModelNew", None)
         if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
@@ -148,6 +152,11 @@ class Candidate:
         self._earlier.clear()
         self._weights.clear()
         return {}
+
+    def free(self, params: dict[str, Any]) -> dict[str, Any]:
+        """What torch keeps of the device's memory without need goes to others. Answers the bytes that stay."""
+        gc.collect()
+        return {"held_bytes": free_cache(self._context.device)}
 
     def _slot(self, given: dict[str, Any]) -> list[Any]:
         key = f"{given['arena']}:{[wire['offset'] for wire in given['layout']]}"
