@@ -16,7 +16,7 @@ pytest.importorskip("verl", reason="make train-env")
 
 import toy
 
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import open_actor
@@ -106,6 +106,24 @@ def test_another_configuration_is_refused(run: Path) -> None:
 def test_a_stage_needs_those_before_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ppo comes after base"):
         Training(tmp_path / "run", toy.options(), toy.ToyGround()).run(["ppo"])
+
+
+def test_what_dies_while_held_out_tasks_are_played_loses_no_step(tmp_path: Path) -> None:
+    class Dies(toy.ToyGround):
+        def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
+            if directory.name == "ppo":
+                raise StoreError("gone", "again")
+            return super().evaluate(checkpoint, directory)
+
+    options = toy.options(**dict.fromkeys(("warmup", "sample", "rft", "value")))
+    with pytest.raises(StoreError):
+        Training(tmp_path / "run", options, Dies()).run(STAGES)
+    (weights,) = (tmp_path / "run/ppo/policy").glob("*.safetensors")
+    before, known = weights.read_bytes(), len(read_metrics(tmp_path / "run"))
+    end = Training(tmp_path / "run", options, toy.ToyGround()).run(STAGES).ended("ppo")
+    assert end is not None and end.steps == 3 and "held_out_files" in end.numbers
+    assert weights.read_bytes() == before and len(read_metrics(tmp_path / "run")) == known
+    assert not list((tmp_path / "run/ppo").glob("step-*"))
 
 
 def test_fine_tuning_learns_the_very_tokens(tmp_path: Path) -> None:

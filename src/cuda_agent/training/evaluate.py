@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
@@ -140,6 +141,10 @@ def evaluate_stage(
         done = [episode for episode in played if episode.seed // SEED_STEP == seed]
         if len(done) >= episodes * len(tasks):
             continue
+        if done:
+            # A kill cut the writing of them short.
+            played = [episode for episode in played if episode.seed // SEED_STEP != seed]
+            write_durably(path, "".join(one.model_dump_json() + "\n" for one in played))
         reseed(seed)
         many = [task for task in tasks for _ in range(episodes)]
         fresh = environment.play(many, generate, seed=seed * SEED_STEP, policy_version=policy_version)

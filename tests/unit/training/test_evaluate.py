@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import pocket_ground as ground
 from cuda_agent.core.enums import Milestone
-from cuda_agent.training.episodes import Episode
+from cuda_agent.core.records import Task
+from cuda_agent.training.episodes import Episode, Generate
 from cuda_agent.training.evaluate import (
     SEED_STEP,
+    StageScore,
     compare,
     differences,
+    evaluate_stage,
     evaluations_to,
     interval,
     score_of,
@@ -68,3 +72,29 @@ def test_searches_at_an_equal_number_of_evaluations(tmp_path: Path) -> None:
     assert found["playbook"].to_near.value == 2.0
     # Four choices, one of them good: 1/4 at once, 1/4 at the second, else counted as three.
     assert found["random"].to_near.value == pytest.approx(0.25 + 0.5 + 1.5, abs=0.25)
+
+
+class Plays:
+    """An environment of one answer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
+        self.count += len(tasks)
+        return [episode(1.0, 1.0, (100.0,), seed=seed) for _ in tasks]
+
+
+def test_a_seed_that_a_kill_cut_short_is_played_anew(tmp_path: Path) -> None:
+    environment = Plays()
+
+    def score() -> StageScore:
+        return evaluate_stage(
+            environment, [ground.TASK], lambda contexts: [], stage="ppo", folder=tmp_path, seeds=(0, 1), episodes=3
+        )
+
+    whole = score()
+    lines = (tmp_path / "ppo.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "ppo.jsonl").write_text("".join(lines[:4]) + lines[4][:20])
+    assert score() == whole and whole.tasks[0].episodes == 6
+    assert environment.count == 9, "only the second seed is played again"

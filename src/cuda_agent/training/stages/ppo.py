@@ -36,11 +36,22 @@ EPISODES_FILE = "episodes.jsonl"
 def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Play and learn until all steps are done. Raises TrainingHalted, and what the environment raises."""
     check_not_halted(stage)
+    known = _ended(stage, options)
+    if known is not None:
+        return known
     with ExitStack() as stack:
         loop = _Loop(stage, options, single_turn, stack)
         for step in range(loop.first, options.steps + 1):
             loop.step(step)
         return loop.end()
+
+
+def _ended(stage: Stage, options: PpoOptions) -> StageResult | None:
+    """What a kill during the evaluation that follows the last step left."""
+    policy, critic = stage.directory / "policy", stage.directory / "critic"
+    if read_position(stage.directory).next_step > options.steps and policy.exists() and critic.exists():
+        return StageResult(policy, critic, options.steps)
+    return None
 
 
 @dataclass
@@ -164,13 +175,11 @@ class _Loop:
                 shutil.rmtree(old)
 
     def end(self) -> StageResult:
-        """Policy and critic for what follows; the optimisers' states aren't needed any more."""
+        """Policy and critic for what follows. The optimisers' states stay until the stage is known to have ended."""
         directory, steps = self._stage.directory, self._options.steps
         like = self._stage.critic or self._stage.policy
         policy = save_policy(self._actor.weights(), self._stage.policy, directory / "policy")
         critic = save_critic(self._critic.weights(), like, directory / "critic")
-        for old in directory.glob("step-*"):
-            shutil.rmtree(old)
         return StageResult(policy, critic, steps)
 
     def _halt(self, step: int, reason: str) -> None:
@@ -179,9 +188,12 @@ class _Loop:
         raise halt(self._stage, step, reason, good)
 
     def _forget_later_episodes(self) -> None:
-        """Those of steps after the one that is played next were played by weights that are lost."""
+        """Those of steps after the one that is played next were played by weights that are lost; a step of which a kill
+        left a part is played anew."""
         path = self._stage.directory / EPISODES_FILE
         kept = [one for one in read_episodes(path) if one.policy_version <= self.first]
+        if sum(one.policy_version == self.first for one in kept) != self._options.batch:
+            kept = [one for one in kept if one.policy_version < self.first]
         if path.exists():
             write_durably(path, "".join(one.model_dump_json() + "\n" for one in kept))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -101,6 +102,8 @@ class Training:
         )
         manifest = manifest.model_copy(update={"stages": (*manifest.stages, end)})
         manifest.write(self.directory)
+        for state in stage.directory.glob("step-*"):
+            shutil.rmtree(state)
         self.progress(name, f"ended after {end.wall_s:.0f} s")
         return manifest
 
