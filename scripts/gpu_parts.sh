@@ -17,8 +17,8 @@
 #   suite:FILE:S a suite, data/suite250.jsonl.gz unless said otherwise, a slice (killed after S seconds, where they are
 #                given, and gone on with; SUITES: what came back of earlier slices, NAME.txz.00 …;
 #                JOBS: so many at work)
-#   pocket       the pocket preset, from where it stands (POCKET: archive of the run; SEEDS: several trainings at once;
-#                SET: other settings, as in "ppo.steps=15 base.transcripts=800")
+#   pocket:N     the pocket preset, seeds and ablations, from where they stand, N at a time (POCKET: archive of the table;
+#                TRAININGS: which, in this order, as in "0 1 2 no-rft-0"; SET: other settings, as in "ppo.steps=15")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
 #   examples     all examples
 #   whole        a Llama's hot parts extracted, optimized and applied
@@ -115,37 +115,77 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     # In pieces, since what comes back may not be large.
     tar c -C runs --exclude='*.so' --exclude='*.o' "$name" | xz -T "$each" | split -d -b 14m - "$out/$name.txz."
 }
-pocket() {
-    local seed setting own shared=() seeds=${SEEDS:-0}
-    local first=runs/pocket-${seeds%% *}
+pocket() { # [SO MANY AT A TIME]
+    local name setting shared=() stack pids=() pid running queue
     mkdir -p runs
-    for setting in ${SET:-}; do shared+=(--set "$setting"); done
-    [ -z "${POCKET:-}" ] || tar xzf "$POCKET" -C runs
-    cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" >"$here/fill.log" 2>&1
-    tail -5 "$here/fill.log"
-    say fill
+    [ -z "${POCKET:-}" ] || [ -e runs/pocket ] || tar xzf "$POCKET" -C runs
+    # Verdicts that were brought along count whatever the driver is by now.
+    stack=$(head -n 1 runs/pocket/memo/evaluations.jsonl 2>/dev/null | grep -o '"stack":"[0-9a-f]*"' | cut -d '"' -f 4)
+    for setting in ${stack:+environment.stack=$stack} environment.play.threads=12 ${SET:-}; do shared+=(--set "$setting"); done
+    # Processes side by side fill the cores; threads of one would only wait for each other.
+    export OMP_NUM_THREADS=2
+    watch 10
+    cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" "${shared[@]}" >"$here/fill.log" 2>&1
+    tail -1 "$here/fill.log"
+    # Not one episode in a hundred asks for what isn't in the table; judging it would stop all others, and time it beside
+    # other trainings.
+    shared+=(--config pocket --set environment.memo=runs/pocket/memo --set environment.unknown=leave_out)
     # One base model for all: what the seeds vary is the training.
-    own=(--config pocket --out "$first" --set environment.memo=runs/pocket/memo --set "seed=${seeds%% *}")
-    timeout -k 10 "$(left $((limit - 45)))" cuda-agent train base "${own[@]}" "${shared[@]}" >"$here/base.log" 2>&1
+    timeout -k 5 "$(left $((limit - 60)))" cuda-agent train base --out runs/pocket-base "${shared[@]}" >"$here/train-base.log" 2>&1
     say base
-    for seed in $seeds; do
-        own=(--config pocket --out "runs/pocket-$seed" --set environment.memo=runs/pocket/memo --set "seed=$seed" "${shared[@]}")
-        if [ "runs/pocket-$seed" != "$first" ]; then
-            mkdir -p "runs/pocket-$seed/held-out"
-            cp -rn "$first/held-out/base" "runs/pocket-$seed/held-out"
-            own+=(--set "model.path=$first/base/policy")
-        fi
-        {
-            timeout -k 10 "$(left $((limit - 45)))" cuda-agent train all "${own[@]}" >"$here/train-$seed.log" 2>&1
-            timeout 30 cuda-agent pocket compare "${own[@]}" >"$here/compare-$seed.log" 2>&1
-        } &
+    # Most important first; what was begun goes on first, since it stands before.
+    queue="${TRAININGS:-0 1 2 no-loop-0 no-rft-0 no-value-0 speedup-0 mismatch-0 no-loop-1 no-rft-1 no-value-1 speedup-1
+        no-loop-2 no-rft-2 no-value-2 speedup-2 mismatch-1 mismatch-2}"
+    for name in $queue; do
+        ! pocket_over "$name" || continue
+        while :; do
+            running=()
+            for pid in "${pids[@]}"; do ! kill -0 "$pid" 2>/dev/null || running+=("$pid"); done
+            pids=("${running[@]}")
+            [ ${#pids[@]} -ge "${1:-6}" ] && [ "$(left $((limit - 60)))" -gt 1 ] || break
+            sleep 1
+        done
+        [ "$(left $((limit - 60)))" -gt 30 ] || break
+        pocket_train "$name" &
+        pids+=($!)
     done
-    wait
-    tail -n 25 "$here"/train-*.log "$here"/compare-*.log | cut -c1-250
-    tar czf "$out/pocket.tgz" -C runs pocket
-    # Weights stay behind, since they are large, but for the first training's last policy.
-    tar czf "$out/policy.tgz" -C "$first" ppo/policy 2>/dev/null
-    tar czf "$out/pocket-runs.tgz" --exclude='*.safetensors' --exclude='*.pt' -C runs $(cd runs && ls -d pocket-*)
+    [ ${#pids[@]} = 0 ] || wait "${pids[@]}"
+    say trainings
+    # The full recipe first: the others are held against it.
+    (cd runs && ls -d pocket-[0-9]* pocket-*-[0-9]* 2>/dev/null) | sed 's|^|runs/|' >"$work/trainings"
+    timeout 40 cuda-agent pocket summary $(cat "$work/trainings") --out "$here" >"$here/summary.txt" 2>&1
+    kill "${watching[@]}" 2>/dev/null
+    cat "$here/summary.txt" | cut -c1-300
+    tail -qn 1 "$here"/train-*.log | cut -c1-250
+    # Weights stay behind, since they are large, but for the first training's last policy; and so do episodes that were
+    # learnt from.
+    tar c -C runs --exclude='*.safetensors' --exclude='*.pt' --exclude='step-*' --exclude=tensorboard \
+        --exclude='*/episodes.jsonl' --exclude=transcripts.jsonl $(cd runs && ls -d pocket pocket-*) |
+        xz -T "$each" | split -d -b 14m - "$out/pocket.txz."
+    for name in pocket-0/ppo pocket-0/rft pocket-base/base; do
+        [ -e "runs/$name/policy" ] || continue
+        tar czf "$out/policy.tgz" -C runs "$name/policy"
+        break
+    done
+}
+pocket_over() { # NAME: has it ended, or was it halted?
+    grep -qs '"stage": "ppo"' "runs/pocket-$1/training.json" || ls runs/pocket-"$1"/*/halted.json >/dev/null 2>&1
+}
+pocket_train() { # NAME: SEED, or RECIPE-SEED, which makes way for the full recipe
+    local name=$1 settings=() polite=10
+    case $name in
+        no-loop-*) settings=(agent_loop=false) ;;
+        no-rft-*) settings=(rft=null) ;;
+        no-value-*) settings=(value=null) ;;
+        speedup-*) settings=(reward=speedup) ;;
+        mismatch-*) settings=(model.train_precision=bfloat16 model.sample_precision=float16 ppo.mismatch.below=0.01) ;;
+        *) polite=0 ;;
+    esac
+    mkdir -p "runs/pocket-$name/held-out"
+    [ -e "runs/pocket-$name/held-out/base" ] || cp -r runs/pocket-base/held-out/base "runs/pocket-$name/held-out"
+    timeout -k 5 "$(left $((limit - 60)))" nice -n "$polite" cuda-agent train all --out "runs/pocket-$name" "${shared[@]}" \
+        --set "seed=${name##*-}" --set model.path=runs/pocket-base/base/policy ${settings[@]/#/--set } \
+        >>"$here/train-$name.log" 2>&1
 }
 agreement() { # [SO MANY]
     timeout -k 10 "$(left "$limit")" python3 benchmarks/agreement.py data/candidates.jsonl.gz --count "${1:-60}" \

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,10 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE
+
+if TYPE_CHECKING:
+    from cuda_agent.training.evaluate import Difference, Interval
+    from cuda_agent.training.summary import RecipeSummary
 
 app = typer.Typer(
     name="pocket",
@@ -145,8 +150,71 @@ def compare(
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
         emit(f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]; {reached}")
     for stage, gaps in found.over_base.items():
-        parts = [f"{gap.metric} {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps]
-        emit(f"{stage:<9} over base: {', '.join(parts)}")
+        emit(f"{stage:<9} over base: {_gaps(gaps)}")
     if found.left_out:
         say(f"Left out, since no choice has a time: {len(found.left_out)} tasks")
     return 0
+
+
+@app.command("summary")
+def summary(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of trainings; the first one has the full recipe.")
+    ],
+    budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
+    memo: Annotated[
+        Path | None, typer.Option("--memo", help="Where the table lies, if not where the first run says.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder that gets summary.json.")] = None,
+    as_json: JsonArg = False,
+    debug: DebugArg = False,
+) -> int:
+    """Seeds and ablations side by side: held-out tasks after each stage, the full recipe against each one that lacks
+    something, evaluations to 95 % of the best. Reads what trainings left, whole or not, wherever they ran."""
+    from cuda_agent.training.summary import summarize
+
+    found = summarize(runs, budget=budget, memo=memo, progress=say)
+    if out is not None:
+        found.write(out)
+    if as_json:
+        emit(found.to_json())
+        return 0
+    for recipe in found.recipes:
+        _emit_recipe(recipe)
+    emit("evaluations to 95 % of the best choice, held-out tasks")
+    for search in found.searches.searches:
+        reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
+        emit(f"  {search.name:<22} {_interval(search.to_near)}; {reached}")
+        gaps = found.gaps.get(search.name, ())
+        if gaps:
+            emit(f"  {'':<22} {_gaps(gaps)}")
+    if found.searches.left_out:
+        say(f"Left out, since no choice has a time: {len(found.searches.left_out)} tasks")
+    return 0
+
+
+def _emit_recipe(recipe: RecipeSummary) -> None:
+    emit(f"{recipe.name}: {', '.join(recipe.runs)}")
+    for run, why in recipe.halted.items():
+        emit(f"  {run} was halted at {why}")
+    for run, last in recipe.unfinished.items():
+        if run not in recipe.halted:
+            emit(f"  {run} has not ended; the last stage that has: {last}")
+    for stage in recipe.stages:
+        score = stage.score
+        parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
+        emit(f"  {stage.stage:<7} " + "; ".join(f"{name} {_interval(one)}" for name, one in parts.items()))
+        seeds = ", ".join(
+            f"{seed}: {value:.2f}" for seed, value in zip(stage.seeds, stage.by_seed["reward"], strict=True)
+        )
+        emit(f"          reward by seed {seeds}" + (f"; over base {_gaps(stage.over_base)}" if stage.over_base else ""))
+    if recipe.over_full:
+        emit(f"  over the full recipe, same seeds: {_gaps(recipe.over_full)}")
+
+
+def _interval(one: Interval) -> str:
+    return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+
+
+def _gaps(gaps: Sequence[Difference]) -> str:
+    return ", ".join(f"{gap.metric} {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps)

@@ -24,6 +24,7 @@ from cuda_agent.training.episodes import Environment, Episode, Generate
 from cuda_agent.training.pocket.table import Choice, best_us, playbook_order
 
 SCORES = "scores.jsonl"
+METRICS = ("reward", "pass_rate", "faster_rate", "geomean")
 #: of the exhaustive best's speed.
 NEAR = 0.95
 #: episodes of one seed are numbered below this.
@@ -173,17 +174,37 @@ def score_of(
         if mine:
             scores.append(_task_score(task, mine, seeds, best.get(task.key)))
     asked, known = sum(e.evaluations for e in played), sum(e.memoised for e in played)
-    return StageScore(
+    return score_over(
+        scores,
         stage=stage,
         policy_version=max((e.policy_version for e in played), default=0),
-        seeds=tuple(seeds),
+        seeds=seeds,
         episodes_per_task=episodes,
+        hit_rate=known / asked if asked else 0.0,
+    )
+
+
+def score_over(
+    scores: Sequence[TaskScore],
+    *,
+    stage: str,
+    policy_version: int,
+    seeds: Sequence[int],
+    episodes_per_task: int,
+    hit_rate: float,
+) -> StageScore:
+    """Means over tasks, with their intervals."""
+    return StageScore(
+        stage=stage,
+        policy_version=policy_version,
+        seeds=tuple(seeds),
+        episodes_per_task=episodes_per_task,
         tasks=tuple(scores),
         reward=interval([s.reward for s in scores]),
         pass_rate=interval([s.pass_rate for s in scores]),
         faster_rate=interval([s.faster_rate for s in scores]),
         geomean=_exp(interval([math.log(s.geomean) for s in scores])),
-        hit_rate=known / asked if asked else 0.0,
+        hit_rate=hit_rate,
     )
 
 
@@ -209,7 +230,7 @@ def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
     """`one` less `other`, metric by metric, over the tasks that both were played on."""
     pairs = [(a, b) for a in one.tasks for b in other.tasks if a.task_key == b.task_key]
     found = []
-    for metric in ("reward", "pass_rate", "faster_rate", "geomean"):
+    for metric in METRICS:
         values = [(getattr(a, metric), getattr(b, metric)) for a, b in pairs]
         if metric == "geomean":
             values = [(math.log(a), math.log(b)) for a, b in values]

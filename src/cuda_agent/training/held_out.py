@@ -151,7 +151,7 @@ def compare_training(
 ) -> Comparison:
     """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
     from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
-    runs = {name: _times(path) for name, path in players.items()}
+    runs = {name: times_of(path) for name, path in players.items()}
     with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
     over_base = over_first(training, STAGES)
@@ -160,7 +160,7 @@ def compare_training(
     return found
 
 
-def _times(path: Path) -> dict[str, list[list[float | None]]]:
+def times_of(path: Path) -> dict[str, list[list[float | None]]]:
     """Task key -> for each seed the times of its evaluations in order. Raises UsageError."""
     by_task: dict[str, dict[int, list[float | None]]] = {}
     for episode in read_episodes(path):

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.trained.dialogue import DialogueSettings, load_dialogue
 from cuda_agent.core.config import Configuration, JudgeOptions
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import UsageError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
@@ -40,6 +40,9 @@ class EnvironmentOptions(Configuration):
     #: digest of the stack that they are of (a line's `stack` in the memo); None: this machine's. A whole table is
     #: played on any machine that way, without a GPU too (`judge: {device: cuda}`).
     stack: str | None = None
+    #: what becomes of an episode that asks for a verdict or a build which isn't known: it is judged, or (`leave_out`,
+    #: where others keep the device busy and nearly all is known) it ends without a reward and isn't learnt from.
+    unknown: Literal["judge", "leave_out"] = "judge"
     #: settings of the judge besides its device.
     judge: dict[str, Any] = Field(default_factory=dict)
     play: Limits = Limits()
@@ -99,6 +102,8 @@ def open_judges(
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
+    if options.unknown == "leave_out":
+        make_pool = _no_pool
     how = {"gpus": options.gpus, "sessions": options.sessions, "stack": options.stack}
     with Judges(memo, judge, **how, make_pool=make_pool) as judges:  # type: ignore[arg-type]
         known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
@@ -112,6 +117,10 @@ def open_judges(
             tuple(task for task in train if task.key in keys),
             tuple(task for task in held if task.key in keys),
         )
+
+
+def _no_pool(options: JudgeOptions) -> Pool:
+    raise WorkerError("The verdict isn't known, and none is asked for", "Set environment.unknown: judge")
 
 
 @contextmanager

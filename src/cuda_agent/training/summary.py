@@ -1,0 +1,289 @@
+"""Several trainings of the same tasks side by side: seeds of one recipe, recipes with something left out. Read from
+their folders alone; nothing is played, and no device is needed."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.tasks import store
+from cuda_agent.training.environment.judges import Judges, usable
+from cuda_agent.training.environment.memo import stack_digest
+from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
+from cuda_agent.training.evaluate import (
+    METRICS,
+    SCORES,
+    Comparison,
+    Difference,
+    StageScore,
+    TaskScore,
+    compare,
+    differences,
+    interval,
+    score_over,
+)
+from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
+from cuda_agent.training.metrics import read_metrics
+from cuda_agent.training.pocket.table import Choice, table
+from cuda_agent.training.stages.records import Halt, TrainingManifest
+from cuda_agent.training.stages.records import differences as changes
+
+FULL = "full"
+#: a setting that differs from the first run's -> what the recipe is called.
+_NAMES = {
+    "ppo.mismatch": "mismatch",
+    "agent_loop": "no agent loop",
+    "reward": "raw speed-up",
+    "rft": "no RFT",
+    "value": "no value pretraining",
+}
+#: settings that make no other recipe.
+_SAME = (
+    "seed", "model.path", "environment.memo", "environment.stack", "environment.gpus", "environment.play.threads",
+    "environment.sessions", "protect", "warmup.save_every", "ppo.save_every",
+)  # fmt: skip
+_CURVES = ("reward", "entropy", "explained_variance")
+
+
+class StageSummary(Record):
+    """Held-out tasks after one stage of all runs of a recipe. `by_seed`: a metric's name -> its mean over tasks, a
+    number a run, in the order of `seeds`; `score`: per task means over the runs; `over_base`: less the base model."""
+
+    stage: str
+    seeds: tuple[int, ...]
+    by_seed: dict[str, tuple[float, ...]]
+    score: StageScore
+    over_base: tuple[Difference, ...]
+
+
+class RecipeSummary(Record):
+    """`over_full`: the last stage less the full recipe's, of the seeds that both have. `halted`: run -> why and where
+    a protective stop ended it. `unfinished`: runs that have not ended, and the last stage that has."""
+
+    name: str
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    stages: tuple[StageSummary, ...]
+    over_full: tuple[Difference, ...] = ()
+    halted: dict[str, str] = Field(default_factory=dict)
+    unfinished: dict[str, str] = Field(default_factory=dict)
+
+
+class Summary(StoredRecord):
+    """`searches.searches` holds one named like each recipe, for its trained policies, beside base, random and playbook;
+    `gaps`: recipe -> evaluations to 95 % less those of the others, paired by task. `curves`: run -> a line a step."""
+
+    file_name = "summary.json"
+    recipes: tuple[RecipeSummary, ...]
+    searches: Comparison
+    gaps: dict[str, tuple[Difference, ...]]
+    curves: dict[str, tuple[dict[str, float | str], ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training's folder as it stands."""
+
+    folder: Path
+    manifest: TrainingManifest
+    recipe: str
+
+    @property
+    def seed(self) -> int:
+        return int(self.manifest.configuration["seed"])
+
+    def score(self, stage: str) -> StageScore | None:
+        path = self.folder / HELD_OUT / stage / SCORES
+        found = store.read_lines(path, StageScore) if path.exists() else []
+        return found[-1] if found else None
+
+    def state(self) -> tuple[str | None, str | None]:
+        """(why it was halted, the last stage that has ended where it isn't the last of all)."""
+        ended = [one.stage for one in self.manifest.stages]
+        wanted = [stage for stage in ("ppo", "rft", "warmup") if self.manifest.configuration.get(stage) is not None]
+        if not wanted or wanted[0] in ended:
+            return None, None
+        for stage in ("warmup", "ppo"):
+            if (self.folder / stage / Halt.file_name).exists():
+                halt = Halt.read(self.folder / stage)
+                return f"{stage} step {halt.step}: {halt.reason}", ended[-1] if ended else "nothing"
+        return None, ended[-1] if ended else "nothing"
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The first one's recipe is the full one. Raises UsageError, StoreError."""
+    found: list[Run] = []
+    for folder in folders:
+        if not (folder / TrainingManifest.file_name).exists():
+            raise UsageError(f"{folder} holds no training", "Give folders that cuda-agent train wrote")
+        manifest = TrainingManifest.read(folder)
+        first = found[0].manifest if found else manifest
+        found.append(Run(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
+    return found
+
+
+def recipe_name(full: dict[str, Any], other: dict[str, Any]) -> str:
+    """What differs in the second configuration, in words."""
+    names = [name for name in changes(full, other) if not name.startswith(_SAME)]
+    for key, said in _NAMES.items():
+        if any(name == key or name.startswith(f"{key}.") for name in names):
+            return said
+    return " ".join(f"{name}={json.dumps(_at(other, name))}" for name in names) or FULL
+
+
+def _at(values: Any, name: str) -> Any:
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def summarize(
+    folders: Sequence[Path],
+    *,
+    budget: int,
+    memo: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Summary:
+    """`memo`: where the table lies, if not where the first run's configuration says. Runs of which no stage was
+    evaluated are named and left out. Raises UsageError, StoreError."""
+    every = read_runs(folders)
+    runs = [run for run in every if run.score("base") is not None]
+    for run in every:
+        if run not in runs:
+            progress(f"{run.folder} is left out: no stage of it was evaluated")
+    if not runs or runs[0] is not every[0]:
+        raise UsageError(f"{folders[0]} was never evaluated", "Train with evaluate: true first")
+    recipes = []
+    for name in dict.fromkeys(run.recipe for run in runs):
+        recipes.append(_recipe(name, [run for run in runs if run.recipe == name], runs))
+    searches = compare(_tables(runs[0], memo), _players(runs), budget=budget)
+    return Summary(
+        recipes=tuple(recipes), searches=searches, gaps=_gaps(searches, [one.name for one in recipes]),
+        curves={run.folder.name: _curve(run) for run in runs},
+    )  # fmt: skip
+
+
+def _recipe(name: str, mine: Sequence[Run], every: Sequence[Run]) -> RecipeSummary:
+    base = merged("base", [score for run in mine if (score := run.score("base")) is not None])
+    states = {run.folder.name: run.state() for run in mine}
+    return RecipeSummary(
+        name=name,
+        runs=tuple(run.folder.name for run in mine),
+        seeds=tuple(run.seed for run in mine),
+        stages=tuple(_stage(stage, mine, base) for stage in STAGES if any(run.score(stage) for run in mine)),
+        over_full=_over_full(mine, [run for run in every if run.recipe == FULL]) if name != FULL else (),
+        halted={run: halted for run, (halted, _) in states.items() if halted is not None},
+        unfinished={run: last for run, (_, last) in states.items() if last is not None},
+    )
+
+
+def _stage(stage: str, runs: Sequence[Run], base: StageScore) -> StageSummary:
+    found = [(run.seed, score) for run in runs if (score := run.score(stage)) is not None]
+    whole = merged(stage, [score for _, score in found])
+    return StageSummary(
+        stage=stage,
+        seeds=tuple(seed for seed, _ in found),
+        by_seed={metric: tuple(getattr(score, metric).value for _, score in found) for metric in METRICS},
+        score=whole,
+        over_base=differences(whole, base) if stage != "base" else (),
+    )
+
+
+def _over_full(mine: Sequence[Run], full: Sequence[Run]) -> tuple[Difference, ...]:
+    """After PPO, seed by seed."""
+    pairs = [
+        (one, other)
+        for run in mine
+        for twin in full
+        if run.seed == twin.seed and (one := run.score("ppo")) is not None and (other := twin.score("ppo")) is not None
+    ]
+    if not pairs:
+        return ()
+    return differences(merged("ppo", [one for one, _ in pairs]), merged("ppo", [other for _, other in pairs]))
+
+
+def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
+    """Several policies as one: per task the mean over them, so that intervals stay those over tasks."""
+    keys = dict.fromkeys(task.task_key for score in scores for task in score.tasks)
+    tasks = [_mean([task for score in scores for task in score.tasks if task.task_key == key]) for key in keys]
+    return score_over(
+        tasks, stage=stage, policy_version=scores[0].policy_version, seeds=scores[0].seeds,
+        episodes_per_task=scores[0].episodes_per_task, hit_rate=statistics.fmean(one.hit_rate for one in scores),
+    )  # fmt: skip
+
+
+def _mean(rows: Sequence[TaskScore]) -> TaskScore:
+    means = {name: statistics.fmean(getattr(row, name) for row in rows) for name in _MEANS}
+    return rows[0].model_copy(
+        update={
+            **means,
+            "episodes": sum(row.episodes for row in rows),
+            "geomean": math.exp(statistics.fmean(math.log(row.geomean) for row in rows)),
+            "to_near": tuple(count for row in rows for count in row.to_near),
+        }
+    )
+
+
+_MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
+
+
+# ---------------------------------------------------------------- searches
+
+
+def _tables(run: Run, memo: Path | None) -> dict[str, list[Choice]]:
+    """Of the held-out tasks, with the verdicts of the stack that the run was on."""
+    manifest = run.manifest
+    options = EnvironmentOptions.parse(manifest.configuration["environment"])
+    device = manifest.configuration["device"]
+    if device == "auto":
+        device = "cuda" if manifest.stack.gpus else "cpu"
+    judge = JudgeOptions.parse({"device": device, **options.judge})
+    folder = memo or (Path(options.memo) if options.memo is not None else run.folder / "memo")
+    with Judges(folder, judge, stack=options.stack or stack_digest(manifest.stack, judge)) as judges:
+        return {task.key: table(judges, task) for task in usable(judges, read_tasks(options)[1])[0]}
+
+
+def _players(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float | None]]]]:
+    """A recipe's name -> task key -> times of evaluations in order, for each run and each seed of its evaluation. Runs
+    that share their base model share its episodes."""
+    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    seen = set()
+    for run in runs:
+        for name, stage in ((run.recipe, "ppo"), ("base", "base")):
+            path = run.folder / HELD_OUT / stage / f"{stage}.jsonl"
+            if not path.exists() or (stage == "base" and path.read_bytes() in seen):
+                continue
+            seen.add(path.read_bytes())
+            for key, sequences in times_of(path).items():
+                found.setdefault(name, {}).setdefault(key, []).extend(sequences)
+    return found
+
+
+def _gaps(found: Comparison, recipes: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
+    by_name = {search.name: search.per_task for search in found.searches}
+    gaps: dict[str, tuple[Difference, ...]] = {}
+    for name in recipes:
+        if name in by_name:
+            others = [other for other in ("base", "random", "playbook", FULL) if other in by_name and other != name]
+            gaps[name] = tuple(_gap(other, by_name[name], by_name[other]) for other in others)
+    return gaps
+
+
+def _gap(other: str, mine: dict[str, float], theirs: dict[str, float]) -> Difference:
+    spread = interval([mine[key] - theirs[key] for key in mine if key in theirs])
+    return Difference(metric=f"to_near - {other}", value=spread.value, low=spread.low, high=spread.high)
+
+
+def _curve(run: Run) -> tuple[dict[str, float | str], ...]:
+    lines = [line for line in read_metrics(run.folder) if line["stage"] in ("warmup", "ppo")]
+    return tuple({key: line[key] for key in ("stage", "step", *_CURVES) if key in line} for line in lines)
