@@ -1,6 +1,6 @@
 """What a process waits for its CUDA context and for its end, alone and beside others: each worker of the judge has one.
 
-    python3 benchmarks/contexts.py                # 1, 4 and 10 at a time, as they come and with fewer connections
+    python3 benchmarks/contexts.py                # 1, 4 and 10 at a time, as they come and as the judge makes its own
 
 Seconds of each process from a common start: the driver's start, its context, torch's first kernel; and from SIGKILL
 until it is gone. `a minute`: contexts made and ended, one after the other.
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common import arguments, failed, run, save, table
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.worker.runner import SMALL_CONTEXT
+from cuda_agent.judge.buffers import SMALL_CONTEXT
 
 PROGRAM = """
 import ctypes, json, sys, time
@@ -43,7 +43,6 @@ sys.stdin.readline()
 VARIANTS: dict[str, dict[str, str]] = {
     "as it comes": {},
     "small": SMALL_CONTEXT,
-    "one connection": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     "short queues": {"CUDA_SCALE_LAUNCH_QUEUES": "0.25x"},
 }
 PHASES = ("driver's start", "context", "first kernel", "end")

@@ -75,9 +75,8 @@ def pack(folder: Path, *, train: bool, ray: bool) -> None:
         repack(wheel, UNUSED if ray else UNUSED + DAEMONS)
     binary = shutil.which("bwrap")
     if binary is None:
-        print("bubblewrap is not installed here and doesn't travel: there the sandbox may be reduced")
-    else:
-        shutil.copy2(binary, folder / "bwrap")
+        raise SetupError("bubblewrap is not installed here and can't travel: apt-get install bubblewrap")
+    shutil.copy2(binary, folder / "bwrap")
     (folder / "activate").write_text(ACTIVATE)
     total = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
     print(f"{len(list(folder.glob('*.whl')))} wheels, {total:.1f} MiB in {folder}")

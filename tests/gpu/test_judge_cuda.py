@@ -53,6 +53,14 @@ def test_an_honest_candidate_is_verified(session: JudgeSession) -> None:
     assert report is not None and report.oracle == "float64"
 
 
+def test_a_reduced_sandbox_reaches_the_gpu() -> None:
+    options = JudgeOptions(device=Device.CUDA, sandbox="reduced")
+    with JudgeSession(TASK, options) as opened:
+        opened.admit()
+        verdict, reason, _ = verified(opened, HONEST, trials=2)
+    assert verdict == "verified", reason
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -20,7 +20,7 @@ from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.stack import find_nvcc, query_gpus
-from cuda_agent.workspace.sandbox import sandbox_facts
+from cuda_agent.workspace.sandbox import SandboxSpec, sandbox_facts, spawn
 
 _GIB = 1 << 30
 _TIMEOUT_S = 180
@@ -123,9 +123,15 @@ def probe_gpu(torch: dict[str, Any]) -> tuple[Probe, Probe]:
     return Probe("GPU", "missing", f"{fact}, but {why}", "bring the driver and torch's CUDA version together"), named
 
 
-def probe_sandbox() -> Probe:
-    """Starts bubblewrap once; else says what Landlock gives."""
+def probe_sandbox(torch: dict[str, Any]) -> Probe:
+    """Starts bubblewrap once; else says what Landlock gives. Where torch reaches a GPU, it must from inside too."""
     facts = sandbox_facts()
+    why = _gpu_inside(facts.level) if torch.get("gpu") else None
+    if why is not None:
+        remedy = (
+            "apt-get install bubblewrap" if facts.bwrap is None else "run outside the container, or with --device cpu"
+        )
+        return Probe("sandbox", "missing", f"{facts.level.value}, but torch reaches no GPU inside it: {why}", remedy)
     if facts.level is SandboxLevel.FULL:
         return Probe("sandbox", "ok", f"full ({facts.bwrap}; Landlock ABI {facts.landlock_abi})")
     landlock = f"Landlock ABI {facts.landlock_abi}" if facts.landlock_abi > 0 else "no Landlock"
@@ -133,6 +139,25 @@ def probe_sandbox() -> Probe:
         "apt-get install bubblewrap" if facts.bwrap is None else "allow user namespaces (or run outside the container)"
     )
     return Probe("sandbox", "limited", f"reduced: {facts.reason}; {landlock}", remedy)
+
+
+def _gpu_inside(level: SandboxLevel) -> str | None:
+    """Why torch can't compute on the GPU in such a sandbox; None where it can."""
+    with tempfile.TemporaryDirectory(prefix="cuda-agent-doctor-") as folder:
+        scratch, log = Path(folder) / "scratch", Path(folder) / "log"
+        scratch.mkdir()
+        try:
+            spec = SandboxSpec(scratch=scratch, level=level, gpu=True)
+            with spawn([sys.executable, "-c", _TORCH], spec, cwd=scratch, log=log) as process:
+                process.wait(_TIMEOUT_S)
+            facts = json.loads((log.read_text().splitlines() or [""])[-1])
+        except CudaAgentError as error:
+            return error.cause
+        except subprocess.TimeoutExpired:
+            return f"no answer within {_TIMEOUT_S} s"
+        except ValueError:
+            return _first(log.read_text())
+    return None if facts["gpu"] else facts["why"] or "none visible"
 
 
 def probe_memory() -> Probe:
@@ -167,13 +192,13 @@ def probe_all() -> tuple[list[Probe], dict[str, bool]]:
         probe_nvcc(),
         gpu,
         driver,
-        probe_sandbox(),
+        probe_sandbox(facts),
         probe_memory(),
         probe_disk(),
     ]
     by_name = {probe.name: probe.ok for probe in probes}
     cpu = all(by_name[name] for name in ("python", "torch", "g++", "disk"))
-    return probes, {"cpu": cpu, "cuda": cpu and all(by_name[name] for name in ("nvcc", "GPU", "driver"))}
+    return probes, {"cpu": cpu, "cuda": cpu and all(by_name[name] for name in ("nvcc", "GPU", "driver", "sandbox"))}
 
 
 def as_data(probes: list[Probe]) -> list[dict[str, str]]:

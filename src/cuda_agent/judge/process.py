@@ -21,7 +21,7 @@ from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Violation
-from cuda_agent.judge.buffers import Arena, synchronize
+from cuda_agent.judge.buffers import SMALL_CONTEXT, Arena, synchronize
 from cuda_agent.judge.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
 from cuda_agent.judge.cores import near_gpu
 from cuda_agent.workspace.process import SandboxedProcess
@@ -120,6 +120,7 @@ class Worker:
         own = self.settings.importable
         more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
+        more |= SMALL_CONTEXT if self.role == "reference" else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,

@@ -195,8 +195,10 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
         hidden, readable, writable = _paths(spec)
         devices = [*_DEVICES, *(bwrap.gpu_nodes() if spec.gpu else ())]
         if spec.gpu:
-            # The driver keeps its inter-process bookkeeping there.
-            writable.add(Path("/dev/shm"))
+            # The driver keeps its inter-process bookkeeping there, and names its threads, without which it gives up
+            # (error 304). `self` is the sandboxed process, not those that it starts: Landlock knows no such rule, and
+            # all of /proc would be too much.
+            writable |= {Path("/dev/shm"), Path("/proc/self/task")}
         readable_names = _all_but(hidden | {Path("/dev"), Path("/tmp"), Path("/var/tmp")})
         options |= {
             "supervise": True,

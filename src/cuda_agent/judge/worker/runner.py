@@ -19,16 +19,13 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import TaskError
+from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.worker.cupti import CuptiUnavailable, busy_ns, record
 from cuda_agent.judge.worker.pytree import flatten
 
 Program = Callable[..., Any]
 Slot = Sequence[Any]
 _BLOCKING_SYNC = 4
-#: of the driver, for a process that is one of many and uses one stream: fewer channels, shorter queues, since making
-#: contexts is what such processes wait for (3.6 of a task's 10 s, 16 at a time).
-SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_SCALE_LAUNCH_QUEUES": "0.25x"}
-
 #: one call's output tensors, flattened in `pytree.flatten`'s order.
 Outputs = Sequence[Any]
 
