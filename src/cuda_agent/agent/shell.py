@@ -130,8 +130,7 @@ class Shell:
 
 def _strange_sockets(ours: tuple[Path, ...]) -> list[Path]:
     """Of the machine's services, where no hidden folder holds them already."""
-    known = (*ours, Path("/tmp"), Path("/run"), Path("/var/run"))
-    return sorted(path for path in listening_sockets() if not any(path.is_relative_to(folder) for folder in known))
+    return sorted(listening_sockets(outside=(*ours, Path("/tmp"), Path("/run"), Path("/var/run"))))
 
 
 @contextmanager

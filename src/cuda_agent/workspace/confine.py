@@ -1,6 +1,7 @@
 """The last step before a sandboxed program: addresses, limits, `no_new_privs`, Landlock, system-call filter, `exec`.
 
-Run as `python -I -S confine.py JSON COMMAND…`, not imported: standard library only, and nothing of the judge's memory.
+Run as `python -I -S confine.py JSON COMMAND…`, not imported: standard library only, as little of it as can be (imports
+are most of what a short command costs), and nothing of the judge's memory.
 With `"supervise"` (level `reduced`, where no PID namespace ends what the program left behind) it stays as the parent
 that adopts orphans and kills them all.
 """
@@ -9,15 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import json
 import os
 import resource
 import signal
 import sys
-from pathlib import Path
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_THP_DISABLE = 24, 28, 41
@@ -31,11 +33,11 @@ _PAGE = 4096
 
 def _load(name: str) -> Any:
     """A neighbour file as a module: with `-I -S` no package can be imported."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    folder = __file__.rpartition("/")[0]
+    if folder not in sys.path:
+        # Last, so that nothing of ours takes the place of what the standard library imports.
+        sys.path.append(folder)
+    return __import__(name)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -62,9 +64,9 @@ def _apply_limits(limits: dict[str, int | None]) -> None:
 def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += [int(word) for word in (task / "children").read_text().split()]
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib is dear
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as stream:
+                found += [int(word) for word in stream.read().split()]
     return found
 
 
@@ -140,8 +142,8 @@ def _fix_addresses(command: list[str]) -> None:
 
 def _confine(options: dict[str, Any]) -> None:
     _apply_limits(options["limits"])
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
+        stream.write("500")
     _drop_capabilities()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     rules = options.get("landlock")

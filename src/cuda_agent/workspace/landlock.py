@@ -9,7 +9,11 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterable
+
+# Annotations only: every import makes a sandboxed command later.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446

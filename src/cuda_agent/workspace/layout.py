@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -57,6 +57,7 @@ def skill_files() -> Mapping[str, str]:
     return MappingProxyType({f"{_SKILLS}/{name}/SKILL.md": named[name] for name in sorted(named)})
 
 
+@lru_cache(maxsize=4096)
 def is_writable(path: str) -> bool:
     """Whether a candidate may hold this file: `model_new.py`, or a source or header under `kernels/`."""
     pure = PurePosixPath(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 
 _PR_SET_SECCOMP, _FILTER_MODE = 22, 2
@@ -90,7 +89,7 @@ def build_filter(machine: str, *, network: bool) -> bytes | None:
 
 def restrict(*, network: bool = False) -> bool:
     """Install the filter on this process for good. False where the architecture or the kernel doesn't take it."""
-    code = build_filter(platform.machine(), network=network)
+    code = build_filter(os.uname().machine, network=network)
     if code is None or os.name != "posix":
         return False
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -28,6 +28,8 @@ from cuda_agent.workspace import layout
 #: a workspace of an episode outlives nothing; its files are written as durably as any, which memory makes cheap.
 _MEMORY = "/dev/shm"
 _NAMES = frozenset(tool.name for tool in ALL)
+#: tools after which the candidate is what it was, unless a command runs in the background.
+_READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
 
 
 @dataclass(eq=False)
@@ -53,7 +55,8 @@ class Rollout:
         self._stack = ExitStack()
         self._counts = {"calls": 0, "invalid_calls": 0, "repeated_calls": 0, "tool_errors": 0}
         self._seen: set[tuple[str, str, str]] = set()
-        self._failed = False
+        self._failed = self._background = False
+        self._known: str | None = None
         self._own: tuple[int, ...] = ()
 
     # ------------------------------------------------------------ life
@@ -130,8 +133,10 @@ class Rollout:
         self.mask += [0] * len(answer)
 
     def _call(self, call: ToolCall) -> ToolResult:
-        digest = self._digest()
+        digest = self._known or self._digest()
         key = (call.tool, repr(sorted(call.arguments.items())), digest)
+        self._background |= bool(call.arguments.get("background"))
+        self._known = digest if call.tool in _READING and not self._background else None
         result = self._tools.call(call)
         self._counts["calls"] += 1
         wrong = call.malformed or call.tool not in _NAMES or result.text.startswith("Wrong call")
