@@ -181,13 +181,15 @@ def summary(
         return 0
     for recipe in found.recipes:
         _emit_recipe(recipe)
-    emit("evaluations to 95 % of the best choice, held-out tasks")
+    emit("evaluations to 95 % of the best choice, held-out tasks; by so many, how many tasks are there, and how fast")
     for search in found.searches.searches:
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
-        emit(f"  {search.name:<22} {_interval(search.to_near)}; {reached}")
+        speed = ", ".join(f"{one.value:.3f} by {count}" for count, one in search.speed.items())
+        emit(f"  {search.name:<22} {_interval(search.to_near)}; {reached}; speed {speed}")
         gaps = found.gaps.get(search.name, ())
-        if gaps:
-            emit(f"  {'':<22} {_gaps(gaps)}")
+        for other in dict.fromkeys(gap.metric.partition(" - ")[2] for gap in gaps):
+            against = [gap for gap in gaps if gap.metric.endswith(f" - {other}")]
+            emit(f"  {'':<22} {_gaps(against)}")
     if found.searches.left_out:
         say(f"Left out, since no choice has a time: {len(found.searches.left_out)} tasks")
     return 0

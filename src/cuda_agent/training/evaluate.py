@@ -91,12 +91,15 @@ class Difference(Record):
 
 class SearchScore(Record):
     """A way to search on all tasks. `to_near`: mean over tasks, a task where it never came there counted as one more
-    than `budget`. `reached`: by number of evaluations, the share of tasks that were there by then."""
+    than `budget`. `reached`: by number of evaluations, the share of tasks that were there by then; `speed`: how fast
+    the best candidate found by then is, the best choice being 1 and none 0, mean over tasks; and for each task."""
 
     name: str
     to_near: Interval
     per_task: dict[str, float]
     reached: dict[int, float]
+    speed: dict[int, Interval] = Field(default_factory=dict)
+    speed_per_task: dict[int, dict[str, float]] = Field(default_factory=dict)
 
 
 class Comparison(StoredRecord):
@@ -280,17 +283,32 @@ def _search(
     budget: int,
 ) -> SearchScore:
     needed: dict[str, list[int]] = {}
+    counts = [count for count in sorted({1, 2, 4, 8, budget}) if count <= budget]
+    speed: dict[int, dict[str, float]] = {count: {} for count in counts}
     for key, sequences in runs.items():
         best = best_us(tables[key])
         assert best is not None
         needed[key] = [evaluations_to(list(times)[:budget], best) or budget + 1 for times in sequences or [[]]]
+        for count in counts:
+            speed[count][key] = statistics.fmean(_speed(times[:count], best) for times in sequences or [[]])
     means = {key: statistics.fmean(counts) for key, counts in needed.items()}
     reached = {
-        count: statistics.fmean([statistics.fmean(n <= count for n in counts) for counts in needed.values()] or [0.0])
-        for count in sorted({1, 2, 4, 8, budget})
-        if count <= budget
+        count: statistics.fmean([statistics.fmean(n <= count for n in found) for found in needed.values()] or [0.0])
+        for count in counts
     }
-    return SearchScore(name=name, to_near=interval(list(means.values())), per_task=means, reached=reached)
+    return SearchScore(
+        name=name,
+        to_near=interval(list(means.values())),
+        per_task=means,
+        reached=reached,
+        speed={count: interval(list(by_task.values())) for count, by_task in speed.items()},
+        speed_per_task=speed,
+    )
+
+
+def _speed(times_us: Sequence[float | None], best: float) -> float:
+    """Of the fastest that passed; luckier than the table's best time is no more than 1."""
+    return min(1.0, max((best / us for us in times_us if us is not None), default=0.0))
 
 
 def _shuffled(choices: Sequence[Choice], rng: random.Random) -> list[float | None]:

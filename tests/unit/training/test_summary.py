@@ -114,7 +114,11 @@ def test_evaluations_to_the_best_over_all_seeds(runs: list[Path]) -> None:
     # Three of four policies and seeds got there at once, one never did: it counts as five.
     assert searches["full"].to_near.value == 2.0 and searches["full"].reached[1] == 0.75
     assert searches["base"].to_near.value == 5.0
+    # 60 µs is the best; 130 of the one that never got there is 0.46 of its speed.
+    assert searches["full"].speed[1].value == pytest.approx((3 + 60 / 130) / 4)
     gaps = {gap.metric: gap.value for gap in found.gaps["full"]}
+    assert gaps["speed by 1 - base"] == pytest.approx(0.75 * (1 - 60 / 130))
+    gaps = {metric: value for metric, value in gaps.items() if metric.startswith("to_near")}
     assert gaps["to_near - base"] == -3.0 and set(gaps) == {
         f"to_near - {name}" for name in ("base", "random", "playbook")
     }
