@@ -117,13 +117,16 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
 }
 pocket() { # [SO MANY AT A TIME]
     local name setting shared=() stack pids=() pid running queue
+    # Processes side by side fill the cores; threads of one would only wait for each other.
+    local -x OMP_NUM_THREADS=2
     mkdir -p runs
     [ -z "${POCKET:-}" ] || [ -e runs/pocket ] || tar xzf "$POCKET" -C runs
     # Verdicts that were brought along count whatever the driver is by now.
     stack=$(head -n 1 runs/pocket/memo/evaluations.jsonl 2>/dev/null | grep -o '"stack":"[0-9a-f]*"' | cut -d '"' -f 4)
-    for setting in ${stack:+environment.stack=$stack} environment.play.threads=12 ${SET:-}; do shared+=(--set "$setting"); done
-    # Processes side by side fill the cores; threads of one would only wait for each other.
-    export OMP_NUM_THREADS=2
+    # A state is 160 MB on the disk of all; what a kill loses is a step that was played.
+    for setting in ${stack:+environment.stack=$stack} environment.play.threads=12 warmup.save_every=2 ppo.save_every=2 ${SET:-}; do
+        shared+=(--set "$setting")
+    done
     watch 10
     cuda-agent pocket fill --config pocket --out runs/pocket --limit-s "$(left $((limit / 2)))" "${shared[@]}" >"$here/fill.log" 2>&1
     tail -1 "$here/fill.log"
@@ -136,6 +139,7 @@ pocket() { # [SO MANY AT A TIME]
     # Most important first; what was begun goes on first, since it stands before.
     queue="${TRAININGS:-0 1 2 no-loop-0 no-rft-0 no-value-0 speedup-0 mismatch-0 no-loop-1 no-rft-1 no-value-1 speedup-1
         no-loop-2 no-rft-2 no-value-2 speedup-2 mismatch-1 mismatch-2}"
+    [ -e runs/pocket-base/held-out/base/scores.jsonl ] || queue=
     for name in $queue; do
         ! pocket_over "$name" || continue
         while :; do
@@ -183,9 +187,13 @@ pocket_train() { # NAME: SEED, or RECIPE-SEED, which makes way for the full reci
     esac
     mkdir -p "runs/pocket-$name/held-out"
     [ -e "runs/pocket-$name/held-out/base" ] || cp -r runs/pocket-base/held-out/base "runs/pocket-$name/held-out"
-    timeout -k 5 "$(left $((limit - 60)))" nice -n "$polite" cuda-agent train all --out "runs/pocket-$name" "${shared[@]}" \
-        --set "seed=${name##*-}" --set model.path=runs/pocket-base/base/policy ${settings[@]/#/--set } \
-        >>"$here/train-$name.log" 2>&1
+    # Once more, since processes that begin together may ask for one port.
+    for _ in 1 2; do
+        timeout -k 5 "$(left $((limit - 60)))" nice -n "$polite" cuda-agent train all --out "runs/pocket-$name" "${shared[@]}" \
+            --set "seed=${name##*-}" --set model.path=runs/pocket-base/base/policy ${settings[@]/#/--set } \
+            >>"$here/train-$name.log" 2>&1
+        ! pocket_over "$name" && [ "$(left $((limit - 60)))" -gt 30 ] || break
+    done
 }
 agreement() { # [SO MANY]
     timeout -k 10 "$(left "$limit")" python3 benchmarks/agreement.py data/candidates.jsonl.gz --count "${1:-60}" \
