@@ -218,15 +218,15 @@ def test_one_worker_serves_screenings_and_no_verdict(untimed: JudgeSession) -> N
     broken = candidate(kernel=KERNEL.replace("* 0.5f", "* (config == 1 ? 0.6f : 0.5f)"))
     dying = candidate(model=MODEL.replace("        return", "        __import__('os')._exit(3)\n        return"))
     assert untimed.screen(candidate(), configs).failures == {}
-    worker = untimed.upcoming()[0]
+    (worker,) = untimed.next_screener()
     assert "differs from the first" in untimed.screen(broken, configs).failures[1], "another library of the same name"
-    assert untimed.screen(candidate(), configs).failures == {} and untimed.upcoming()[0] is worker
+    assert untimed.screen(candidate(), configs).failures == {} and untimed.next_screener() == (worker,)
     assert "exited with code 3" in untimed.screen(dying, configs).failures[0]
     assert untimed.screen(candidate(), configs).failures == {}
-    another = untimed.upcoming()[0]
+    (another,) = untimed.next_screener()
     assert not worker.alive and another.alive
     assert untimed.verify(candidate()).verify is not None
-    assert not another.alive and another not in untimed.upcoming()
+    assert not another.alive and another not in untimed.next_screener()
 
 
 def test_nothing_is_left_behind() -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Step
+from cuda_agent.bench.scarcity import names_scarcity
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
@@ -67,13 +68,25 @@ class LaneSession:
         return self._session.telling(progress)
 
     def admit(self) -> None:
-        """Raises TaskError."""
+        """Where it finds no memory beside others, once more alone. Raises TaskError, DeviceError."""
         self._wake(self._session.start())
-        with self._lane.shared(_ADMISSION):
-            self._session.admit()
-            self._graph = self._session.known_graph()
-            self._count()
+        try:
+            with self._lane.shared(_ADMISSION):
+                self._admit()
+        except (TaskError, DeviceError) as error:
+            if self._builder is None or not names_scarcity(str(error)):
+                raise
+        else:
+            return
+        with self._alone(_ADMISSION):
             self._rest()
+            self._admit()
+
+    def _admit(self) -> None:
+        self._session.admit()
+        self._graph = self._session.known_graph()
+        self._count()
+        self._rest()
 
     def graph(self) -> Graph:
         """Raises TaskError."""
@@ -90,7 +103,7 @@ class LaneSession:
             with self._lane.shared(_BUILD):
                 return self._session.built(candidate)
         self.progress("build", "")
-        self._wake_ahead(self._session.upcoming()[:1])
+        self._wake_ahead(self._session.next_screener())
         built: Built = self._builder.call("compile", candidate, self._session.options)
         self._tell_kept()
         return built
@@ -103,9 +116,10 @@ class LaneSession:
         """As `JudgeSession.screen`."""
         # The session finds it in the cache then.
         self.built(candidate)
-        self._wake(self._session.upcoming()[:1])
+        screener = self._session.next_screener()
+        self._wake(screener)
         # A verdict mostly follows.
-        self._wake_ahead(self._session.upcoming()[1:2])
+        self._wake_ahead([worker for worker in self._session.next_candidate() if worker not in screener])
         # On a GPU its own baselines are aside, and stand still.
         quiet = partial(self._alone if self._builder else self._quiet, _SCREENING)
         with self._lane.shared(_LOADING):
@@ -136,7 +150,7 @@ class LaneSession:
         else:
             self.progress("build", "")
             case = self._builder.call("build", case)
-            self._wake(session.spares[:1])
+            self._wake(session.next_candidate())
         with session.telling(session.progress), self._lane.shared(_VERIFICATION):
             case.judge(session, with_profile=with_profile, quiet=partial(self._quiet, _PROFILE))
             self._count()

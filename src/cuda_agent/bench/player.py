@@ -19,12 +19,13 @@ from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judging import LaneJudges, use_device
 from cuda_agent.bench.lane import Address, Lane, Step
 from cuda_agent.bench.roofline import bound
+from cuda_agent.bench.scarcity import is_spoilt
 from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
-from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
+from cuda_agent.core.records import RunManifest, Task, Trajectory
 from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.inspection.inspect import device_roofline
 from cuda_agent.judge.pool import Builder
@@ -34,16 +35,6 @@ from cuda_agent.reward import reward
 
 #: a player that was left behind by a killed benchmark needs so long to end its run.
 _LOCK_PATIENCE_S = 30.0
-#: verdicts that a task's neighbours may be to blame for, and words of a failure that they may be to blame for.
-_SCARCE = (Verdict.OUT_OF_MEMORY, Verdict.TIMED_OUT, Verdict.TIMING_VOID)
-_SCARCE_WORDS = (
-    "out of memory",
-    "No memory",
-    "takes too long",
-    "for its memory",
-    "gave no answer within",
-    "ended while",
-)
 #: how a run ended that has nothing more to say.
 _OVER = ("finished", "not_covered", "gave_up", "budget", "stalled", "policy_error")
 
@@ -156,17 +147,6 @@ class Player:
         trajectory = over.model_copy(update={"evaluation": evaluation, "reward": paid})
         directory.write_end(manifest, trajectory)
         return trajectory
-
-
-def is_spoilt(evaluation: Evaluation) -> bool:
-    """Whether a task's neighbours may be to blame for a verdict, or for a baseline that it lacks."""
-    lacking = {} if evaluation.profile is None else evaluation.profile.failed_baselines
-    return evaluation.verdict in _SCARCE or any(map(names_scarcity, lacking.values()))
-
-
-def names_scarcity(failure: str) -> bool:
-    """Whether a task's neighbours may be to blame for a failure."""
-    return any(words in failure for words in _SCARCE_WORDS)
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:

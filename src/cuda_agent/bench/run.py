@@ -20,7 +20,8 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane import LaneServer
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.bench.options import BenchOptions, check, default_jobs, peak_bytes, shared_room
-from cuda_agent.bench.player import Job, is_spoilt, names_scarcity
+from cuda_agent.bench.player import Job
+from cuda_agent.bench.scarcity import is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, select
 from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics

@@ -33,6 +33,8 @@ LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
 #: a worker leaves little on disk: compiled baselines lie elsewhere.
 _DISK_MIB = 512
+#: with so many, a worker that may not be needed costs nobody anything.
+_MANY_CORES = 8
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 #: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
@@ -95,8 +97,17 @@ class Worker:
     """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start),
     `scratch` its only writable folder."""
 
-    def __init__(self, role: str, settings: WorkerSettings, directory: Path, writable: tuple[Path, ...] = ()) -> None:
-        """Starts the process and returns at once. Raises SandboxError when it can't be started."""
+    def __init__(
+        self,
+        role: str,
+        settings: WorkerSettings,
+        directory: Path,
+        writable: tuple[Path, ...] = (),
+        *,
+        small_context: bool = False,
+    ) -> None:
+        """Starts the process and returns at once. `small_context`: what it times decides nothing. Raises SandboxError
+        when it can't be started."""
         self.role = role
         self.settings = settings
         self.directory = directory
@@ -106,6 +117,7 @@ class Worker:
         for path in (self.files, self.scratch):
             path.mkdir(parents=True, exist_ok=True)
         self._writable = writable
+        self._small_context = small_context
         self._imported = self._ready = False
         self._starts = threading.Lock()
         self._killed = False
@@ -120,7 +132,7 @@ class Worker:
         own = self.settings.importable
         more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
-        more |= SMALL_CONTEXT if self.role == "reference" else {}
+        more |= SMALL_CONTEXT if self._small_context else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -305,28 +317,29 @@ def wake(workers: Sequence[Worker]) -> None:
 
 
 class WorkerSupply:
-    """Where a session's workers come from: spare candidate workers are started ahead, so that torch is imported when a
-    candidate comes; two where cores abound, since a search's screening and its verdict follow each other at once. Each
+    """Where a session's workers come from. A spare candidate worker is started ahead, so that torch is imported when a
+    candidate comes; where cores abound one for screenings too, since a verdict mostly follows one at once. A verdict's
     worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self.settings = settings
         self._directory = directory
         self._count = 0
-        self._spares: list[Worker] = []
-        self._wanted = 2 if len(os.sched_getaffinity(0)) >= 8 else 1
+        self._spare: Worker | None = None
+        self._for_screenings: Worker | None = None
         self._all: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self, role: str, writable: tuple[Path, ...] = ()) -> Worker:
+    def start(self, role: str, writable: tuple[Path, ...] = (), *, small_context: bool = False) -> Worker:
         """A new worker, still importing. May be called from any thread."""
         with self._lock:
             if self._closed:
                 raise WorkerError("The judge is closing", "Run again")
             self._forget_ended()
             self._count += 1
-            worker = Worker(role, self.settings, self._directory / f"{role}-{self._count}", writable)
+            directory = self._directory / f"{role}-{self._count}"
+            worker = Worker(role, self.settings, directory, writable, small_context=small_context)
             self._all.append(worker)
         return worker
 
@@ -338,27 +351,39 @@ class WorkerSupply:
         self._all = [worker for worker in self._all if not worker.ended]
 
     def prewarm(self) -> None:
-        self._spares = [worker for worker in self._spares if worker.alive]
-        while len(self._spares) < self._wanted:
-            self._spares.append(self.start("candidate"))
+        """Starts the next candidate's worker."""
+        if self._spare is None or not self._spare.alive:
+            self._spare = self.start("candidate")
+
+    def prewarm_screenings(self) -> None:
+        """Starts their worker, where cores abound."""
+        if len(os.sched_getaffinity(0)) >= _MANY_CORES:
+            self._for_screenings = self.start("candidate", small_context=True)
 
     def rouse(self) -> None:
         """The next candidate's worker starts its device while that candidate is still compiled."""
-        if self._spares:
-            self._spares[0].begin()
+        if self._spare is not None:
+            self._spare.begin()
 
     @property
-    def spares(self) -> tuple[Worker, ...]:
-        """Workers of the next candidates, in order."""
-        return tuple(self._spares)
+    def spare(self) -> Worker | None:
+        """The next candidate's."""
+        return self._spare
+
+    @property
+    def next_screener(self) -> Worker | None:
+        """What `screener` would take."""
+        return self._for_screenings or self._spare
 
     def candidate(self) -> Worker:
-        """The oldest spare (or a new one); the caller kills it. `prewarm` starts the next."""
-        while self._spares:
-            worker = self._spares.pop(0)
-            if worker.alive:
-                return worker
-        return self.start("candidate")
+        """The spare (or a new one); the caller kills it. `prewarm` starts the next."""
+        worker, self._spare = self._spare, None
+        return worker if worker is not None and worker.alive else self.start("candidate")
+
+    def screener(self) -> Worker:
+        """A worker for screenings; the caller kills it."""
+        worker, self._for_screenings = self._for_screenings, None
+        return worker if worker is not None and worker.alive else self.candidate()
 
     def close(self) -> None:
         """Ends every worker that it started; no more can be started."""
@@ -370,4 +395,4 @@ class WorkerSupply:
             for worker in self._all:
                 worker.kill()
             self._all.clear()
-        self._spares.clear()
+        self._spare = self._for_screenings = None

@@ -127,8 +127,9 @@ class JudgeSession:
         self._stack.callback(self._release)
         self._fill_bytecode()
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
-        self._reference_worker = self.workers.start("reference")
+        self._reference_worker = self.workers.start("reference", small_context=True)
         self.workers.prewarm()
+        self.workers.prewarm_screenings()
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, "baseline")
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
@@ -142,15 +143,17 @@ class JudgeSession:
         self._reference_worker.imported("import_capture")
         return (self._reference_worker,)
 
-    @property
-    def spares(self) -> Sequence[Worker]:
-        """Workers that wait for candidates, the next verdict's first; none before it is open."""
-        return self.workers.spares if self._opened else ()
+    def next_screener(self) -> Sequence[Worker]:
+        """The next screening's worker; none before the session is open."""
+        if self._screener is not None and self._screener.usable:
+            return (self._screener.worker,)
+        worker = self.workers.next_screener if self._opened else None
+        return () if worker is None else (worker,)
 
-    def upcoming(self) -> Sequence[Worker]:
-        """As `spares`, before them the next screening's worker, where that is another."""
-        screener = self._screener
-        return self.spares if screener is None or not screener.usable else (screener.worker, *self.spares)
+    def next_candidate(self) -> Sequence[Worker]:
+        """The next verdict's worker; none before the session is open."""
+        worker = self.workers.spare if self._opened else None
+        return () if worker is None else (worker,)
 
     def _fill_bytecode(self) -> None:
         process = bytecode.fill()
@@ -207,7 +210,7 @@ class JudgeSession:
             self._reference.release()
             self._reference = None
         if not self._reference_worker.alive:
-            self._reference_worker = self.workers.start("reference")
+            self._reference_worker = self.workers.start("reference", small_context=True)
         # Compiling the baselines takes longest of all; a task that is refused ends the session and them.
         self.baselines.begin()
         self.progress("task", "loading the reference")
@@ -316,9 +319,7 @@ class JudgeSession:
         reference = self.reference
         if self._screener is None or not self._screener.usable:
             self._end_screenings()
-            self._screener = CandidateProcess(
-                self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s
-            )
+            self._screener = CandidateProcess(self.workers.screener(), reference, timeout_s=self.options.call_timeout_s)
             self.workers.prewarm()
         if self._screener.loaded != candidate.digest:
             self._screener.load(candidate, library)
