@@ -148,7 +148,10 @@ def compare(
     for search in found.searches:
         one = search.to_near
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
-        emit(f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}]; {reached}")
+        once = f"{search.to_near_once.value:.2f} without repeats"
+        emit(
+            f"{search.name:<9} {one.value:5.2f} evaluations to 95 % [{one.low:.2f}, {one.high:.2f}], {once}; {reached}"
+        )
     for stage, gaps in found.over_base.items():
         emit(f"{stage:<9} over base: {_gaps(gaps)}")
     if found.left_out:
@@ -185,7 +188,8 @@ def summary(
     for search in found.searches.searches:
         reached = ", ".join(f"{share:.0%} by {count}" for count, share in search.reached.items())
         speed = ", ".join(f"{one.value:.3f} by {count}" for count, one in search.speed.items())
-        emit(f"  {search.name:<22} {_interval(search.to_near)}; {reached}; speed {speed}")
+        once = f"without repeats {_interval(search.to_near_once)}"
+        emit(f"  {search.name:<22} {_interval(search.to_near)}; {once}; {reached}; speed {speed}")
         gaps = found.gaps.get(search.name, ())
         for other in dict.fromkeys(gap.metric.partition(" - ")[2] for gap in gaps):
             against = [gap for gap in gaps if gap.metric.endswith(f" - {other}")]

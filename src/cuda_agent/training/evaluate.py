@@ -91,11 +91,13 @@ class Difference(Record):
 
 class SearchScore(Record):
     """A way to search on all tasks. `to_near`: mean over tasks, a task where it never came there counted as one more
-    than `budget`. `reached`: by number of evaluations, the share of tasks that were there by then; `speed`: how fast
+    than `budget`. `to_near_once`: the same where a candidate that was judged before costs nothing, since the memo knows
+    its verdict. `reached`: by number of evaluations, the share of tasks that were there by then; `speed`: how fast
     the best candidate found by then is, the best choice being 1 and none 0, mean over tasks; and for each task."""
 
     name: str
     to_near: Interval
+    to_near_once: Interval
     per_task: dict[str, float]
     reached: dict[int, float]
     speed: dict[int, Interval] = Field(default_factory=dict)
@@ -283,12 +285,14 @@ def _search(
     budget: int,
 ) -> SearchScore:
     needed: dict[str, list[int]] = {}
+    once: dict[str, float] = {}
     counts = [count for count in sorted({1, 2, 4, 8, budget}) if count <= budget]
     speed: dict[int, dict[str, float]] = {count: {} for count in counts}
     for key, sequences in runs.items():
         best = best_us(tables[key])
         assert best is not None
-        needed[key] = [evaluations_to(list(times)[:budget], best) or budget + 1 for times in sequences or [[]]]
+        needed[key] = [_needed(times, best, budget) for times in sequences or [[]]]
+        once[key] = statistics.fmean(_needed(_judged_once(times), best, budget) for times in sequences or [[]])
         for count in counts:
             speed[count][key] = statistics.fmean(_speed(times[:count], best) for times in sequences or [[]])
     means = {key: statistics.fmean(counts) for key, counts in needed.items()}
@@ -299,11 +303,21 @@ def _search(
     return SearchScore(
         name=name,
         to_near=interval(list(means.values())),
+        to_near_once=interval(list(once.values())),
         per_task=means,
         reached=reached,
         speed={count: interval(list(by_task.values())) for count, by_task in speed.items()},
         speed_per_task=speed,
     )
+
+
+def _needed(times_us: Sequence[float | None], best: float, budget: int) -> int:
+    return evaluations_to(times_us[:budget], best) or budget + 1
+
+
+def _judged_once(times_us: Sequence[float | None]) -> list[float | None]:
+    """Without those that came before: the memo gives the same verdict, to the last digit. Failures all stay."""
+    return [us for place, us in enumerate(times_us) if us is None or us not in times_us[:place]]
 
 
 def _speed(times_us: Sequence[float | None], best: float) -> float:

@@ -69,9 +69,12 @@ def test_searches_at_an_equal_number_of_evaluations(tmp_path: Path) -> None:
     found = {one.name: one for one in compare({ground.TASK.key: choices}, players, budget=2).searches}
     # The third seed would need three, and may make two: it counts as three.
     assert found["trained"].to_near.value == 2.0 and found["trained"].reached == {1: 1 / 3, 2: 2 / 3}
-    assert found["playbook"].to_near.value == 2.0
+    assert found["playbook"].to_near.value == found["playbook"].to_near_once.value == 2.0
     # Four choices, one of them good: 1/4 at once, 1/4 at the second, else counted as three.
     assert found["random"].to_near.value == pytest.approx(0.25 + 0.5 + 1.5, abs=0.25)
+    repeating = {"trained": {ground.TASK.key: [[400.0, 400.0, 60.0], [None, None, 60.0]]}}
+    (trained, *_) = compare({ground.TASK.key: choices}, repeating, budget=3).searches
+    assert trained.to_near.value == 3.0 and trained.to_near_once.value == 2.5, "a known verdict costs nothing"
 
 
 class Plays:
