@@ -109,7 +109,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
     watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
-        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 16 ? each : 16))}" >"$here/$name.log" 2>&1
+        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 12 ? each : 12))}" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from cuda_agent.core.config import JudgeOptions
@@ -88,3 +91,26 @@ def test_a_good_task_is_described() -> None:
     assert admission.outputs[0].shape == (64, 256)
     assert admission.weights == 1
     assert "aten.relu.default" in admission.operators
+
+
+@pytest.mark.usefixtures("only_the_reference")
+def test_what_a_task_imports_is_there_before_the_device_is_started(tmp_path: Path) -> None:
+    (tmp_path / "slow_library.py").write_text("import time\ntime.sleep(3)\n")
+    source = "import slow_library\n" + _MODEL.format(body="return x + 1") + _INPUTS + _INIT
+    options = JudgeOptions(device=Device.CPU, seed=5)
+    with JudgeSession(Task(name="slow", source=source), options, importable=[tmp_path]) as session:
+        (worker,) = session.start()
+        assert worker.alive and not worker.awake
+        begin = time.monotonic()
+        session.reference  # noqa: B018 - loads it
+        assert time.monotonic() - begin < 2.5
+
+
+@pytest.mark.usefixtures("only_the_reference")
+def test_a_task_that_ends_its_process_when_it_is_imported_is_refused() -> None:
+    source = "import os; os._exit(3)\n" + _MODEL.format(body="return x + 1") + _INPUTS + _INIT
+    with JudgeSession(Task(name="ends", source=source), JudgeOptions(device=Device.CPU, seed=5)) as session:
+        session.start()
+        with pytest.raises(TaskError) as caught:
+            session.admit()
+    assert "exited with code 3" in str(caught.value)

@@ -29,10 +29,10 @@ from cuda_agent.workspace.layout import Workspace
 if TYPE_CHECKING:
     from cuda_agent.judge.build import Built
 
-#: what a task does on the device. Times the bytes of an eager call, of its memory, while the reference's answers are
-#: checked, a candidate is loaded to be screened, it is verified (inputs, answers in float64 and copies, in several
-#: processes), and baselines are prepared (docs/bench.md).
-_ADMISSION, _LOADING = Step("admission", 5.0), Step("loading", 2.0)
+#: what a task does on the device. Times the bytes of an eager call, of its memory, while the reference is loaded, its
+#: answers are checked, a candidate is loaded to be screened, it is verified (inputs, answers in float64 and copies, in
+#: several processes), and baselines are prepared (docs/bench.md).
+_CAPTURE, _ADMISSION, _LOADING = Step("capture", 3.0), Step("admission", 5.0), Step("loading", 2.0)
 _VERIFICATION, _BASELINES = Step("verification", 6.5), Step("baselines", 2.0)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
 _BUILD, _END, _START = Step("build"), Step("end"), Step("start")
@@ -69,7 +69,12 @@ class LaneSession:
 
     def admit(self) -> None:
         """Where it finds no memory beside others, once more alone. Raises TaskError, DeviceError."""
-        self._wake(self._session.start())
+        workers = self._session.start()
+        self._wake(workers)
+        if self._builder is not None:
+            # Seconds of the host's work, for which nobody need wait. What goes wrong is said below.
+            with self._lane.aside([worker.pid for worker in workers], _CAPTURE):
+                self._session.known_graph()
         try:
             with self._lane.shared(_ADMISSION):
                 self._admit()

@@ -28,7 +28,8 @@ _OPEN_SHARE, _SHARED_SHARE = 0.5, 0.6
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
-_MOST_JOBS = 16
+#: more wait for the device without using it, and hold its memory.
+_MOST_JOBS = 12
 
 
 class BenchOptions(Configuration):

@@ -14,6 +14,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -243,11 +244,12 @@ class Baselines:
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
         # Seconds of imports, for which nobody needs the device.
-        self._plain.imported()
         if self._compiled is not None:
             environment = compile_environment(self._folder, self._options.device)
             self._compiled.imported("import_compiler", {"environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
+        with ThreadPoolExecutor(len(workers)) as side_by_side:
+            list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
         self.wake(workers)
         with self.device_use([worker.pid for worker in workers]):
             return self._prepare()

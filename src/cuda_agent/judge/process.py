@@ -20,7 +20,7 @@ from typing import Any
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.core.records import Violation
+from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge.buffers import SMALL_CONTEXT, Arena, synchronize
 from cuda_agent.judge.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
 from cuda_agent.judge.cores import near_gpu
@@ -159,14 +159,19 @@ class Worker:
             theirs.close()
 
     def imported(self, op: str = "", params: dict[str, Any] | None = None) -> None:
-        """Waits until it has imported torch and done `op`, without its device. None of this runs anybody's code but
-        ours. Raises WorkerError."""
+        """Waits until it has imported torch and done `op`, without its device. Raises WorkerError."""
         with self._starting():
             if not self._imported:
                 self._imported = True
                 self._channel.hello(timeout_s=START_TIMEOUT_S)
             if op:
                 self._channel.request(op, params, timeout_s=START_TIMEOUT_S)
+
+    def import_task(self, task: Task) -> None:
+        """As `imported`, and has imported what a task imports: runs the task's source. A worker that this ends is found
+        dead by who next needs it."""
+        with contextlib.suppress(WorkerError):
+            self.imported("import_task", {"name": task.name, "source": task.source})
 
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.

@@ -136,11 +136,12 @@ class JudgeSession:
         self.baselines.device_use, self.baselines.wake = self.device_use, self.wake
 
     def start(self) -> Sequence[Worker]:
-        """Waits until the reference worker has imported what it needs, and starts the baselines' workers; no task is
-        loaded and no device used. Returns the reference's, which needs the device next."""
+        """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
+        no device is used. Returns the reference's, which needs one next."""
         self._open()
         self.baselines.begin()
         self._reference_worker.imported("import_capture")
+        self._reference_worker.import_task(self.task)
         return (self._reference_worker,)
 
     def next_screener(self) -> Sequence[Worker]:

@@ -72,8 +72,7 @@ def _turns(tmp_path: Path, failures: Sequence[CudaAgentError], builder: object |
         # Comes when the others have left, and are in the log.
         with Lane(server.address).alone():
             turns = [json.loads(line) for line in log.read_text().splitlines()]
-    assert {turn["step"] for turn in turns} == {"admission"}
-    return [turn["how"] for turn in turns]
+    return [turn["how"] for turn in turns if turn["step"] == "admission"]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from cuda_agent.judge.worker.baselines import BaselineSet, Form, stop_compiler_p
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.runner import Program
 from cuda_agent.judge.worker.taskmemory import free_cache
+from cuda_agent.judge.worker.taskmodule import import_task
 from cuda_agent.judge.worker.timed import TimedPrograms
 
 
@@ -38,6 +39,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         **timed.operations(),
         "unring": unring,
         "import_compiler": import_compiler,
+        "import_task": import_task,
         "load": load,
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,

@@ -21,6 +21,7 @@ from cuda_agent.judge.worker.oracle import precision_context, run_float64
 from cuda_agent.judge.worker.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.judge.worker.taskmemory import free_cache
 from cuda_agent.judge.worker.taskmodule import (
+    import_task,
     load_task_module,
     make_init_inputs,
     make_inputs,
@@ -42,6 +43,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "draw_weights": reference.draw_weights,
         "expected": reference.expected,
         "import_capture": reference.import_capture,
+        "import_task": import_task,
         "capture": reference.capture,
         "free": reference.free,
     }

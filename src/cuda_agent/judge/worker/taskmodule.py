@@ -6,6 +6,7 @@ Every failure of task code leaves here as a TaskError of one line: what it was d
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import linecache
 import random
@@ -14,7 +15,7 @@ import traceback
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,16 @@ def unload_task_module(task: TaskModule) -> None:
     """Undoes `load_task_module`, as far as nobody else holds the module."""
     linecache.cache.pop(task.filename, None)
     sys.modules.pop(task.module.__name__, None)
+
+
+def import_task(params: dict[str, Any]) -> dict[str, Any]:
+    """A worker's operation, {name, source}: what the task imports (transformers takes seconds) is there when the task
+    is loaded. What goes wrong is said then."""
+    with suppress(TaskError):
+        unload_task_module(load_task_module(params["source"], f"{params['name']}_imports"))
+    gc.collect()
+    gc.freeze()
+    return {}
 
 
 def _require(task: TaskModule) -> None:
