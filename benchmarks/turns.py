@@ -2,9 +2,10 @@
 
     .venv/bin/python benchmarks/turns.py [--jobs 9 12 16] [--join 3] [--alone-screen 0.6] [--alone-profile 2.3] …
 
-A task: it waits for the device's memory, it is admitted (shared), its candidate compiles while its baselines are
-prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then verified (shared) and profiled
-(alone) when its baselines are ready; its workers end (shared). Each step takes 0.6 to 1.5 times its usual seconds.
+A task: it waits for the device's memory, its reference is captured (aside) and it is admitted (shared), its candidate
+compiles while its baselines are prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then
+verified (shared) and profiled (alone) when its baselines are ready; its workers end (shared). Before each, its workers
+make their contexts (waking), small ones but for those that time. Each step takes 0.6 to 1.5 times its usual seconds.
 Printed: seconds a task, and how the device was used in them.
 """
 
@@ -22,14 +23,14 @@ from cuda_agent.bench.turns import JOIN_S, How, Turns
 
 #: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
 STEPS = {
-    "start": 3.0, "import": 3.0, "plan": 1.5, "compile": 6.0, "admit": 2.0, "baselines": 5.0, "load": 0.8,
-    "verify": 2.5, "alone-screen": 0.6, "alone-profile": 2.3, "end": 0.6,
+    "start": 6.0, "import": 6.0, "plan": 1.5, "compile": 6.0, "small-context": 0.24, "context": 0.65, "capture": 0.6,
+    "admit": 0.9, "baselines": 3.7, "load": 0.1, "verify": 2.0, "alone-screen": 0.6, "alone-profile": 1.7, "end": 0.6,
 }  # fmt: skip
 #: GiB that an eager call of a task holds (tenths of the suite of 250), and times that: what each turn needs; what an
 #: open task holds (and its contexts), and what there is of each.
 PEAKS = 0.05, 0.8, 1.6, 2.8, 4.4, 5.6, 6.0, 6.2, 6.6, 7.0, 7.2
-NEEDS = {"admit": 6.0, "load": 2.0, "verify": 7.0, "baselines": 2.0, "end": 0.0}
-IDLE, CONTEXTS, OPEN, ROOM = 1.2, 3.0, 0.42 * 140, 0.5 * 140
+NEEDS = {"capture": 3.0, "admit": 5.0, "load": 2.0, "verify": 6.5, "baselines": 2.0}
+IDLE, CONTEXTS, OPEN, ROOM = 1.2, 3.0, 0.5 * 140, 0.6 * 140
 _SPREAD = 0.6, 1.5
 _TWICE = 0.2
 #: a process of the simulation yields seconds to sleep, a turn with the seconds of its work, or what it waits for.
@@ -115,12 +116,13 @@ class Simulation:
         else:
             ticket, (seconds, gib, owner) = next(self._numbers), value
             self._waiting[ticket] = what, seconds, process
-            self._grant(self.turns.ask(ticket, what, needed=int(gib * 1000), owner=owner, now=self._now))
+            needed = int(gib * 1000)
+            self._grant(self.turns.ask(ticket, what, needed=needed, owner=owner, rank=owner, now=self._now))
 
     def _grant(self, tickets: list[int]) -> None:
         for ticket in tickets:
             how, seconds, process = self._waiting.pop(ticket)
-            if how is How.ASIDE:
+            if how.is_aside:
                 self._aside[ticket] = seconds, process
             else:
                 self._at(self._now + seconds, _leaving(ticket, process))
@@ -137,13 +139,17 @@ class Simulation:
         def turn(how: How, step: str) -> tuple[How, tuple[float, float, int]]:
             return how, (self._seconds(step), NEEDS.get(step, 0.0) * peak, number)
 
-        yield "sleep", self._seconds("start")
         self._at(self._now, self._baselines(number, turn))
+        yield "sleep", self._seconds("start")
+        yield turn(How.WAKING, "small-context")
+        yield turn(How.ASIDE, "capture")
         yield turn(How.SHARED, "admit")
         yield "sleep", self._seconds("plan", "compile")
+        yield turn(How.WAKING, "small-context")
         for _ in range(2 if self._random.random() < _TWICE else 1):
             yield turn(How.SHARED, "load")
             yield turn(How.ALONE, "alone-screen")
+        yield turn(How.WAKING, "context")
         yield turn(How.SHARED, "verify")
         yield "ready", number
         yield turn(How.ALONE, "alone-profile")
@@ -154,6 +160,8 @@ class Simulation:
 
     def _baselines(self, number: int, turn: Callable[[How, str], Any]) -> Process:
         yield "sleep", self._seconds("import")
+        yield turn(How.WAKING, "context")
+        yield turn(How.WAKING, "context")
         yield turn(How.ASIDE, "baselines")
         self._ready[number] = True
         if number in self._patient:
@@ -175,7 +183,7 @@ def main() -> None:
         parser.add_argument(f"--{step}", type=float, default=seconds)
     given = vars(parser.parse_args())
     steps = {step: given[step.replace("-", "_")] for step in STEPS}
-    print("at work  s a task" + "".join(f"{how:>9}" for how in (*How, "idle")))
+    print("at work  s a task" + "".join(f"{use:>9}" for use in Turns().seconds))
     for jobs in given["jobs"]:
         turns = Turns(join_s=given["join"], room=int(ROOM * 1000))
         each = Simulation(jobs, given["tasks"], steps, turns).run()
