@@ -2,7 +2,8 @@
 
 Two forms of the same kernel. `exact`: only plain reductions (sum, max, …), so Σ exp(x - max x) needs a pass after the
 maximum; for rows that stay in registers or caches. `online`: `expsum` and `m2` run together with the maximum or the sum
-in one pass, by merging partial states; for rows that are read again from memory.
+in one pass, by merging partial states, and so does the place of a maximum or minimum (`maxplace`, `minplace`); for rows
+that are read again from memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 
+#: reductions of one pass -> the plain one whose result their state holds too.
+_BESIDE = {"expsum": "max", "m2": "sum", "maxplace": "max", "minplace": "min"}
 #: what a node must cost to be kept from one pass to the next, in simple instructions.
 KEEP_COST = 8
 
@@ -100,12 +103,16 @@ def exact(work: Kernel) -> Kernel:
 
 
 def online(work: Kernel) -> Kernel:
-    """Σ exp(b - max b) and Σ (b - mean b)² as expsum and m2, also where they were written out by hand."""
+    """Σ exp(b - max b) and Σ (b - mean b)² as expsum and m2, also where they were written out by hand; places of
+    extremes as maxplace and minplace."""
     count = ir.numel(work.cols)
 
     def rule(state: _Rebuild, expr: Expr) -> int | None:
-        if expr.op != "reduce" or expr.name != "sum":
+        if expr.op != "reduce" or expr.name not in ("sum", "min") or expr.guards:
             return None
+        if expr.name == "min":
+            found = _place(state.nodes, state.nodes[expr.args[0]])
+            return None if found is None else state.add(replace(expr, args=found[1:], name=found[0]))
         term = state.nodes[expr.args[0]]
         base = _difference(state.nodes, term, count)
         if base is None:
@@ -150,24 +157,43 @@ def _difference(nodes: list[Expr], term: Expr, count: int) -> tuple[str, int] | 
     return (kind, body) if is_mean else None
 
 
+def _place(nodes: list[Expr], term: Expr) -> tuple[str, int, int] | None:
+    """(kind, body, place) where the term is the place of what equals the extreme of the body, or of NaN, and as large
+    as any place elsewhere (`operators.reductions.place_of`)."""
+    if term.op != "where" or nodes[term.args[2]].op != "const":
+        return None
+    found, place = nodes[term.args[0]], term.args[1]
+    same, nan = (nodes[found.args[0]], nodes[found.args[1]]) if found.op == "or" else (found, None)
+    if same.op != "eq":
+        return None
+    body, extreme = same.args[0], nodes[same.args[1]]
+    if extreme.op != "reduce" or extreme.name not in ("max", "min") or extreme.args != (body,) or extreme.guards:
+        return None
+    is_float = nodes[body].type in ("f32", "f64")
+    if is_float != (nan is not None) or (nan is not None and (nan.op != "isnan" or nan.args != (body,))):
+        return None
+    return f"{extreme.name}place", body, place
+
+
 def _with_companions(work: Kernel) -> Kernel:
-    """Add the maximum beside every expsum, and the sum beside every m2: their states need them."""
+    """Add the maximum beside every expsum, the sum beside every m2, the extreme beside every place: their states need
+    them."""
     nodes = list(work.nodes)
     for expr in work.nodes:
-        if expr.op == "reduce" and expr.name in ("expsum", "m2"):
-            other = Expr("reduce", expr.type, expr.args, name="max" if expr.name == "expsum" else "sum")
+        if expr.op == "reduce" and expr.name in _BESIDE:
+            body = expr.args[0]
+            other = Expr("reduce", work.nodes[body].type, (body,), name=_BESIDE[expr.name])
             if other not in nodes:
                 nodes.append(other)
     return replace(work, nodes=tuple(nodes))
 
 
 def companion(work: Kernel, at: int) -> int | None:
-    """The expsum or m2 whose state also yields this max or sum; for those two, their max or sum."""
+    """The expsum, m2 or place whose state also yields this max, sum or min; for those, their max, sum or min."""
     expr = work.nodes[at]
-    pairs = {"expsum": "max", "m2": "sum", "max": "expsum", "sum": "m2"}
-    other = pairs.get(expr.name)
+    wanted = [_BESIDE[expr.name]] if expr.name in _BESIDE else [a for a, b in _BESIDE.items() if b == expr.name]
     for index, node in enumerate(work.nodes):
-        if other is not None and node.op == "reduce" and node.name == other and node.args == expr.args:
+        if node.op == "reduce" and node.name in wanted and node.args[:1] == expr.args[:1]:
             return index
     return None
 

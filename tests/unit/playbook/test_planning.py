@@ -150,6 +150,23 @@ def test_layout_decides_between_rows_and_columns() -> None:
     assert steps_of(*REDUCTIONS["softmax_channels"])[0].skill == "colreduce"
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.argmax(-1),
+        lambda x: x.min(-1),
+        lambda x: (x * 2).argmin(-1, keepdim=True),
+        lambda x: (x.argmax(0), x.amax(0)),
+        lambda x: (x.argmax(-1), x.logsumexp(-1)),
+    ],
+)
+def test_an_extreme_and_its_place_come_from_one_sweep(function: Any) -> None:
+    (step,) = steps_of(function, [torch.randn(64, 1 << 18)])
+    (text,) = (text for name, text in step.files.items() if name.endswith(".cu"))
+    assert re.search(r"take_(max|min)\(state", text) and "State1" not in text
+    assert not re.search(r"b\d+\[1\].*\n.*b\d+\[j\]", text), "a lane of its own holds one value"
+
+
 def test_a_product_under_a_softmax_is_rounded_in_both_sweeps() -> None:
     (step,) = plan(graph_of(*REDUCTIONS["softmax_of_products"]), Device.CUDA, Precision.TF32, ())[0]
     text = next(text for path, text in step.files.items() if path.endswith(".cu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,9 +100,10 @@ class _Columns(Lanes):
 
 
 def _one_value(lines: Sequence[str]) -> list[str]:
-    """Loops over a single value, without their loop."""
+    """Loops over a single value, without their loop; `j` is the lane whose state it joins."""
     head = "for (int j = 0; j < 1; ++j) "
-    return [line.removeprefix(head) for line in lines if line != "#pragma unroll"]
+    alone = (line.removeprefix(head) for line in lines if line != "#pragma unroll")
+    return [re.sub(r"\b(b\d+)\[j\]", r"\1[0]", line) for line in alone]
 
 
 def configs(outer: int, inner_vectors: int, cols: int) -> list[tuple[int, int, int]]:

@@ -26,6 +26,22 @@ struct And {
   __device__ __forceinline__ bool operator()(bool x, bool y) const { return x && y; }
 };
 
+// The larger (smaller) of two numbers and its place; of equal ones the first place. NaN is before all others.
+template <typename T, typename Place>
+__device__ __forceinline__ void take_max(T& best, Place& at, T x, Place place) {
+  const bool better = x > best || (x != x && best == best);
+  const bool same = x == best || (x != x && best != best);
+  if (better || (same && place < at)) at = place;
+  if (better) best = x;
+}
+template <typename T, typename Place>
+__device__ __forceinline__ void take_min(T& best, Place& at, T x, Place place) {
+  const bool better = x < best || (x != x && best == best);
+  const bool same = x == best || (x != x && best != best);
+  if (better || (same && place < at)) at = place;
+  if (better) best = x;
+}
+
 // The sum (…) over LANES consecutive threads, in all of them. LANES up to 32 divides a warp; above, it is a multiple of
 // 32, and a block may hold several such groups.
 template <int LANES, typename Op, typename T>

@@ -37,7 +37,7 @@ def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = 
         expr = work.nodes[at]
         body, type_ = expr.args[0], C_TYPES[expr.type]
         other = companion(work, at)
-        if other is not None and expr.name in ("max", "sum"):
+        if other is not None and expr.name in ("max", "sum", "min"):
             continue
         loop = f"for (int j = 0; j < {lanes}; ++j)"
         if expr.name == "expsum":
@@ -78,6 +78,18 @@ def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = 
             ]
             results[at], results[other] = f"{state}.q{at}", f"({state}.mean{at} * {state}.n{at})"
             size += 3 * _bytes(expr.type)
+        elif expr.name.endswith("place"):
+            assert other is not None
+            value_type, place = work.nodes[body].type, expr.args[1]
+            kind = expr.name.removesuffix("place")
+            fields += [
+                f"{C_TYPES[value_type]} m{at} = {identity(kind, value_type)};",
+                f"{type_} p{at} = {identity('min', expr.type)};",
+            ]
+            merge.append(f"take_{kind}(a.m{at}, a.p{at}, b.m{at}, b.p{at});")
+            add += ["#pragma unroll", f"{loop} take_{kind}({state}.m{at}, {state}.p{at}, b{body}[j], b{place}[j]);"]
+            results[at], results[other] = f"{state}.p{at}", f"{state}.m{at}"
+            size += max(4, _bytes(value_type)) + _bytes(expr.type)
         else:
             kind = "int" if expr.type == "b" else type_
             start = {"any": "0", "all": "1"}.get(expr.name, identity(expr.name, expr.type))
@@ -89,7 +101,7 @@ def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = 
             ]
             results[at] = f"{state}.r{at}" if expr.type != "b" else f"({state}.r{at} != 0)"
             size += max(4, _bytes(expr.type))
-    bodies = tuple(dict.fromkeys(work.nodes[at].args[0] for at in reduces))
+    bodies = tuple(dict.fromkeys(body for at in reduces for body in work.nodes[at].args))
     return StateText(tuple(fields), tuple(merge), tuple(add), results, bodies, -(-size // 8) * 8)
 
 
