@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import ctypes
+import functools
 import re
+import shutil
 import subprocess
 import tempfile
 import types
@@ -44,6 +47,18 @@ def graph_of(model: Any, inputs: list[Any]) -> Graph:
     return capture(model.eval(), inputs, types.SimpleNamespace(Model=type(model)))  # type: ignore[arg-type]
 
 
+_graphs: dict[tuple[int, int], tuple[Any, list[Any], Graph]] = {}
+
+
+def graph_of_case(model: Any, inputs: list[Any]) -> Graph:
+    """`graph_of` a module or function and inputs on the host that outlive the tests, captured once for all devices: that
+    takes longer than to compile what comes of it."""
+    key = id(model), id(inputs)
+    if key not in _graphs:
+        _graphs[key] = model, inputs, graph_of(model, inputs)
+    return _graphs[key][2]
+
+
 def compile_step(step: Step, directory: Path, device: Device) -> Any:
     """The step's launcher as a ctypes function."""
     (directory / "kernels").mkdir(parents=True, exist_ok=True)
@@ -55,11 +70,26 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     assert [name.removeprefix(f"{step.name}_") for name in called] == defined
     library = directory / f"{step.name}.so"
     flags = CPU_FLAGS if device is Device.CPU else CUDA_FLAGS
+    header = re.match(r'(?://[^\n]*\n)*#include "(\w+\.h)"\n', step.files[source]) if device is Device.CPU else None
+    made = directory / "kernels" / f"{header[1]}.gch" if header else None
+    if header and made and not made.exists():
+        made.symlink_to(_precompiled(header[1], step.files[f"kernels/{header[1]}"]))
     done = subprocess.run(
         [*flags, str(directory / source), "-o", str(library)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{(directory / source).read_text()}"
     return getattr(ctypes.CDLL(str(library)), f"launch_{step.name}")
+
+
+@functools.cache
+def _precompiled(name: str, text: str) -> Path:
+    """A kernel's first header, made once: it takes longer than most kernels, and changes nothing of the library."""
+    folder = Path(tempfile.mkdtemp(prefix="cuda-agent-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / name).write_text(text)
+    command = [*CPU_FLAGS, "-w", "-x", "c++-header", str(folder / name), "-o", str(folder / f"{name}.gch")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / f"{name}.gch"
 
 
 def _check_names(step: Step, text: str) -> None:
@@ -79,10 +109,15 @@ def _parameters(text: str, name: str = r"launch_\w+") -> list[str]:
 
 
 def run_steps(
-    graph: Graph, model: Any, inputs: list[Any], device: Device, every_setting: bool = False
+    graph: Graph,
+    model: Any,
+    inputs: list[Any],
+    device: Device,
+    every_setting: bool = False,
+    written_out: bool = False,
 ) -> Iterator[tuple[Any, ...]]:
     """(setting, outputs, steps) of the generated kernels: for the default setting, or for every one."""
-    steps, state = plan(graph, device, Precision.FP32, ())
+    steps, state = plan(graph, device, Precision.FP32, (), written_out=written_out)
     place = "cuda" if device is Device.CUDA else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         functions = [compile_step(step, Path(folder), device) for step in steps]
@@ -126,21 +161,27 @@ def _call(step: Step, function: Any, buffers: dict[str, Any], setting: int, plac
 
 
 def check(
-    model: Any, inputs: list[Any], device: Device = Device.CPU, tolerance: float = 3e-6, every_setting: bool = False
+    model: Any,
+    inputs: list[Any],
+    device: Device = Device.CPU,
+    tolerance: float = 3e-6,
+    every_setting: bool = False,
+    written_out: bool = False,
 ) -> list[Step]:
     """Compare with torch in float64; the error may be `tolerance` or four times eager's own (relative L2). Returns the
     steps."""
     place = "cuda" if device is Device.CUDA else "cpu"
+    graph = graph_of_case(model, inputs) if device is Device.CPU else None
     inputs = [x.to(place) if isinstance(x, torch.Tensor) else x for x in inputs]
     model = copy.deepcopy(model) if isinstance(model, torch.nn.Module) else Lambda(model)
     model = model.to(place).eval()
-    graph = graph_of(model, inputs)
+    graph = graph or graph_of(model, inputs)
     with torch.no_grad():
         eager = _flat(model(*inputs))
         wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
         exact = _flat(copy.deepcopy(model).double()(*wide))
     steps: list[Step] = []
-    for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting):
+    for setting, ours, steps in run_steps(graph, model, inputs, device, every_setting, written_out):
         text = "\n".join(f"--- {p}\n{t}" for s in steps for p, t in s.files.items() if s.name in p)
         for mine, plain, truth, name in zip(ours, eager, exact, graph.outputs, strict=True):
             _compare(mine, plain, truth, tolerance, f"setting {setting}\n{text}")

@@ -16,3 +16,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def test_kernels_agree_with_torch(name: str) -> None:
     function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **SCANS}[name]
     check(function, inputs, Device.CUDA, every_setting=True)
+
+
+@pytest.mark.parametrize("name", list(WINDOWS))
+def test_windows_that_are_written_out_agree_with_torch(name: str) -> None:
+    function, inputs = WINDOWS[name]
+    check(function, inputs, Device.CUDA, every_setting=True, written_out=True)

@@ -15,3 +15,11 @@ pytestmark = pytest.mark.integration
 def test_kernels_agree_with_torch(name: str) -> None:
     function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **SCANS}[name]
     check(function, inputs, Device.CPU, every_setting=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_pool_nan", "avg_pool_ceil", "both_pools", "pool_of_softmax", "depthwise_odd", "sum_of_avg_pool"]
+)
+def test_windows_that_are_written_out_agree_with_torch(name: str) -> None:
+    function, inputs = WINDOWS[name]
+    check(function, inputs, Device.CPU, written_out=True)

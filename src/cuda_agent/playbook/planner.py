@@ -45,6 +45,7 @@ class State:
     device: Device
     precision: Precision
     channels_last: bool = False
+    written_out: bool = False
     builder: Builder = field(init=False)
     steps: list[Step] = field(default_factory=list)
     resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -173,6 +174,9 @@ class State:
     def _kernel_for(self, pending: list[str]) -> None:
         """One kernel for the last pending value and all others that fit into it, after what it needs."""
         last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
+        if self.written_out:
+            for name in self._below(last):
+                write_out(self.builder, name)
         try:
             unroll = not self._has_reduction(last)
             group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
@@ -198,17 +202,18 @@ class State:
         self._emit(kernel.finish(group, strides), strides)
 
     def _has_reduction(self, name: str) -> bool:
-        seen, stack = set(), [name]
+        return any(isinstance(self.builder.values[at], ir.Reduce | ir.Scan) for at in self._below(name))
+
+    def _below(self, name: str) -> tuple[str, ...]:
+        """A value and all that it is computed of, as far as that isn't in memory."""
+        seen: dict[str, None] = {}
+        stack = [name]
         while stack:
             at = stack.pop()
-            if at in seen or at in self.resident:
-                continue
-            seen.add(at)
-            value = self.builder.values[at]
-            if isinstance(value, ir.Reduce | ir.Scan):
-                return True
-            stack += ir.operands(value)
-        return False
+            if at not in seen and at not in self.resident:
+                seen[at] = None
+                stack += ir.operands(self.builder.values[at])
+        return tuple(seen)
 
     def _widen(self, group: kernel.Group, last: str, pending: list[str]) -> kernel.Group:
         """Take along pending values that the kernel computes anyway, and those that read the same memory."""
@@ -370,11 +375,13 @@ def plan(
     taken: Sequence[str] = (),
     *,
     channels_last: bool = False,
+    written_out: bool = False,
     fused: bool = True,
 ) -> tuple[tuple[Step, ...], State]:
-    """Steps in order, and the state with the layouts. `taken` are names that no step may have. Not `fused`: every
+    """Steps in order, and the state with the layouts. `taken` are names that no step may have. `written_out`: small
+    windows are element-wise chains, whose neighbours share what they read by the caches alone. Not `fused`: every
     operator leaves its result in memory. Raises NotCovered naming every operator without a kernel."""
-    state = State(graph, device, precision, channels_last)
+    state = State(graph, device, precision, channels_last, written_out)
     state._names.update(taken)
     live = live_nodes(graph)
     covered: set[str] = set()

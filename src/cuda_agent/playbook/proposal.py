@@ -48,12 +48,14 @@ class Proposal:
 
 def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Proposal, ...]:
     """The plans worth measuring, the default one first: on cuda, one more whose convolutions run with their channels
-    innermost, and one more whose attentions are one kernel each, where there are such. Raises NotCovered as `propose`
-    does."""
+    innermost, one more without shared memory for small windows, and one more whose attentions are one kernel each,
+    where there are such. Raises NotCovered as `propose` does."""
     found = [propose(graph, device, precision)]
     others: list[dict[str, bool]] = []
     if device is Device.CUDA and "convolution" in found[0].skills:
         others.append({"channels_last": True})
+    if device is Device.CUDA and "stencil" in found[0].skills:
+        others.append({"written_out": True})
     if any(node.op == ATTENTION for node in graph.nodes):
         others.append({"attention": True})
     for options in others:
@@ -73,12 +75,13 @@ def propose(
     *,
     channels_last: bool = False,
     attention: bool = False,
+    written_out: bool = False,
     fused: bool = True,
 ) -> Proposal:
     """Raises NotCovered, naming the operators, where no skill covers the whole graph. `channels_last`: convolutions
     read and write NHWC where they can, and what is between them too. `attention`: one kernel for each attention, where
-    it can be, instead of products and a softmax. Not `fused`: a kernel for each operator, which
-    is what fusion is measured against."""
+    it can be, instead of products and a softmax. `written_out`: small windows as element-wise chains. Not `fused`: a
+    kernel for each operator, which is what fusion is measured against."""
     _check(graph)
 
     def is_whole(draft: Draft, node: Node) -> bool:
@@ -87,7 +90,9 @@ def propose(
     whole = is_whole if attention else None
     rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last, whole=whole)
     main = rewritten.graph
-    steps, state = plan(main, device, precision, SKILLS, channels_last=channels_last, fused=fused)
+    steps, state = plan(
+        main, device, precision, SKILLS, channels_last=channels_last, written_out=written_out, fused=fused
+    )
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     notes = [*rewritten.notes, *state.notes]

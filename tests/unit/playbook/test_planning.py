@@ -90,6 +90,17 @@ def test_small_windows_that_only_a_reduction_reads_are_written_out_in_it(name: s
     assert step.skill in ("colreduce", "rowreduce")
 
 
+@pytest.mark.parametrize("name", list(WINDOWS))
+def test_windows_can_be_written_out(name: str) -> None:
+    """As a plan of their own; where nothing is small enough, it is the default one."""
+    graph = graph_of(*WINDOWS[name])
+    default = plan(graph, Device.CUDA, Precision.FP32, ())[0]
+    other = plan(graph, Device.CUDA, Precision.FP32, (), written_out=True)[0]
+    assert len(other) <= 2 * len(default)
+    few = name in ("max_pool_1d", "avg_pool_divisor", "max_pool_bf16", "avg_pool", "depthwise_odd", "mean_of_max_pool")
+    assert not few or "stencil" not in {step.skill for step in other}
+
+
 @pytest.mark.parametrize(
     "function",
     [

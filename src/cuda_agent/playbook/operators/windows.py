@@ -18,9 +18,10 @@ from cuda_agent.playbook.operators.reductions import mean_of
 from cuda_agent.playbook.operators.views import take_along
 from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
 
-#: what joins the elements of a window; so many of them, and so many windows of one element, at the most.
+#: what joins the elements of a window; so many of them, and so many windows of one element, at the most: where another
+#: reduction reads the window, and where nothing but the caches keeps what windows share.
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
-_MOST_WRITTEN_OUT, _MOST_SHARED = 9, 2.5
+_MOST_WRITTEN_OUT, _MOST_SHARED, _MOST_CACHED = 9, 2.5, 4.0
 #: elements of a window that is none of many equal ones, above which it is a reduction.
 _MOST_UNEQUAL = 8
 
@@ -89,18 +90,19 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
     return b.reduce(kind, windows.value, windows.dims, dtype=dtype, slides=windows.slides)
 
 
-def write_out(b: Builder, name: str, inside: str) -> bool:
-    """Make a window's reduction that is read once, by the reduction `inside`, an element-wise chain over its taps, so
-    that the other's kernel can compute it on the way instead of reading it from memory. False where it has many taps,
-    or elements are in many windows."""
+def write_out(b: Builder, name: str, inside: str | None = None) -> bool:
+    """Make a window's reduction an element-wise chain over its taps, so that another kernel can compute it on the way
+    instead of reading it from memory. `inside`: the reduction that reads it, once. False where it has many taps, or
+    elements are in many windows."""
     value = b.values[name]
     if not isinstance(value, ir.Reduce) or not value.slides or value.kind not in _JOINED:
         return False
     sizes = b.values[value.arg].shape
     shared = math.prod(max(1.0, sizes[slide.tap] / slide.stride) for slide in value.slides)
-    if ir.numel([sizes[d] for d in value.dims]) > _MOST_WRITTEN_OUT or shared > _MOST_SHARED:
+    most = _MOST_CACHED if inside is None else _MOST_SHARED
+    if ir.numel([sizes[d] for d in value.dims]) > _MOST_WRITTEN_OUT or shared > most:
         return False
-    if not _read_once(b, name, inside):
+    if inside is not None and not _read_once(b, name, inside):
         return False
     kept = iter(range(len(value.shape)))
     of = [None if d in value.dims else next(kept) for d in range(len(sizes))]
