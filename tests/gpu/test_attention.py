@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from library_cases import relative_error
 from library_kernels import compiled, pointers
 
-from cuda_agent.playbook.skills.attention.skill import CONFIGS, WIDTHS, kernel
+from cuda_agent.playbook.skills.attention.skill import CONFIGS, kernel
 
 pytestmark = pytest.mark.gpu
+
+WIDTHS = (4, 20, 32, 48, 64, 80, 96, 128)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def test_every_setting_against_float64(launchers, width, causal, rows, keys):
         status = launchers[width](*pointers(out, *views), geometry, ctypes.c_float(scale), int(causal), config, stream)
         torch.cuda.synchronize()
         assert status == 0, (status, config)
-        assert relative_error(out, truth) < 1.5e-3, config
+        # The first setting's scores are exact; weights and values are TF32 in all.
+        assert relative_error(out, truth) < (1.5e-3 if config else 4e-4), config
     assert launchers[width](*pointers(out, *views), geometry, ctypes.c_float(scale), 0, CONFIGS, stream) == -1
 
 
@@ -58,4 +61,4 @@ def test_large_scores_do_not_overflow(launchers):
         assert launchers[64](*pointers(out, q, k, v), geometry, ctypes.c_float(0.125), 0, config, stream) == 0
         torch.cuda.synchronize()
         assert out[..., 5].isnan().all() and out[..., :5].isfinite().all()
-        assert relative_error(out[..., 6:], truth[..., 6:]) < 0.05
+        assert relative_error(out[..., 6:], truth[..., 6:]) < (0.05 if config else 1e-3)

@@ -41,14 +41,20 @@ def test_one_kernel_reads_heads_where_they_lie() -> None:
     assert "geometry[] = {2, 2, 24, 40, 3072, 64, 128, 5120, 64, 128, 5120, 64, 128}" in binding
     assert "0.125f, 0, config_attention_4x24x40x64" in binding
     text = whole.files["kernels/attention_64.cu"]
-    assert "#define WIDTH 64\n" in text and "#define LAUNCH launch_attention_64\n" in text
+    assert "#define HEAD 64\n" in text and "#define LAUNCH launch_attention_64\n" in text
+
+
+@pytest.mark.parametrize("size", [4, 16, 48, 80, 128])
+def test_heads_of_other_sizes_have_zeros_behind_them(size: int) -> None:
+    _, whole = plans(Heads(2), width=2 * size)
+    assert f"#define HEAD {size}\n" in whole.files[f"kernels/attention_{size}.cu"]
 
 
 def test_scale_and_causality_are_passed_on() -> None:
     _, whole = plans(Heads(4, is_causal=True, scale=0.3))
     binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
     assert "0.3f, 1, config_attention_8x24x40x32_causal" in binding
-    assert "#define WIDTH 32\n" in whole.files["kernels/attention_32.cu"]
+    assert "#define HEAD 32\n" in whole.files["kernels/attention_32.cu"]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +64,10 @@ def test_scale_and_causality_are_passed_on() -> None:
         (2, {}, {"device": Device.CPU}),
         (2, {}, {"dtype": torch.bfloat16}),
         (2, {"attn_mask": torch.ones(24, 40, dtype=torch.bool)}, {}),
-        (8, {}, {}),
+        (1, {}, {"width": 132}),
+        (4, {}, {"width": 120}),
     ],
-    ids=["fp32", "cpu", "bfloat16", "mask", "small_heads"],
+    ids=["fp32", "cpu", "bfloat16", "mask", "large_heads", "heads_that_begin_anywhere"],
 )
 def test_elsewhere_products_alone(heads: int, how: dict, more: dict) -> None:
     found = plans(Heads(heads, **how), **more)

@@ -4,15 +4,20 @@
 // step ahead. Rows of softmax are kept as running maximum and sum. The tensor cores sum over an index in any order, so
 // fragments take what lies together: four neighbours of a row of k serve two products, two neighbouring scores of a lane
 // are the operand of the second product as they are, and four neighbours of a row of v serve four columns of the result.
+// EXACT: scores are products of q and k as sums of two TF32 numbers each, as precise as float32. An error of a score is a
+// relative error of its weight, and so grows with the scores.
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
 
-// Of a head: 32, 64, 96 or 128.
-#define WIDTH 64
+// Of a head: a multiple of 4, at most 128.
+#define HEAD 64
 #define LAUNCH launch_attention_64
 
 namespace {
+
+// With zeros behind it.
+constexpr int WIDTH = (HEAD + 31) / 32 * 32;
 
 struct Geometry {
   long long inner, rows, keys;
@@ -24,6 +29,20 @@ __device__ __forceinline__ uint32_t tf32(float x) {
   uint32_t y;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
   return y;
+}
+
+// What TF32 leaves out of a number, as TF32.
+__device__ __forceinline__ uint32_t left(float x, uint32_t whole) { return tf32(x - __uint_as_float(whole)); }
+
+// Volatile, so that it is done again at each step: kept, both parts of all queries take more registers than there are.
+__device__ __forceinline__ void parted(uint32_t x, uint32_t& whole, uint32_t& rest) {
+  asm volatile("cvt.rna.tf32.f32 %0, %1;" : "=r"(whole) : "f"(__uint_as_float(x)));
+  rest = left(__uint_as_float(x), whole);
+}
+
+template <bool EXACT>
+__device__ __forceinline__ uint32_t operand(float x) {
+  return EXACT ? __float_as_uint(x) : tf32(x);
 }
 
 // c[16 × 8] += a[16 × 8] · b[8 × 8]
@@ -50,19 +69,20 @@ __device__ __forceinline__ void bring(float* k_to, float* v_to, const float* k, 
   constexpr int PIECES = WIDTH / 4;
   for (int i = threadIdx.x; i < KEYS * PIECES; i += 32 * WARPS) {
     const int row = i / PIECES, column = i % PIECES * 4;
-    const bool inside = first + row < g.keys;
-    const long long key = inside ? first + row : 0;
-    copy16(k_to + row * K_ROW + column, k + key * g.k_row + column, inside);
-    copy16(v_to + row * V_ROW + column, v + key * g.v_row + column, inside);
+    const bool inside = first + row < g.keys && (HEAD == WIDTH || column < HEAD);
+    const long long at_k = inside ? (first + row) * g.k_row + column : 0;
+    const long long at_v = inside ? (first + row) * g.v_row + column : 0;
+    copy16(k_to + row * K_ROW + column, k + at_k, inside);
+    copy16(v_to + row * V_ROW + column, v + at_v, inside);
   }
   asm volatile("cp.async.commit_group;");
 }
 
-template <int KEYS, int WARPS, int TILES>
+template <int KEYS, int WARPS, int TILES, bool EXACT>
 __global__ void __launch_bounds__(32 * WARPS)
     attention(float* __restrict__ out, const float* __restrict__ q, const float* __restrict__ k, const float* __restrict__ v,
               Geometry g, long long batch, float scale, bool causal) {
-  constexpr int BLOCK = WARPS * TILES * 16, STEPS = WIDTH / 8, BLOCKS_OF_KEYS = KEYS / 8, QUARTERS = WIDTH / 32;
+  constexpr int BLOCK = WARPS * TILES * 16, PAIRS = (HEAD + 15) / 16, BLOCKS_OF_KEYS = KEYS / 8, QUARTERS = WIDTH / 32;
   extern __shared__ float4 memory[];
   float* k_shared = reinterpret_cast<float*>(memory);
   float* v_shared = k_shared + 2 * KEYS * K_ROW;
@@ -75,25 +95,27 @@ __global__ void __launch_bounds__(32 * WARPS)
   q += outer * g.q_outer + inner * g.q_inner;
   k += outer * g.k_outer + inner * g.k_inner;
   v += outer * g.v_outer + inner * g.v_inner;
-  out += head * g.rows * WIDTH;
+  out += head * g.rows * HEAD;
 
   const int lane = threadIdx.x & 31, group = lane >> 2, turn = lane & 3;
   const int first = static_cast<int>(block * BLOCK) + (threadIdx.x >> 5) * TILES * 16;
 
-  uint32_t query[TILES][STEPS][4];
+  // TF32, or float32 where its remainders are needed too.
+  uint32_t query[TILES][2 * PAIRS][4];
 #pragma unroll
   for (int t = 0; t < TILES; ++t) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const long long row = first + 16 * t + 8 * half + group;
 #pragma unroll
-      for (int j = 0; j < WIDTH / 16; ++j) {
+      for (int j = 0; j < PAIRS; ++j) {
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (row < g.rows) x = load4(q + row * g.q_row + 16 * j + 4 * turn);
-        query[t][2 * j][half] = tf32(x.x * scale);
-        query[t][2 * j][half + 2] = tf32(x.y * scale);
-        query[t][2 * j + 1][half] = tf32(x.z * scale);
-        query[t][2 * j + 1][half + 2] = tf32(x.w * scale);
+        const int column = 16 * j + 4 * turn;
+        if (row < g.rows && (HEAD % 16 == 0 || column < HEAD)) x = load4(q + row * g.q_row + column);
+        query[t][2 * j][half] = operand<EXACT>(x.x * scale);
+        query[t][2 * j][half + 2] = operand<EXACT>(x.y * scale);
+        query[t][2 * j + 1][half] = operand<EXACT>(x.z * scale);
+        query[t][2 * j + 1][half + 2] = operand<EXACT>(x.w * scale);
       }
     }
   }
@@ -124,15 +146,37 @@ __global__ void __launch_bounds__(32 * WARPS)
 
     float score[TILES][BLOCKS_OF_KEYS][4] = {};
 #pragma unroll
-    for (int j = 0; j < WIDTH / 16; ++j) {
+    for (int j = 0; j < PAIRS; ++j) {
+      uint32_t whole[TILES][2][4], rest[TILES][2][4];
+#pragma unroll
+      for (int t = 0; t < TILES && EXACT; ++t) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) parted(query[t][2 * j + i][e], whole[t][i][e], rest[t][i][e]);
+        }
+      }
 #pragma unroll
       for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
         const float4 x = load4(k_now + (8 * n + group) * K_ROW + 16 * j + 4 * turn);
         const uint32_t b0 = tf32(x.x), b1 = tf32(x.y), b2 = tf32(x.z), b3 = tf32(x.w);
+        if (EXACT) {
+          const uint32_t r0 = left(x.x, b0), r1 = left(x.y, b1), r2 = left(x.z, b2), r3 = left(x.w, b3);
 #pragma unroll
-        for (int t = 0; t < TILES; ++t) {
-          multiply(score[t][n], query[t][2 * j], b0, b1);
-          multiply(score[t][n], query[t][2 * j + 1], b2, b3);
+          for (int t = 0; t < TILES; ++t) {
+            multiply(score[t][n], rest[t][0], b0, b1);
+            multiply(score[t][n], rest[t][1], b2, b3);
+            multiply(score[t][n], whole[t][0], r0, r1);
+            multiply(score[t][n], whole[t][1], r2, r3);
+            multiply(score[t][n], whole[t][0], b0, b1);
+            multiply(score[t][n], whole[t][1], b2, b3);
+          }
+        } else {
+#pragma unroll
+          for (int t = 0; t < TILES; ++t) {
+            multiply(score[t][n], query[t][2 * j], b0, b1);
+            multiply(score[t][n], query[t][2 * j + 1], b2, b3);
+          }
         }
       }
     }
@@ -167,7 +211,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            score[t][n][e] = exp2f(score[t][n][e] - base);
+            // Rounded before it is summed: what divides is the sum of the weights that multiply.
+            score[t][n][e] = __uint_as_float(tf32(exp2f(score[t][n][e] - base)));
             total += score[t][n][e];
           }
         }
@@ -189,10 +234,10 @@ __global__ void __launch_bounds__(32 * WARPS)
       uint32_t weight[TILES][4];
 #pragma unroll
       for (int t = 0; t < TILES; ++t) {
-        weight[t][0] = tf32(score[t][n][0]);
-        weight[t][1] = tf32(score[t][n][2]);
-        weight[t][2] = tf32(score[t][n][1]);
-        weight[t][3] = tf32(score[t][n][3]);
+        weight[t][0] = __float_as_uint(score[t][n][0]);
+        weight[t][1] = __float_as_uint(score[t][n][2]);
+        weight[t][2] = __float_as_uint(score[t][n][1]);
+        weight[t][3] = __float_as_uint(score[t][n][3]);
       }
 #pragma unroll
       for (int d = 0; d < QUARTERS; ++d) {
@@ -224,25 +269,26 @@ __global__ void __launch_bounds__(32 * WARPS)
       for (int d = 0; d < QUARTERS; ++d) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const int c = 2 * half + e;
+          const int c = 2 * half + e, column = 32 * d + 8 * turn + 4 * e;
+          if (HEAD < WIDTH && column >= HEAD) continue;
           const float4 x = make_float4(result[t][d][0][c] * share, result[t][d][1][c] * share, result[t][d][2][c] * share,
                                        result[t][d][3][c] * share);
-          *reinterpret_cast<float4*>(out + row * WIDTH + 32 * d + 8 * turn + 4 * e) = x;
+          *reinterpret_cast<float4*>(out + row * HEAD + column) = x;
         }
       }
     }
   }
 }
 
-template <int KEYS, int WARPS, int TILES>
+template <int KEYS, int WARPS, int TILES, bool EXACT = false>
 int run(float* out, const float* q, const float* k, const float* v, const Geometry& g, long long batch, float scale,
         bool causal, cudaStream_t stream) {
   constexpr int BYTES = 2 * KEYS * (K_ROW + V_ROW) * 4, BLOCK = WARPS * TILES * 16;
   const cudaError_t status =
-      cudaFuncSetAttribute(attention<KEYS, WARPS, TILES>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+      cudaFuncSetAttribute(attention<KEYS, WARPS, TILES, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
   if (status != cudaSuccess) return static_cast<int>(status);
   const long long count = (g.rows + BLOCK - 1) / BLOCK * batch;
-  attention<KEYS, WARPS, TILES><<<static_cast<unsigned>(count), 32 * WARPS, BYTES, stream>>>(
+  attention<KEYS, WARPS, TILES, EXACT><<<static_cast<unsigned>(count), 32 * WARPS, BYTES, stream>>>(
       out, q, k, v, g, batch, scale, causal);
   return static_cast<int>(cudaGetLastError());
 }
@@ -261,14 +307,16 @@ extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, co
   float* o = static_cast<float*>(out);
   const float *a = static_cast<const float*>(q), *b = static_cast<const float*>(k), *c = static_cast<const float*>(v);
   // Two tiles of rows share what is read of keys and values, as long as registers last.
-#if WIDTH <= 64
-  if (config == 0) return run<32, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 1) return run<48, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
+#if HEAD <= 64
+  if (config == 0) return run<32, 4, 2, true>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 1) return run<32, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 2) return run<48, 4, 2>(o, a, b, c, g, batch, factor, causal != 0, stream);
 #else
-  if (config == 0) return run<32, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 1) return run<64, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 0) return run<32, 8, 1, true>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 1) return run<32, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 2) return run<64, 8, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
 #endif
-  if (config == 2) return run<64, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
-  if (config == 3) return run<32, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 3) return run<64, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
+  if (config == 4) return run<32, 4, 1>(o, a, b, c, g, batch, factor, causal != 0, stream);
   return -1;
 }

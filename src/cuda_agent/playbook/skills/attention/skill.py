@@ -14,9 +14,10 @@ from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
-#: sizes of a head that the kernel is written for.
-WIDTHS = (32, 64, 96, 128)
-CONFIGS = 4
+#: of a head.
+MOST_WIDTH = 128
+#: the first one's scores are as precise as float32: what counts where a faster one's TF32 isn't precise enough.
+CONFIGS = 5
 #: of a load: rows and heads lie at multiples of 16 bytes.
 _WORDS = 4
 
@@ -39,7 +40,7 @@ class Attention:
 
 def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> Attention | None:
     """What a node computes; None where the kernel isn't written for it: without TF32, with a mask, shared heads or
-    heads of another size."""
+    heads larger than a warp's registers hold."""
     if node.op != OPERATOR or device is not Device.CUDA or precision is Precision.FP32:
         return None
     names = [arg.ref for arg in node.args[:3] if isinstance(arg, Ref)]
@@ -49,7 +50,9 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
     q, k, v = (item.shape for item in metas)
     if any(item.dtype != "float32" or 0 in item.shape or len(item.shape) < 3 for item in metas):
         return None
-    if not q[:-2] == k[:-2] == v[:-2] or not q[-1] == k[-1] == v[-1] or q[-1] not in WIDTHS or k[-2] != v[-2]:
+    if not q[:-2] == k[:-2] == v[:-2] or not q[-1] == k[-1] == v[-1] or k[-2] != v[-2]:
+        return None
+    if q[-1] > MOST_WIDTH or q[-1] % _WORDS:
         return None
     if node.argument(3, "attn_mask") is not None or node.argument(4, "dropout_p", 0.0) != 0.0:
         return None
@@ -145,7 +148,7 @@ class AttentionSkill:
 def kernel(width: int) -> str:
     """The source for heads of this size."""
     text = resources.files(__package__).joinpath("attention.cu").read_text()
-    return text.replace("#define WIDTH 64", f"#define WIDTH {width}").replace(
+    return text.replace("#define HEAD 64", f"#define HEAD {width}").replace(
         "launch_attention_64", f"launch_attention_{width}"
     )
 
