@@ -44,6 +44,9 @@ tests() { # SECONDS LOG ARGUMENTS…: ended in time, with what is known by then
     grep -E "^(FAILED|ERROR)|::.* (FAILED|ERROR)|passed|failed|skipped in" "$here/$log" | grep -v "^E " | sort -u | cut -c1-300
 }
 
+in_training() { # from here on, where that has an environment of its own
+    [ ! -d .venv-train ] || export PATH="$PWD/.venv-train/bin:$PATH"
+}
 skills() { tests "$(left "$limit")" skills.log tests/gpu/test_attention.py tests/gpu/test_selection.py tests/gpu/test_scatter.py -n 8; }
 adversarial() {
     tests "$(left "$limit")" adversarial.log tests/adversarial -m gpu -n 12 --dist worksteal --timeout 200
@@ -226,6 +229,7 @@ one() { # LANE PARTS: on its GPU and its cores, with a cache of its own
     for part in ${2//+/ }; do
         [ "$(left "$limit")" -gt 5 ] || { say "no time for $part"; continue; }
         if [[ $part = tests:* ]]; then
+            [[ $part != tests:test_training* ]] || in_training
             tests "$(left "$limit")" "${part#tests:}.log" "tests/gpu/${part#tests:}.py" --timeout 250
         else
             # What follows the colon is its argument.

@@ -37,8 +37,12 @@ ACTIVATE = """\
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 pip="python3 -m pip install --quiet --no-index --no-deps --no-compile --root-user-action ignore"
 $pip --upgrade "$here"/*.whl && $pip --no-build-isolation -e "$here/.." || echo "error: the wheels can't be installed"
-if [ -n "$(ls "$here"/verl-*.whl 2>/dev/null)" ]; then
-    python3 -c "import verl.workers.engine_workers" || { echo "error: the training lacks a package" && return 1; }
+# In an environment of its own, since it wants an older transformers than tasks do.
+if [ -d "$here/train" ]; then
+    python3 "$here/../scripts/train_environment.py" "$here/../.venv-train" --wheels "$here/train" \\
+        --over "$(python3 -c 'import sys; print(sys.prefix)')" &&
+        "$here/../.venv-train/bin/python" -c "import verl.workers.engine_workers" ||
+        { echo "error: the training lacks a package" && return 1; }
 fi
 export PATH="$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["scripts"])'):$PATH"
 if ! command -v bwrap >/dev/null && [ -e "$here/bwrap" ]; then
@@ -67,19 +71,25 @@ def pinned(names: tuple[str, ...]) -> list[str]:
 
 def pack(folder: Path, *, train: bool, ray: bool) -> None:
     """Raises SetupError, also where it is too large to travel."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.whl"):
+    apart = folder / "train"
+    for old in folder.rglob("*.whl"):
         old.unlink()
-    download(folder, marked("constraints.txt") + (marked("constraints-train.txt") + pinned(TRAINING) if train else []))
-    for wheel in folder.glob("ray-*.whl"):
-        repack(wheel, UNUSED if ray else UNUSED + DAEMONS)
+    if apart.is_dir():
+        apart.rmdir()
+    folder.mkdir(parents=True, exist_ok=True)
+    download(folder, marked("constraints.txt"))
+    if train:
+        apart.mkdir()
+        download(apart, marked("constraints-train.txt") + pinned(TRAINING))
+        for wheel in apart.glob("ray-*.whl"):
+            repack(wheel, UNUSED if ray else UNUSED + DAEMONS)
     binary = shutil.which("bwrap")
     if binary is None:
         raise SetupError("bubblewrap is not installed here and can't travel: apt-get install bubblewrap")
     shutil.copy2(binary, folder / "bwrap")
     (folder / "activate").write_text(ACTIVATE)
-    total = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
-    print(f"{len(list(folder.glob('*.whl')))} wheels, {total:.1f} MiB in {folder}")
+    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
+    print(f"{len(list(folder.rglob('*.whl')))} wheels, {total:.1f} MiB in {folder}")
     if total > LIMIT_MIB:
         raise SetupError(f"More than {LIMIT_MIB:.0f} MiB: with the sources they would not travel")
 

@@ -1,7 +1,7 @@
-"""The environment of the training: `python3 scripts/train_environment.py .venv-train --over .venv`.
+"""The environment of the training: `python3 scripts/train_environment.py .venv-train --over .venv [--wheels FOLDER]`.
 
 Standard library only. An environment that sees another one's packages (this project, torch, the test tools) and holds
-before them what constraints-train.txt names, without dependencies of theirs.
+before them what constraints-train.txt names, or the wheels of a folder, without dependencies of theirs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ def requirements() -> list[str]:
     return [line.split("#")[0].strip() for line in lines]
 
 
-def make_venv(venv: Path, over: Path) -> None:
+def make_venv(venv: Path, over: Path, wheels: Path | None) -> None:
     """Raises SetupError."""
     outer = over / "bin/python"
     if not outer.exists():
         raise SetupError(f"{over} is no environment. Make it first: make lint, or scripts/environment.py {over} --dev")
-    subprocess.run([str(outer), "-m", "venv", "--clear", str(venv)], check=True)
+    # The other one's pip fills it: some systems have none for new environments.
+    subprocess.run([str(outer), "-m", "venv", "--clear", "--without-pip", str(venv)], check=True)
     paths = subprocess.run(
         [str(outer), "-c", "import sys; print(*(p for p in sys.path if p.endswith('-packages')), sep='\\n')"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     python = venv / "bin/python"
-    subprocess.run([str(python), "-m", "pip", "uninstall", "-qy", "setuptools"], check=False)
     where = subprocess.run(
         [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
         capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
     Path(where, "inherited.pth").write_text(f"{ROOT / 'src'}\n{paths}")
     command = [str(outer), "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"]
-    if subprocess.run([*command, "--no-deps", "--no-compile", *requirements()], check=False).returncode:
+    chosen = requirements() if wheels is None else ["--no-index", *map(str, sorted(wheels.glob("*.whl")))]
+    if subprocess.run([*command, "--no-deps", "--no-compile", *chosen], check=False).returncode:
         raise SetupError("pip could not install the packages of the training. Check the network or the registry")
     script = venv / "bin/cuda-agent"
     # Processes that are begun with the file's own name (multiprocessing) must not run the command again.
@@ -56,9 +57,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("venv", type=Path)
     parser.add_argument("--over", type=Path, default=Path(".venv"))
+    parser.add_argument("--wheels", type=Path, help="folder of wheels, for a machine without a registry")
     chosen = parser.parse_args()
     try:
-        make_venv(chosen.venv, chosen.over)
+        make_venv(chosen.venv, chosen.over, chosen.wheels)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 4
