@@ -321,6 +321,10 @@ WINDOWS: dict[str, tuple[Any, list[Any]]] = {
         ),
         [_r(2, 3, 41, 50)],
     ),
+    "adaptive_side_by_side": (
+        lambda x: (F.relu(F.adaptive_avg_pool2d(x, (2, 3))), F.adaptive_max_pool2d(x, (4, 1)), F.avg_pool1d(x[0], 48)),
+        [_r(2, 3, 16, 48, dtype=BF16)],
+    ),
     "adaptive_whole": (lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_max_pool1d(x[0], 1)), [_r(2, 3, 8, 9)]),
     "both_pools": (both_pools, [_r(2, 3, 17, 20)]),
     "mean_of_max_pool": (lambda x: F.max_pool1d(x, 2).mean(1, keepdim=True), [_r(3, 40, 66)]),

@@ -90,6 +90,14 @@ def test_small_windows_that_only_a_reduction_reads_are_written_out_in_it(name: s
     assert step.skill in ("colreduce", "rowreduce")
 
 
+def test_wide_windows_side_by_side_are_rows() -> None:
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x, 4).relu()
+
+    (step,) = steps_of(pooled, [torch.randn(2, 3, 64, 64)])
+    assert step.skill == "rowreduce"
+
+
 @pytest.mark.parametrize("name", list(WINDOWS))
 def test_windows_can_be_written_out(name: str) -> None:
     """As a plan of their own; where nothing is small enough, it is the default one."""

@@ -22,6 +22,8 @@ from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
 #: reduction reads the window, and where nothing but the caches keeps what windows share.
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
 _MOST_WRITTEN_OUT, _MOST_SHARED, _MOST_CACHED = 9, 2.5, 4.0
+#: elements of a window from which it is a row of its own, where nothing is in two windows.
+_WIDE = 32
 #: elements of a window that is none of many equal ones, above which it is a reduction.
 _MOST_UNEQUAL = 8
 
@@ -74,7 +76,12 @@ def _windows(b: Builder, x: str, directions: Sequence[Direction], fill: float) -
 
 
 def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fill: float, dtype: str) -> str:
-    """x reduced over its windows; direction by direction where one window holds many elements."""
+    """x reduced over its windows: wide ones side by side as rows of their own, others direction by direction where one
+    window holds many elements."""
+    if _are_rows(b, x, directions):
+        lead = b.values[x].shape[: -len(directions)]
+        shape = (*lead, *(n for d in directions for n in (d.result, d.taps)))
+        return b.reduce(kind, b.reshape(x, shape), range(len(lead) + 1, len(shape), 2), dtype=dtype)
     if ir.numel([d.taps for d in directions]) > MOST_TAPS and sum(d.taps > 1 for d in directions) > 1:
         sizes = b.values[x].shape[-len(directions) :]
         for at in reversed(range(len(directions))):
@@ -88,6 +95,15 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
     if not windows.dims:
         return b.cast(windows.value, dtype)
     return b.reduce(kind, windows.value, windows.dims, dtype=dtype, slides=windows.slides)
+
+
+def _are_rows(b: Builder, x: str, directions: Sequence[Direction]) -> bool:
+    """Whether wide windows lie side by side and leave nothing out."""
+    sizes = b.values[x].shape[-len(directions) :]
+    return ir.numel([d.taps for d in directions]) >= _WIDE and all(
+        d.stride == d.taps and d.dilation == 1 and d.result * d.taps == size and not d.before
+        for d, size in zip(directions, sizes, strict=True)
+    )
 
 
 def write_out(b: Builder, name: str, inside: str | None = None) -> bool:
