@@ -51,8 +51,8 @@ _graphs: dict[tuple[int, int], tuple[Any, list[Any], Graph]] = {}
 
 
 def graph_of_case(model: Any, inputs: list[Any]) -> Graph:
-    """`graph_of` a module or function and inputs on the host that outlive the tests, captured once for all devices: that
-    takes longer than to compile what comes of it."""
+    """`graph_of` a module or function and inputs on the host that outlive the tests, captured once for all devices:
+    that takes longer than to compile what comes of it."""
     key = id(model), id(inputs)
     if key not in _graphs:
         _graphs[key] = model, inputs, graph_of(model, inputs)

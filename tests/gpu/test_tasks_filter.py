@@ -8,7 +8,8 @@ import pytest
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings, WorkerSupply
+from cuda_agent.judge.process import WorkerSettings
+from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterOptions

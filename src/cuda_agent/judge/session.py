@@ -24,9 +24,10 @@ from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, WorkerSupply, wake
+from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, wake
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.screening import prepare, screen
+from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level

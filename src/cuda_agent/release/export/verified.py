@@ -12,8 +12,9 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.judge.buffers import ALIGNMENT, contiguous, is_dense
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings, WorkerSupply
+from cuda_agent.judge.process import WorkerSettings
 from cuda_agent.judge.reference import Reference, TaskSpec
+from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
 from cuda_agent.workspace.sandbox import resolve_level

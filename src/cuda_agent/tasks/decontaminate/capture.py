@@ -11,7 +11,8 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerFault, WorkerSettings, WorkerSupply
+from cuda_agent.judge.process import WorkerFault, WorkerSettings
+from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.zygote import Fork, Zygote
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash
 from cuda_agent.tasks.decontaminate.reading import Source

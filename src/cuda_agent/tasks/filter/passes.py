@@ -19,8 +19,9 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings, WorkerSupply, memory_limit_mib
+from cuda_agent.judge.process import WorkerSettings, memory_limit_mib
 from cuda_agent.judge.rings import device_facts
+from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.check import Room, check
 from cuda_agent.tasks.filter.memory import Memory

@@ -104,8 +104,9 @@ def open_judges(
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
     if options.unknown == "leave_out":
         make_pool = _no_pool
-    how = {"gpus": options.gpus, "sessions": options.sessions, "stack": options.stack}
-    with Judges(memo, judge, **how, make_pool=make_pool) as judges:  # type: ignore[arg-type]
+    with Judges(
+        memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=make_pool
+    ) as judges:
         known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
         if judges.memo.foreign:
             progress(f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used")
