@@ -4,7 +4,7 @@
 # the second, …, each with its share of the cores (GPUS="2 3", CORES=16: other ones); all end within LIMIT_S (580). OUT
 # gets an archive of each one's logs and raw samples. Several things on one GPU, one after the other: A+B.
 #
-#   skills       tests of the playbook's newest skills       adversarial  the adversarial suite
+#   skills       tests of the playbook's own kernels         adversarial  the adversarial suite
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
 #   faults       300 evaluations with faults                 clock        where the judge's own clock goes
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
@@ -47,7 +47,10 @@ tests() { # SECONDS LOG ARGUMENTS…: ended in time, with what is known by then
 in_training() { # from here on, where that has an environment of its own
     [ ! -d .venv-train ] || export PATH="$PWD/.venv-train/bin:$PATH"
 }
-skills() { tests "$(left "$limit")" skills.log tests/gpu/test_attention.py tests/gpu/test_selection.py tests/gpu/test_scatter.py -n 8; }
+skills() {
+    tests "$(left "$limit")" skills.log tests/gpu/test_{playbook,attention,selection,scatter}.py -m "not alone" \
+        -n $((each - 2)) --dist worksteal
+}
 adversarial() {
     tests "$(left "$limit")" adversarial.log tests/adversarial -m gpu -n 12 --dist worksteal --timeout 200
 }
