@@ -15,7 +15,9 @@ from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge import compiler, nvcc, toolchain
+from cuda_agent.judge import binding_headers, compiler, nvcc, toolchain
+from cuda_agent.judge import build as build_module
+from cuda_agent.judge.binding_headers import BindingHeaders
 from cuda_agent.judge.build import Built, build, compile_only
 from cuda_agent.judge.guard import check_built
 from cuda_agent.workspace.layout import fixed_files
@@ -277,7 +279,10 @@ def test_the_cache_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc")
-def test_cuda_sources_compile_without_a_gpu() -> None:
+def test_cuda_sources_compile_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Read as it is: to precompile it, for these sources alone, takes twice as long.
+    text = Path(binding_headers.__file__).with_name("headers") / "cuda_agent_torch.h"
+    monkeypatch.setattr(build_module, "binding_headers", lambda _: BindingHeaders(text, text))
     outcomes = compile_only(
         axpby_candidate(Device.CUDA), device=Device.CUDA, options=JudgeOptions(device=Device.CUDA), arch="9.0"
     )

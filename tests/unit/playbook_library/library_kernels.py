@@ -17,6 +17,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.judge.build import build
 from cuda_agent.judge.toolchain import find_toolchain
+from cuda_agent.judge.worker.candidate import import_extension
 from cuda_agent.judge.worker.capture import capture
 from cuda_agent.playbook import skills
 from cuda_agent.playbook.proposal import propose
@@ -68,7 +69,10 @@ def pointers(*tensors: torch.Tensor | None) -> list[ctypes.c_void_p]:
 def results_of_proposal(
     case: str, dtype: str, device: Device, directory: Path, *, channels_last: bool = False
 ) -> list[torch.Tensor]:
-    """The results of a case's proposal, built, loaded and run in a process of its own (one extension a process)."""
+    """The results of a case's proposal, built, loaded and run; on a GPU in a process of its own, whose faults would be
+    everybody's."""
+    if device is Device.CPU:
+        return _results(case, dtype, device, channels_last)
     command = [sys.executable, __file__, case, dtype, device.value, str(directory / "results.pt")]
     command += ["channels_last"] if channels_last else []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
@@ -77,7 +81,7 @@ def results_of_proposal(
     return torch.load(directory / "results.pt")
 
 
-def _run_case(case: str, dtype: str, device: Device, output: str, channels_last: bool) -> None:
+def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list[torch.Tensor]:
     from library_cases import CASES, LAST_CASES
 
     module, inputs = {**CASES, **LAST_CASES}[case](getattr(torch, dtype), device.value)
@@ -86,15 +90,15 @@ def _run_case(case: str, dtype: str, device: Device, output: str, channels_last:
     assert {"gemm", "convolution"} & set(proposal.skills)
     built = build(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
-    sys.path.insert(0, str(built.library.parent))
+    import_extension(built.library, f"{case}_{dtype}")
     namespace: dict[str, Any] = {"__name__": "model_new"}
     exec(compile(proposal.files["model_new.py"], "model_new.py", "exec"), namespace)
     model = namespace["ModelNew"]().to(device.value)
     model.load_state_dict(module.state_dict())
     with torch.no_grad():
         found = model.eval()(*inputs)
-    torch.save([item.cpu() for item in (found if isinstance(found, tuple) else [found])], output)
+    return [item.cpu() for item in (found if isinstance(found, tuple) else [found])]
 
 
 if __name__ == "__main__":
-    _run_case(sys.argv[1], sys.argv[2], Device(sys.argv[3]), sys.argv[4], "channels_last" in sys.argv[5:])
+    torch.save(_results(sys.argv[1], sys.argv[2], Device(sys.argv[3]), "channels_last" in sys.argv[5:]), sys.argv[4])
