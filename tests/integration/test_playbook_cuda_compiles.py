@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.skipif(NVCC is None, reason="
 CASES = {**POINTWISE, **REDUCTIONS, **WINDOWS, **SCANS}
 LAYERS = [(0, 20), (0, 256), (0, 1024), (1, 512), (3, 4096)]
 #: cases whose kernels are compiled in one go: CUDA's and our headers take several times as long as one of them.
-TOGETHER = 12
+TOGETHER = 24
 #: for special functions, of which no number of registers is asked: a tenth of the time.
 QUICK = ("-Xcicc", "-O1", "-Xptxas", "-O1")
 
