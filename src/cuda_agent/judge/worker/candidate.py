@@ -58,10 +58,10 @@ class Candidate:
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
         """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the
-        device, in the place of the candidate before it. `package`: another one for each candidate of this process."""
+        device, in the place of the candidate before it. `package`: another one for each that follows."""
         self.model = self._module = None
         if params["library"] is not None:
-            import_extension(Path(params["library"]), params["package"])
+            import_extension(Path(params["library"]), params.get("package", ""))
         module = self._module = execute_model(Path(params["model"]))
         model_class = getattr(module, "ModelNew", None)
         if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
