@@ -15,9 +15,8 @@ _MANY_CORES = 8
 
 
 class WorkerSupply:
-    """A spare candidate worker is started ahead, so that torch is imported when a
-    candidate comes; where cores abound one for screenings too, since a verdict mostly follows one at once. A verdict's
-    worker serves one candidate."""
+    """A spare candidate worker is started ahead, so that torch is imported when a candidate comes; where cores abound
+    one for screenings too, since a verdict mostly follows one at once. A verdict's worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self.settings = settings

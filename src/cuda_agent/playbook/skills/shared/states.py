@@ -89,7 +89,8 @@ def state_text(work: Kernel, reduces: tuple[int, ...], state: str, lanes: str = 
             merge.append(f"take_{kind}(a.m{at}, a.p{at}, b.m{at}, b.p{at});")
             add += ["#pragma unroll", f"{loop} take_{kind}({state}.m{at}, {state}.p{at}, b{body}[j], b{place}[j]);"]
             results[at], results[other] = f"{state}.p{at}", f"{state}.m{at}"
-            size += max(4, _bytes(value_type)) + _bytes(expr.type)
+            # Each at a multiple of the larger one's size.
+            size += 2 * max(_bytes(value_type), _bytes(expr.type))
         else:
             kind = "int" if expr.type == "b" else type_
             start = {"any": "0", "all": "1"}.get(expr.name, identity(expr.name, expr.type))
