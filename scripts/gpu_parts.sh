@@ -123,6 +123,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
 }
 pocket() { # [SO MANY AT A TIME]
     local name setting shared=() stack pids=() pid running queue
+    in_training
     # Processes side by side fill the cores; threads of one would only wait for each other.
     local -x OMP_NUM_THREADS=2
     mkdir -p runs
