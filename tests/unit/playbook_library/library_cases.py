@@ -50,6 +50,8 @@ class Products(nn.Module):
             self.a(x[0, 0]),
             x.permute(1, 0, 2)[..., ::2] @ self.w[:12],
             y.permute(2, 0, 1)[:, :2] @ self.w,
+            F.relu(self.a(x.transpose(0, 1))).flatten(1),
+            self.b(x[:, 1:8]),
         )
 
 

@@ -111,6 +111,23 @@ def flat_matrix(view: StridedView) -> Matrix | None:
     return _matrix(view, collapsed(view.shape[:-1], view.strides[:-1]), collapsed(view.shape[-1:], view.strides[-1:]))
 
 
+def matrix_in_memory_order(view: StridedView) -> tuple[Matrix, tuple[int, ...]] | None:
+    """[..., K] as one matrix whose rows are the leading dimensions in the order in which they lie in memory, which a
+    batch that was made the second dimension has changed; and the strides of a result whose rows have that order. None
+    where they aren't equally far apart."""
+    shape, strides = view.shape[:-1], view.strides[:-1]
+    order = sorted(range(len(shape)), key=lambda place: -strides[place])
+    matrix = _matrix(
+        view,
+        collapsed([shape[place] for place in order], [strides[place] for place in order]),
+        collapsed(view.shape[-1:], view.strides[-1:]),
+    )
+    if matrix is None:
+        return None
+    rows = dict(zip(order, row_major([shape[place] for place in order]), strict=True))
+    return matrix, tuple(rows[place] for place in range(len(shape)))
+
+
 def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tuple[Matrix, Matrix]:
     """[..., M, K] and [..., K, N], whose leading dimensions broadcast to `batch`, as matrices over one split of the
     batch into two levels. Raises NotAMatrix where they don't lie so."""

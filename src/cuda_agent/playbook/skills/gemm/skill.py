@@ -16,6 +16,7 @@ from cuda_agent.playbook.skills.gemm.operands import (
     batched_matrices,
     contiguous_meta,
     flat_matrix,
+    matrix_in_memory_order,
     plain_copy,
     readable,
     row_major,
@@ -27,6 +28,8 @@ _MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
+#: with fewer rows, matrices that share their right side are copied into one: the library would read it anew for each.
+_FEW_ROWS = 64
 
 DECLARATION = (
     'extern "C" int launch_gemm(void* d, const void* a, const void* b, const void* bias, long long m, long long n, '
@@ -39,14 +42,17 @@ DECLARATION = (
 
 @dataclass(frozen=True)
 class Product:
-    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `shape` is the node's own, `bias` a buffer and an
-    offset."""
+    """result [m, n] = left [m, k] · right [k, n] + bias [n]; `meta` says where the node's value lies, `bias` is a
+    buffer and an offset."""
 
     left: Matrix
     right: Matrix
     bias: tuple[str, int] | None
-    shape: tuple[int, ...]
-    dtype: str
+    meta: TensorMeta
+
+    @property
+    def dtype(self) -> str:
+        return self.meta.dtype
 
     @property
     def m(self) -> int:
@@ -104,9 +110,11 @@ def product_of(state: PlanState, node: Node) -> Product:
     try:
         return _arranged(views, flip, meta)
     except NotAMatrix:
-        bad = [not readable(view) for view in views]
+        bad = [not readable(view) for view in views[:2]] + [view.strides[-1:] != (1,) for view in views[2:]]
+        # Where each can be read for itself, all are copied but a matrix on the right.
+        bad = bad if any(bad) else [True, len(views[1].shape) > 2, *bad[2:]]
         pairs = zip(views, names, bad, strict=True)
-        views = [plain_copy(state, name) if copy or not any(bad) else view for view, name, copy in pairs]
+        views = [plain_copy(state, name) if copy else view for view, name, copy in pairs]
         return _arranged(views, flip, meta)
 
 
@@ -115,11 +123,19 @@ def _arranged(views: list[StridedView], flip: bool, meta: TensorMeta) -> Product
     x, right, *rest = views
     bias = _bias(rest[0] if rest else None, meta.shape[-1])
     right = _transposed(right) if flip else right
-    if len(right.shape) == 2:
-        left, whole = flat_matrix(x), flat_matrix(right)
-        if left is not None and whole is not None:
-            return Product(left, whole, bias, meta.shape, meta.dtype)
-    return Product(*batched_matrices(x, right, meta.shape[:-2]), bias, meta.shape, meta.dtype)
+    plain = contiguous_meta(meta.shape, meta.dtype)
+    whole = flat_matrix(right) if len(right.shape) == 2 else None
+    if whole is not None:
+        left = flat_matrix(x)
+        if left is not None:
+            return Product(left, whole, bias, plain)
+        ordered = matrix_in_memory_order(x)
+        if ordered is not None:
+            strides = (*(step * whole.columns for step in ordered[1]), 1)
+            return Product(ordered[0], whole, bias, plain.model_copy(update={"strides": strides}))
+        if len(x.shape) > 1 and x.shape[-2] < _FEW_ROWS:
+            raise NotAMatrix(x.buffer)
+    return Product(*batched_matrices(x, right, meta.shape[:-2]), bias, plain)
 
 
 def _fused_activation(state: PlanState, node: Node) -> tuple[Node | None, int]:
@@ -165,7 +181,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         skill="gemm",
         name=name,
         inputs=product.inputs,
-        outputs=(Buffer(result, contiguous_meta(product.shape, product.dtype)),),
+        outputs=(Buffer(result, product.meta),),
         files={"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()},
         declaration=DECLARATION,
         call=call,
@@ -208,7 +224,7 @@ def _cpu_step(node: Node, product: Product) -> Claim:
         skill="gemm",
         name=f"gemm_{cpp_name(node.name)}",
         inputs=product.inputs,
-        outputs=(Buffer(node.name, contiguous_meta(product.shape, product.dtype)),),
+        outputs=(Buffer(node.name, product.meta),),
         files={},
         declaration="",
         call="\n".join([f"{loop}{{", *(f"  {line}" for line in lines), "}"]),
