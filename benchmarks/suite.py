@@ -26,8 +26,8 @@ from cuda_agent.core.errors import EXIT_INTERRUPTED
 from cuda_agent.core.files import write_durably
 
 _SLICES = "slices.json"
-#: a stopped run needs so long to write the ends of its tasks.
-_END_S = 30.0
+#: a stopped run needs so long to write the ends of its tasks; mostly none is at work then.
+_END_S = 18.0
 
 
 def main() -> int:

@@ -1,11 +1,12 @@
 """A benchmark suite of 250 composed tasks in three levels, drawn from the candidates; and its folder.
 
-    python3 scripts/pick_suite.py data/candidates.jsonl.gz --out data/suite250.jsonl.gz
+    python3 scripts/pick_suite.py data/candidates.jsonl.gz --of data/dataset --out data/suite250.jsonl.gz
     python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --of data/dataset --random 200 --out runs/random200.jsonl.gz
 
 Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those
-of the data set, gigabytes of inputs among them. `--of FOLDER` draws only from what stands in an exported data set.
+of the data set, gigabytes of inputs among them. `--of FOLDER` draws only from what stands in an exported data set,
+which has passed its filters; `held_bytes` of such a task is what an eager call held on the GPU when it was measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from cuda_agent.cli.errors import plainly
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.importing import read_exported
-from cuda_agent.tasks.records import DatasetTask
+from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import read_lines
 
 SEED = 250
@@ -30,6 +31,13 @@ LEVELS = {1: {1: 100}, 2: {2: 55, 3: 25, 4: 12, 5: 8}, 3: {0: 50}}
 
 def read(path: Path) -> list[DatasetTask]:
     return read_lines(path, DatasetTask)
+
+
+def as_measured(task: DatasetTask, found: Measurement) -> DatasetTask:
+    """The task with what it was measured to hold, where that is known."""
+    if task.cost is None or found.peak_memory_bytes is None:
+        return task
+    return task.model_copy(update={"cost": task.cost.model_copy(update={"held_bytes": found.peak_memory_bytes})})
 
 
 def pick(tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
@@ -68,8 +76,8 @@ def main() -> int:
     options = parser.parse_args()
     tasks = read(options.tasks)
     if options.of is not None:
-        keys = {task.task.key for task in read_exported(options.of)[0]}
-        tasks = [task for task in tasks if task.task.key in keys]
+        measured = read_exported(options.of)[1]
+        tasks = [as_measured(task, measured[task.task.key]) for task in tasks if task.task.key in measured]
     if options.random is not None:
         tasks = random.Random(SEED).sample(tasks, min(options.random, len(tasks)))
     elif options.out is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import median
 
 from cuda_agent.bench.lane import Address
 from cuda_agent.bench.options import open_bytes, open_capacity, waiting_bytes
@@ -26,11 +28,22 @@ _LOOK_S = 0.2
 
 class Crew:
     """So many players. `job` says how a task is to be played. `close` interrupts what is at work; its runs are whole on
-    disk then."""
+    disk then. `end`: monotonic seconds at which that is due; no task is begun that wouldn't be over by then, if it
+    takes as long as the others did."""
 
-    def __init__(self, device: Device, jobs: int, lane: Address, job: Callable[[Problem, bool], Job]) -> None:
-        self._device, self._job = device, job
-        make = partial(Player, lane, device)
+    def __init__(
+        self,
+        device: Device,
+        jobs: int,
+        lane: Address,
+        job: Callable[[Problem, bool], Job],
+        *,
+        end: float | None = None,
+    ) -> None:
+        self._device, self._job, self._end = device, job, end
+        #: seconds that tasks took, of those that are played now.
+        self._walls: list[float] = []
+        make = partial(Player, lane, device, len(os.sched_getaffinity(0)) // jobs)
         self._players = [HelperProcess(make, name=f"player {number + 1}") for number in range(jobs)]
         self._capacity = open_capacity(device)
         #: bytes of the device, by the ids of the tasks that are open.
@@ -47,11 +60,12 @@ class Crew:
         limits: Roofline | None = self._players[0].call("limits")
         return limits
 
-    def play(self, problems: Sequence[Problem], end: float | None, *, alone: bool) -> Iterator[BenchResult]:
-        """Results as they come; `alone`: one task at a time. Raises KeyboardInterrupt at `end` (monotonic seconds), and
-        what no task would survive: StoreError, SandboxError, UsageError, PolicyError."""
+    def play(self, problems: Sequence[Problem], *, alone: bool) -> Iterator[BenchResult]:
+        """Results as they come; `alone`: one task at a time. Raises KeyboardInterrupt where the end comes before all
+        are done, and what no task would survive: StoreError, SandboxError, UsageError, PolicyError."""
         with self._room:
             self._waiting.extend(problems)
+            self._walls.clear()
         players = self._players[: 1 if alone else len(problems)] if problems else []
         for player in players:
             thread = threading.Thread(target=self._drive, args=(player, alone), name="player", daemon=True)
@@ -62,7 +76,7 @@ class Crew:
             try:
                 found = self._found.get(timeout=_LOOK_S)
             except queue.Empty:
-                if end is not None and time.monotonic() > end:
+                if self._end is not None and time.monotonic() > self._end:
                     raise KeyboardInterrupt from None
                 continue
             if found is None:
@@ -71,6 +85,8 @@ class Crew:
                 raise found
             else:
                 yield found
+        if self._waiting:
+            raise KeyboardInterrupt
 
     def close(self) -> None:
         with self._room:
@@ -101,9 +117,9 @@ class Crew:
             self._found.put(None)
 
     def _take(self) -> Problem | None:
-        """The next task, when there is memory for it. A large one isn't overtaken by small ones."""
+        """The next task, when there is memory for it, and time. A large one isn't overtaken by small ones."""
         with self._room:
-            while self._waiting:
+            while self._waiting and has_time(self._walls, self._end, time.monotonic()):
                 need = open_bytes(self._waiting[0], self._device)
                 if not self._in_use or sum(self._in_use.values()) + need <= self._capacity:
                     self._in_use[self._waiting[0].entry.id] = need
@@ -137,6 +153,7 @@ class Crew:
                 return None
             raise
         if result is not None:
+            self._walls.append(time.monotonic() - begin)
             self._look_at_policy(result)
         return result
 
@@ -147,6 +164,11 @@ class Crew:
             if self._policy_errors >= _MOST_POLICY_ERRORS:
                 said = f"The policy failed on {self._policy_errors} tasks one after the other: {result.message}"
                 raise PolicyError(said, "Mend what it says, then go on with --resume")
+
+
+def has_time(walls: Sequence[float], end: float | None, now: float) -> bool:
+    """Whether a task that is begun now is over by the end, if it takes as long as most of the others did."""
+    return end is None or now + (median(walls) if walls else 0.0) < end
 
 
 def _failed(job: Job, error: CudaAgentError, wall_s: float) -> BenchResult:

@@ -75,6 +75,7 @@ class LaneSession:
             # Seconds of the host's work, for which nobody need wait. What goes wrong is said below.
             with self._lane.aside([worker.pid for worker in workers], _CAPTURE):
                 self._session.known_graph()
+        self._learn_peak()
         try:
             with self._lane.shared(_ADMISSION):
                 self._admit()
@@ -108,6 +109,7 @@ class LaneSession:
             with self._lane.shared(_BUILD):
                 return self._session.built(candidate)
         self.progress("build", "")
+        self._session.prewarm()
         self._wake_ahead(self._session.next_screener())
         built: Built = self._builder.call("compile", candidate, self._session.options)
         self._tell_kept()
@@ -154,6 +156,7 @@ class LaneSession:
                 case.build(self.progress)
         else:
             self.progress("build", "")
+            session.prewarm()
             case = self._builder.call("build", case)
             self._wake(session.next_candidate())
         with session.telling(session.progress), self._lane.shared(_VERIFICATION):
@@ -226,12 +229,19 @@ class LaneSession:
             self._is_counted = True
             self._counted(work_needed(self._session))
 
+    def _learn_peak(self) -> None:
+        """Later turns need so many times what a call has held here, whatever the suite says."""
+        self._lane.peak_bytes = self._session.peak_bytes or self._lane.peak_bytes
+
 
 class LaneJudges:
-    """As `judging.open_judge` of the agent, with a lane."""
+    """As `judging.open_judge` of the agent, with a lane. `compile_threads`: of each task's baselines' compiler."""
 
-    def __init__(self, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps) -> None:
+    def __init__(
+        self, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps, compile_threads: int
+    ) -> None:
         self._lane, self._builder, self._counted, self._keeps = lane, builder, counted, keeps
+        self._compile_threads = compile_threads
 
     @contextmanager
     def __call__(
@@ -244,6 +254,7 @@ class LaneJudges:
         with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
+            judge.compile_threads = self._compile_threads
             stack.callback(judge.close)
             session = LaneSession(judge, self._lane, self._builder, self._counted, self._keeps)
             if not admitted:

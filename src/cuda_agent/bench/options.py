@@ -29,7 +29,7 @@ _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
 #: more wait for the device without using it, and hold its memory.
-_MOST_JOBS = 12
+_MOST_JOBS = 10
 
 
 class BenchOptions(Configuration):

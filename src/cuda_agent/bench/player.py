@@ -26,6 +26,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.records import RunManifest, Task, Trajectory
+from cuda_agent.judge.baselines import MAX_COMPILE_THREADS
 from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.inspection.inspect import device_roofline
 from cuda_agent.judge.pool import Builder
@@ -58,10 +59,10 @@ class Job:
 
 
 class Player:
-    """What runs in the process (see `judge.helper`)."""
+    """What runs in the process (see `judge.helper`). `cores`: its share of the machine's."""
 
-    def __init__(self, lane: Address, device: Device) -> None:
-        self._lane, self._device = Lane(lane), device
+    def __init__(self, lane: Address, device: Device, cores: int) -> None:
+        self._lane, self._device, self._cores = Lane(lane), device, cores
         cuda = device is Device.CUDA
         self._builder = HelperProcess(partial(Builder, None), name="builder") if cuda else None
         self._woken = False
@@ -80,7 +81,9 @@ class Player:
         self._wake()
         work: list[Work] = []
         self._lane.task, self._lane.begun_s, self._lane.peak_bytes = job.entry.id, time.time(), job.peak_bytes
-        judges = LaneJudges(self._lane, self._builder, work.append, tell)
+        # A compiler's pool of processes costs seconds of a core before it compiles anything.
+        threads = max(1, min(MAX_COMPILE_THREADS, self._cores))
+        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads)
         begin = time.monotonic()
         try:
             with _interruptible():

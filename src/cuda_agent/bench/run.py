@@ -43,7 +43,7 @@ class Bench:
     key_file: Path | None = None
     #: how many tasks are at work at once; None: as many as this machine bears.
     jobs: int | None = None
-    #: seconds after which it stops as an interrupt would.
+    #: seconds after which it stops as an interrupt would; before that, tasks that are at work may end.
     stop_after_s: float | None = None
     told: Told = lambda result, done, tasks: None
     say: Callable[[str], None] = lambda text: None
@@ -80,14 +80,14 @@ class Bench:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
             turns = Turns(room=shared_room(device))
             server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
-            crew = Crew(device, jobs, server.address, self._job)
+            crew = Crew(device, jobs, server.address, self._job, end=end)
             stack.callback(crew.close)
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())
             self.say(f"{len(fresh) + len(doubtful)} tasks to do, {jobs} at work at once")
             done = len(known)
             stack.callback(self._say_use, turns)
-            for result in crew.play(fresh, end, alone=jobs == 1):
+            for result in crew.play(fresh, alone=jobs == 1):
                 done += 1
                 self.directory.append(result)
                 self.told(result, done, len(self.problems))
@@ -95,7 +95,7 @@ class Bench:
                     doubtful += [problem for problem in self.problems if problem.entry.id == result.task.id]
             if doubtful:
                 self.say(f"{len(doubtful)} tasks ran short of something beside others, or were disturbed: again, alone")
-            for result in crew.play(doubtful, end, alone=True):
+            for result in crew.play(doubtful, alone=True):
                 self.directory.append(result)
                 self.told(result, done, len(self.problems))
 

@@ -31,6 +31,7 @@ from cuda_agent.judge.roofline import datasheet
 
 EAGER = "eager"
 NULL = "null"
+#: processes of one compiler, where nobody else compiles beside it.
 MAX_COMPILE_THREADS = 4
 #: how the compiled forms are compiled: mode of a form -> arguments of `torch.compile`.
 COMPILED: Mapping[str, Mapping[str, Any]] = {
@@ -52,13 +53,13 @@ def compile_cache(task: Task) -> Path:
     return path
 
 
-def compile_environment(folder: Path, device: Device) -> dict[str, str]:
+def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE_THREADS) -> dict[str, str]:
     """What the compiler reads. On the CPU one thread: a pool of compiler processes takes longer to start than the few
-    kernels take, and gigabytes of memory. And no precompiled header there: it would lie in the worker's scratch
-    folder, so each session made it anew (6 s) even where all kernels are in the cache; it saves 2 s a kernel. Nor a
-    library that tries the processor's vector instructions in every new folder (5 s): any g++ that we take knows them.
-    """
-    threads = 1 if device is Device.CPU else min(MAX_COMPILE_THREADS, os.cpu_count() or 1)
+    kernels take, and gigabytes of memory; on a GPU `threads`, or one for each core. On the CPU no precompiled header
+    either: it would lie in the worker's scratch folder, so each session made it anew (6 s) even where all kernels are
+    in the cache; it saves 2 s a kernel. Nor a library that tries the processor's vector instructions in every new
+    folder (5 s): any g++ that we take knows them."""
+    threads = 1 if device is Device.CPU else min(threads, os.cpu_count() or 1)
     found = {
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
         "TRITON_CACHE_DIR": str(folder / "triton"),
@@ -105,6 +106,8 @@ class Baselines:
         self.device_use: DeviceUse = beside_nobody
         #: starts the devices of workers, which takes none of the memory that `device_use` may set aside.
         self.wake: Wake = wake
+        #: of the compiler on a GPU; to be set before `begin`.
+        self.compile_threads = MAX_COMPILE_THREADS
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -245,7 +248,7 @@ class Baselines:
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
         # Seconds of imports, for which nobody needs the device.
         if self._compiled is not None:
-            environment = compile_environment(self._folder, self._options.device)
+            environment = compile_environment(self._folder, self._options.device, self.compile_threads)
             self._compiled.imported("import_compiler", {"environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:

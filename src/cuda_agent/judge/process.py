@@ -32,6 +32,8 @@ LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
 #: a worker leaves little on disk: compiled baselines lie elsewhere.
 _DISK_MIB = 512
+#: torch, a driver and a task's small things.
+_LEAST_MEMORY_MIB = 2048
 _PACKAGES = Path(__file__).resolve().parents[2]
 
 #: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
@@ -83,10 +85,11 @@ class WorkerSettings:
 
 
 def memory_limit_mib(wanted_mib: int) -> int:
-    """At most 85 % of what the machine has left now, so that a runaway worker ends before the machine does."""
+    """At most 85 % of what the machine has left now, so that a runaway worker ends before the machine does; but what
+    one needs in any case, since a virtual machine may be given more as it uses what it has."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as stream:
         line = next(line for line in stream if line.startswith("MemAvailable:"))
-        return min(wanted_mib, int(int(line.split()[1]) / 1024 * 0.85))
+        return min(wanted_mib, max(_LEAST_MEMORY_MIB, int(int(line.split()[1]) / 1024 * 0.85)))
     return wanted_mib
 
 

@@ -55,6 +55,8 @@ class TaskSpec(Record):
     variants: tuple[str, ...]
     #: variants far from what the task draws.
     wide_variants: tuple[str, ...] = ()
+    #: of the device's memory, that a call holds at the most, inputs and weights included; 0 on the CPU.
+    peak_bytes: int = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,14 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import Baselines, DeviceUse, Wake, beside_nobody, compile_cache
+from cuda_agent.judge.baselines import (
+    MAX_COMPILE_THREADS,
+    Baselines,
+    DeviceUse,
+    Wake,
+    beside_nobody,
+    compile_cache,
+)
 from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
@@ -86,6 +93,8 @@ class JudgeSession:
         self.device_use: DeviceUse = beside_nobody
         #: starts the baselines' devices; to be set likewise.
         self.wake: Wake = wake
+        #: processes of the baselines' compiler on a GPU; to be set likewise.
+        self.compile_threads = MAX_COMPILE_THREADS
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -135,6 +144,7 @@ class JudgeSession:
         start = functools.partial(self.workers.start, "baseline")
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
         self.baselines.device_use, self.baselines.wake = self.device_use, self.wake
+        self.baselines.compile_threads = self.compile_threads
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
@@ -144,6 +154,11 @@ class JudgeSession:
         self._reference_worker.imported("import_capture")
         self._reference_worker.import_task(self.task)
         return (self._reference_worker,)
+
+    def prewarm(self) -> None:
+        """A candidate is compiled next: its worker imports torch meanwhile. None before the session is open."""
+        if self._opened:
+            self.workers.prewarm()
 
     def next_screener(self) -> Sequence[Worker]:
         """The next screening's worker; none before the session is open."""
@@ -175,6 +190,11 @@ class JudgeSession:
         """Others get the device: frees the buffers that come back when they are next needed. Raises TaskError."""
         if self._reference is not None:
             self._reference.release()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the device, that an eager call holds, by what the reference's worker says; 0 where that isn't known."""
+        return 0 if self._reference is None else self._reference.spec.peak_bytes
 
     @property
     def kept_bytes(self) -> int | None:
@@ -279,6 +299,7 @@ class JudgeSession:
 
     def build(self, candidate: Candidate) -> BuildReport:
         """Compiles a snapshot; a failure is in the report."""
+        self.prewarm()
         return self.built(candidate).report
 
     def verify(self, candidate: Candidate) -> Evaluation:
@@ -347,7 +368,7 @@ class JudgeSession:
 
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
-        """The candidate, loaded in a worker of its own that ends with the block; the next worker is then warmed."""
+        """The candidate, loaded in a worker of its own that ends with the block."""
         self._end_screenings()
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
@@ -356,7 +377,6 @@ class JudgeSession:
             yield process
         finally:
             process.close()
-            self.workers.prewarm()
 
     @_one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
@@ -365,4 +385,7 @@ class JudgeSession:
             self.workers.rouse()
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
+        if not with_profile:
+            # Mostly timed next, and it is compiled already.
+            self.prewarm()
         return case.evaluation()

@@ -15,8 +15,9 @@ _MANY_CORES = 8
 
 
 class WorkerSupply:
-    """A spare candidate worker is started ahead, so that torch is imported when a candidate comes; where cores abound
-    one for screenings too, since a verdict mostly follows one at once. A verdict's worker serves one candidate."""
+    """A spare candidate worker is started ahead, while a candidate is compiled, so that torch is imported when that is
+    done; where cores abound one for screenings too, since a verdict mostly follows one at once. A verdict's worker
+    serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self.settings = settings
@@ -59,8 +60,9 @@ class WorkerSupply:
 
     def rouse(self) -> None:
         """The next candidate's worker starts its device while that candidate is still compiled."""
-        if self._spare is not None:
-            self._spare.begin()
+        self.prewarm()
+        assert self._spare is not None
+        self._spare.begin()
 
     @property
     def spare(self) -> Worker | None:
@@ -73,7 +75,7 @@ class WorkerSupply:
         return self._for_screenings or self._spare
 
     def candidate(self) -> Worker:
-        """The spare (or a new one); the caller kills it. `prewarm` starts the next."""
+        """The spare (or a new one); the caller kills it."""
         worker, self._spare = self._spare, None
         return worker if worker is not None and worker.alive else self.start("candidate")
 

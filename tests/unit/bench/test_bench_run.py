@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,22 @@ def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     crew._give_back(small)
     assert crew._take() == large, "alone, however large"
     assert crew._take() is None
+    crew.close()
+
+
+def test_no_task_is_begun_in_vain() -> None:
+    assert crews.has_time([], None, 0.0) and crews.has_time([100.0], None, 0.0)
+    assert crews.has_time([], 10.0, 9.0) and not crews.has_time([], 10.0, 11.0)
+    assert crews.has_time([2.0, 4.0, 90.0], 10.0, 5.0) and not crews.has_time([2.0, 4.0, 90.0], 10.0, 7.0)
+
+
+def test_who_has_no_time_for_all_is_interrupted() -> None:
+    def job(problem: Problem, alone: bool) -> Job:
+        raise AssertionError
+
+    crew = Crew(Device.CPU, 1, Address(Path("lane"), b""), job, end=time.monotonic() - 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        list(crew.play([problem("one")], alone=False))
     crew.close()
 
 

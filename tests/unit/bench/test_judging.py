@@ -26,6 +26,7 @@ class _Judge:
     """Admits its task after these failures."""
 
     progress: Any = None
+    peak_bytes = 0
 
     def __init__(self, failures: Sequence[CudaAgentError]) -> None:
         self._failures = list(failures)

@@ -10,8 +10,8 @@ import pytest
 import builders
 import pocket_ground as ground
 from cuda_agent.cli.main import run
-from cuda_agent.core.enums import Milestone
-from cuda_agent.core.errors import UsageError, WorkerError
+from cuda_agent.core.enums import Milestone, Verdict
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Candidate
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
@@ -145,9 +145,14 @@ def test_a_training_that_was_never_evaluated(tasks: Path) -> None:
         summarize([training(tasks, "run-0", 0, {})], budget=4)
 
 
-def test_what_is_not_known_can_be_left_out(tasks: Path) -> None:
+def test_what_is_not_known_can_count_as_a_failure(tasks: Path) -> None:
     options = EnvironmentOptions(
-        tasks=str(tasks / "tasks.jsonl"), memo=str(tasks / "memo"), judge=JUDGE, unknown="leave_out"
+        tasks=str(tasks / "tasks.jsonl"), memo=str(tasks / "memo"), judge=JUDGE, unknown="fail"
     )
-    with open_judges(options, device="cpu", folder=tasks) as (judges, _, held), pytest.raises(WorkerError):
-        judges.session(held[0]).evaluate(Candidate(files={"model_new.py": "x"}), stop="decided")
+    candidate = Candidate(files={"model_new.py": "x", "kernels/a.cpp": "y"})
+    with open_judges(options, device="cpu", folder=tasks) as (judges, _, held):
+        session, before = judges.session(held[0]), len(judges.memo)
+        assert not session.build(candidate).succeeded
+        for found in (session.evaluate(candidate, stop="decided"), session.verify(candidate)):
+            assert found.verdict is Verdict.BUILD_FAILED and "measured" in found.reason
+        assert (session.evaluations, session.memoised, len(judges.memo)) == (2, 0, before), "others may have it judged"

@@ -19,7 +19,7 @@ from cuda_agent.judge.worker.capture import capture, warm_up
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.oracle import precision_context, run_float64
 from cuda_agent.judge.worker.pytree import flatten, tensor_meta, unflatten
-from cuda_agent.judge.worker.taskmemory import free_cache
+from cuda_agent.judge.worker.taskmemory import free_cache, most_held
 from cuda_agent.judge.worker.taskmodule import (
     import_task,
     load_task_module,
@@ -82,7 +82,7 @@ class Reference:
         before = [t.clone() for t in tensors]
         Flags().apply()
         seed_everything(seed)
-        with _FindProducts() as found:
+        with most_held(self._context.device) as held, _FindProducts() as found:
             output = run_forward(self._task, self._model, inputs)
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
@@ -100,6 +100,7 @@ class Reference:
             "policy_differs": any(form.name.startswith("eager_") for form in forms),
             "variants": list(KINDS),
             "wide_variants": list(WIDE),
+            "peak_bytes": max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
         }
 
     def draw_inputs(self, params: dict[str, Any]) -> dict[str, Any]:

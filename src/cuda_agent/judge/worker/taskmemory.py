@@ -17,12 +17,11 @@ from cuda_agent.core.enums import Device
 @contextlib.contextmanager
 def peak_memory(device: Device) -> Iterator[list[int]]:
     """After the block: the most memory held at a time, weights and inputs included; empty where nobody can say."""
-    found: list[int] = []
     if device is Device.CUDA:
-        torch.cuda.reset_peak_memory_stats()
-        yield found
-        found.append(int(torch.cuda.max_memory_allocated()))
+        with most_held(device) as found:
+            yield found
         return
+    found = []
     started = _resident("VmRSS")
     with contextlib.suppress(OSError):
         # Resets the peak to what is resident now.
@@ -31,6 +30,17 @@ def peak_memory(device: Device) -> Iterator[list[int]]:
     peak = _resident("VmHWM")
     if started is not None and peak is not None:
         found.append(max(0, peak - started))
+
+
+@contextlib.contextmanager
+def most_held(device: Device) -> Iterator[list[int]]:
+    """As `peak_memory`, where a device counts it itself; empty on the CPU."""
+    found: list[int] = []
+    if device is Device.CUDA:
+        torch.cuda.reset_peak_memory_stats()
+    yield found
+    if device is Device.CUDA:
+        found.append(int(torch.cuda.max_memory_allocated()))
 
 
 def _resident(field: str) -> int | None:

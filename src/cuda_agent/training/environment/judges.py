@@ -49,11 +49,13 @@ class Judges:
         builders: int | None = None,
         stack: str | None = None,
         make_pool: Callable[[JudgeOptions], Pool] | None = None,
+        table_only: bool = False,
     ) -> None:
         """`folder` keeps verdicts, builds, graphs and plans; several runs may share it, at any time. `stack`: whose
         verdicts are known, by its digest; None: this machine's. `make_pool`: where else than on this machine candidates
-        are judged."""
+        are judged. `table_only`: none is judged; what isn't known is answered as a build that failed."""
         self.options = options
+        self.table_only = table_only
         #: verdicts on every candidate lie there: nothing that a policy runs may read it.
         self.folder = folder
         try:
@@ -214,7 +216,10 @@ class RememberingSession:
 
     def build(self, candidate: Candidate) -> BuildReport:
         """Compiles a snapshot; a failure is in the report."""
-        return self._judges.memo.build(candidate, lambda: self._judges.pool.compile(candidate).report)
+        memo = self._judges.memo
+        if self._judges.table_only:
+            return memo.known_build(candidate) or _not_in_the_table(candidate)
+        return memo.build(candidate, lambda: self._judges.pool.compile(candidate).report)
 
     def verify(self, candidate: Candidate) -> Evaluation:
         """As `JudgeSession.verify`. A candidate that was timed was verified too."""
@@ -254,10 +259,7 @@ class RememberingSession:
             failed = self._judges.memo.failed_build(candidate)
             if failed is not None:
                 # The pool would get the task ready for what never runs.
-                case = Case(self.task, self._judges.options.stopping(stop), candidate)
-                case.build(failed=failed)
-                if case.decided:
-                    return case.evaluation()
+                return self._failed(candidate, stop, failed)
             try:
                 return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
             except TaskError as error:
@@ -266,9 +268,25 @@ class RememberingSession:
             except CancelledError:
                 raise WorkerError("The judge was closed", "Start the stage again") from None
 
-        evaluation, known = self._judges.memo.evaluation(kind, self.task.key, candidate, judge)
+        memo = self._judges.memo
+        if self._judges.table_only and memo.known(kind, self.task.key, candidate) is None:
+            # Kept from the memory: others may have it judged.
+            failed = memo.failed_build(candidate) or _not_in_the_table(candidate)
+            return self._failed(candidate, stop, failed)
+        evaluation, known = memo.evaluation(kind, self.task.key, candidate, judge)
         self.memoised += known
         return evaluation
+
+    def _failed(self, candidate: Candidate, stop: TimingStop | None, failed: BuildReport) -> Evaluation:
+        """The verdict on what doesn't compile; the guard looks at it first."""
+        case = Case(self.task, self._judges.options.stopping(stop), candidate)
+        case.build(failed=failed)
+        return case.evaluation()
+
+
+def _not_in_the_table(candidate: Candidate) -> BuildReport:
+    said = "error: none of the choices that were measured"
+    return BuildReport(succeeded=False, candidate_digest=candidate.digest, duration_s=0.0, log=said)
 
 
 def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:

@@ -90,9 +90,14 @@ class Memo:
         """Without asking for it."""
         return self._known.get((kind, task_key, candidate.digest))
 
+    def known_build(self, candidate: Candidate) -> BuildReport | None:
+        """What the compiler said of these sources, without asking it."""
+        found = self._builds.get(sources_digest(candidate))
+        return None if found is None else found.model_copy(update={"candidate_digest": candidate.digest})
+
     def failed_build(self, candidate: Candidate) -> BuildReport | None:
         """What the compiler said of these sources, where it is known to have refused them."""
-        found = self._builds.get(sources_digest(candidate))
+        found = self.known_build(candidate)
         return None if found is None or found.succeeded else found
 
     def evaluation(

@@ -13,7 +13,7 @@ from pydantic import Field
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.trained.dialogue import DialogueSettings, load_dialogue
 from cuda_agent.core.config import Configuration, JudgeOptions
-from cuda_agent.core.errors import UsageError, WorkerError
+from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
@@ -40,9 +40,9 @@ class EnvironmentOptions(Configuration):
     #: digest of the stack that they are of (a line's `stack` in the memo); None: this machine's. A whole table is
     #: played on any machine that way, without a GPU too (`judge: {device: cuda}`).
     stack: str | None = None
-    #: what becomes of an episode that asks for a verdict or a build which isn't known: it is judged, or (`leave_out`,
-    #: where others keep the device busy and nearly all is known) it ends without a reward and isn't learnt from.
-    unknown: Literal["judge", "leave_out"] = "judge"
+    #: what is said of a candidate that isn't known: it is judged, or (`fail`, where others keep the device busy and all
+    #: choices are known) it is answered and paid as one that doesn't compile, whatever the judge would say.
+    unknown: Literal["judge", "fail"] = "judge"
     #: settings of the judge besides its device.
     judge: dict[str, Any] = Field(default_factory=dict)
     play: Limits = Limits()
@@ -102,11 +102,10 @@ def open_judges(
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
-    if options.unknown == "leave_out":
-        make_pool = _no_pool
     with Judges(
-        memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=make_pool
-    ) as judges:
+        memo, judge, gpus=options.gpus, sessions=options.sessions, stack=options.stack, make_pool=make_pool,
+        table_only=options.unknown == "fail",
+    ) as judges:  # fmt: skip
         known, reasons = usable(judges, [*train, *held]) if plans else ([*train, *held], {})
         if judges.memo.foreign:
             progress(f"{judges.memo.foreign} verdicts in {memo} are of another stack or other settings: not used")
@@ -118,10 +117,6 @@ def open_judges(
             tuple(task for task in train if task.key in keys),
             tuple(task for task in held if task.key in keys),
         )
-
-
-def _no_pool(options: JudgeOptions) -> Pool:
-    raise WorkerError("The verdict isn't known, and none is asked for", "Set environment.unknown: judge")
 
 
 @contextmanager
