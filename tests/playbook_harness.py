@@ -194,6 +194,10 @@ def _compare(mine: Any, plain: Any, truth: Any, tolerance: float, text: str) -> 
     if not plain.is_floating_point():
         assert torch.equal(mine, plain), text
         return
+    # What eager's own type has no number for, as the judge compares it.
+    odd = ~plain.isfinite()
+    assert ((mine == plain) | (mine.isnan() & plain.isnan()))[odd].all(), f"infinite or NaN otherwise, {text}"
+    mine, plain, truth = (value.masked_fill(odd, 0.0) for value in (mine, plain, truth))
     floor = {torch.bfloat16: 4e-3, torch.float16: 5e-4}.get(mine.dtype, tolerance)
     error, budget = _error(mine, truth), max(4 * _error(plain, truth), floor)
     assert error <= budget, f"error {error:.3g}, eager {_error(plain, truth):.3g}, {text}"

@@ -50,6 +50,16 @@ def far_gammas(x: Any) -> Any:
     return of.gammainc(y * 3e5, y * 3.003e5), of.gammaincc(y * 1e8, y * 0.9999e8), of.polygamma(10, x.round() - 0.5)
 
 
+def small_gammas(x: Any) -> Any:
+    """Where the lower one comes near 1, and where hardly a power is left of zeta."""
+    of, y, z = torch.special, torch.exp(x * 3.0), torch.exp(x.flip(0) * 3.0)
+    return (
+        of.gammaincc(y * 1e-3, z * 0.3), of.gammaincc(y * 1e-9, z * 0.1), of.gammaincc(y * 0.1, z * 0.1),
+        of.gammainc(y * 1e-3, z * 0.3), of.gammaincc(y, z), of.zeta(1.0 + y, z + 0.1), of.zeta(1.0 + y, 1.0 + z * 0.1),
+        of.zeta(torch.round(y) * 40.0 + 2.0, x * 3.0 - 8.0),
+    )  # fmt: skip
+
+
 def edges(x: Any) -> Any:
     """Where simpler formulas go wrong."""
     return (
@@ -85,6 +95,8 @@ SPECIAL: dict[str, tuple[Any, list[Any]]] = {
     "more_bessel": (more_bessel, [drawn(6, 37)]),
     "gammas": (gammas, [drawn(6, 37)]),
     "gammas_double": (gammas, [drawn(6, 37, dtype=torch.float64)]),
+    "small_gammas": (small_gammas, [drawn(40, 137)]),
+    "small_gammas_double": (small_gammas, [drawn(40, 137, dtype=torch.float64)]),
     "far_gammas": (far_gammas, [drawn(6, 37)]),
     "edges": (edges, [drawn(6, 37)]),
     "normals": (normals, [drawn(6, 37)]),
