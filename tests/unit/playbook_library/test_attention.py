@@ -9,6 +9,7 @@ from library_kernels import graph_of
 from torch import nn
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook.plan import StridedView
 from cuda_agent.playbook.proposal import Proposal, proposals
 from cuda_agent.playbook.skills.attention.skill import batch_levels
@@ -37,8 +38,9 @@ def test_one_kernel_reads_heads_where_they_lie() -> None:
     assert "attention" not in products.skills and whole.skills == ("attention", "pointwise")
     assert [name for name in whole.files if "attention" in name] == ["kernels/attention_64.cu"]
     binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
-    # outer and inner batch, rows, keys; then of q, k and v the steps between images, heads and rows.
-    assert "geometry[] = {2, 2, 24, 40, 3072, 64, 128, 5120, 64, 128, 5120, 64, 128}" in binding
+    # outer and inner batch, rows, keys; then of q, k, v and the result the steps between images, heads and rows.
+    numbers = "{2, 2, 24, 40, 3072, 64, 128, 5120, 64, 128, 5120, 64, 128, 3072, 64, 128}"
+    assert f"geometry[] = {numbers}" in binding
     assert "0.125f, 0, config_attention_4x24x40x64" in binding
     text = whole.files["kernels/attention_64.cu"]
     assert "#define HEAD 64\n" in text and "#define LAUNCH launch_attention_64\n" in text
@@ -72,6 +74,33 @@ def test_scale_and_causality_are_passed_on() -> None:
 def test_elsewhere_products_alone(heads: int, how: dict, more: dict) -> None:
     found = plans(Heads(heads, **how), **more)
     assert len(found) == 1 and "attention" not in found[0].skills
+
+
+def test_heads_of_a_result_lie_where_the_next_product_reads_them() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(128, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x, x, x, need_weights=False)[0].sin()
+
+    _, whole = proposals(graph_of(Layer(), [torch.randn(3, 24, 128)]), Device.CUDA, Precision.TF32)
+    assert whole.skills == ("gemm", "attention", "pointwise") and len(whole.steps) == 4
+    assert [name for name in whole.tunables if "gemm" in name] == ["gemm_1x72x384x128_nt", "gemm_1x72x128x128_nt"]
+
+
+def test_a_result_that_is_returned_lies_as_the_graph_says() -> None:
+    graph = graph_of(Heads(2), [torch.randn(2, length, 128) for length in (24, 40, 40)])
+    (node,) = (node for node in graph.nodes if "attention" in node.op)
+    meta = TensorMeta(shape=(2, 2, 24, 64), dtype="float32", strides=(3072, 64, 128, 1))
+    nodes = [node.model_copy(update={"outputs": (meta,)}) if one is node else one for one in graph.nodes]
+    nodes = nodes[: nodes.index(next(one for one in nodes if one.name == node.name)) + 1]
+    alone = graph.model_copy(update={"nodes": tuple(nodes), "outputs": (node.name,)})
+    _, whole = proposals(alone, Device.CUDA, Precision.TF32)
+    assert whole.skills == ("attention",)
+    binding = next(text for name, text in whole.files.items() if name.endswith(".cpp"))
+    assert "empty_strided({2, 2, 24, 64}, {3072, 64, 128, 1}" in binding and ", 3072, 64, 128};" in binding
 
 
 def test_a_batch_of_many_levels_needs_copies() -> None:

@@ -5,7 +5,8 @@
 // fragments take what lies together: four neighbours of a row of k serve two products, two neighbouring scores of a lane
 // are the operand of the second product as they are, and four neighbours of a row of v serve four columns of the result.
 // EXACT: scores are products of q and k as sums of two TF32 numbers each, as precise as float32. An error of a score is a
-// relative error of its weight, and so grows with the scores.
+// relative error of its weight, and so grows with the scores. Weights and v are sums of two bfloat16 numbers each, which
+// leaves 2^-17 of them.
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ constexpr int WIDTH = (HEAD + 31) / 32 * 32;
 
 struct Geometry {
   long long inner, rows, keys;
-  long long q_outer, q_inner, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row;
+  long long q_outer, q_inner, q_row, k_outer, k_inner, k_row, v_outer, v_inner, v_row, o_outer, o_inner, o_row;
 };
 
 // Rounded to nearest; the tensor cores would cut.
@@ -49,6 +50,21 @@ __device__ __forceinline__ uint32_t operand(float x) {
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two numbers rounded to bfloat16, x in the lower half, and what that leaves out of both.
+__device__ __forceinline__ void halved(float x, float y, uint32_t& whole, uint32_t& rest) {
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(whole) : "f"(y), "f"(x));
+  const float x_left = x - __uint_as_float(whole << 16), y_left = y - __uint_as_float(whole & 0xffff0000u);
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(rest) : "f"(y_left), "f"(x_left));
+}
+
+// c[16 × 8] += a[16 × 16] · b[16 × 8]
+__device__ __forceinline__ void multiply_halved(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -95,7 +111,7 @@ __global__ void __launch_bounds__(32 * WARPS)
   q += outer * g.q_outer + inner * g.q_inner;
   k += outer * g.k_outer + inner * g.k_inner;
   v += outer * g.v_outer + inner * g.v_inner;
-  out += head * g.rows * HEAD;
+  out += outer * g.o_outer + inner * g.o_inner;
 
   const int lane = threadIdx.x & 31, group = lane >> 2, turn = lane & 3;
   const int first = static_cast<int>(block * BLOCK) + (threadIdx.x >> 5) * TILES * 16;
@@ -212,7 +228,8 @@ __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
             // Rounded before it is summed: what divides is the sum of the weights that multiply.
-            score[t][n][e] = __uint_as_float(tf32(exp2f(score[t][n][e] - base)));
+            const float weight = exp2f(score[t][n][e] - base);
+            score[t][n][e] = EXACT ? weight : __uint_as_float(tf32(weight));
             total += score[t][n][e];
           }
         }
@@ -229,8 +246,43 @@ __global__ void __launch_bounds__(32 * WARPS)
       }
     }
 
+    if (EXACT) {
 #pragma unroll
-    for (int n = 0; n < BLOCKS_OF_KEYS; ++n) {
+      for (int n = 0; n < BLOCKS_OF_KEYS; n += 2) {
+        uint32_t whole[TILES][4], rest[TILES][4];
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float* pair = score[t][n + e / 2] + 2 * (e & 1);
+            halved(pair[0], pair[1], whole[t][e], rest[t][e]);
+          }
+        }
+#pragma unroll
+        for (int d = 0; d < QUARTERS; ++d) {
+          const float* at = v_now + (8 * n + 2 * turn) * V_ROW + 32 * d + 4 * group;
+          const float4 rows[4] = {load4(at), load4(at + V_ROW), load4(at + 8 * V_ROW), load4(at + 9 * V_ROW)};
+          const float w[4][4] = {{rows[0].x, rows[1].x, rows[2].x, rows[3].x},
+                                 {rows[0].y, rows[1].y, rows[2].y, rows[3].y},
+                                 {rows[0].z, rows[1].z, rows[2].z, rows[3].z},
+                                 {rows[0].w, rows[1].w, rows[2].w, rows[3].w}};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            uint32_t b0, b1, r0, r1;
+            halved(w[i][0], w[i][1], b0, r0);
+            halved(w[i][2], w[i][3], b1, r1);
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+              multiply_halved(result[t][d][i], rest[t], b0, b1);
+              multiply_halved(result[t][d][i], whole[t], r0, r1);
+              multiply_halved(result[t][d][i], whole[t], b0, b1);
+            }
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < BLOCKS_OF_KEYS && !EXACT; ++n) {
       uint32_t weight[TILES][4];
 #pragma unroll
       for (int t = 0; t < TILES; ++t) {
@@ -273,7 +325,7 @@ __global__ void __launch_bounds__(32 * WARPS)
           if (HEAD < WIDTH && column >= HEAD) continue;
           const float4 x = make_float4(result[t][d][0][c] * share, result[t][d][1][c] * share, result[t][d][2][c] * share,
                                        result[t][d][3][c] * share);
-          *reinterpret_cast<float4*>(out + row * HEAD + column) = x;
+          *reinterpret_cast<float4*>(out + row * g.o_row + column) = x;
         }
       }
     }
@@ -295,12 +347,12 @@ int run(float* out, const float* q, const float* k, const float* v, const Geomet
 
 }  // namespace
 
-// geometry: outer, inner, rows, keys, and the strides (outer, inner, row) of q, k and v in elements; strides are multiples
-// of 4, pointers of 16 bytes. Returns a CUDA error, −1 for a setting that doesn't exist.
+// geometry: outer, inner, rows, keys, and the strides (outer, inner, row) of q, k, v and out in elements; strides are
+// multiples of 4, pointers of 16 bytes. Returns a CUDA error, −1 for a setting that doesn't exist.
 extern "C" int LAUNCH(void* out, const void* q, const void* k, const void* v, const long long* geometry, float scale,
                       int causal, int config, cudaStream_t stream) {
   const long long* s = geometry;
-  const Geometry g = {s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12]};
+  const Geometry g = {s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], s[10], s[11], s[12], s[13], s[14], s[15]};
   const long long batch = s[0] * s[1];
   // Softmax in powers of two.
   const float factor = scale * 1.4426950408889634f;

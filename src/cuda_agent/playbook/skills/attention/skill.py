@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, plain_copy, row_major, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 #: of a head.
 MOST_WIDTH = 128
-#: the first one's scores are as precise as float32: what counts where a faster one's TF32 isn't precise enough.
+#: the first one is nearly as precise as float32: what stands where a faster one's TF32 isn't precise enough.
 CONFIGS = 5
 #: of a load: rows and heads lie at multiples of 16 bytes.
 _WORDS = 4
@@ -88,6 +89,34 @@ def _is_readable(view: StridedView) -> bool:
     return view.strides[-1] == 1 and all(step % _WORDS == 0 for step in steps)
 
 
+def _plain(node: Node, call: Attention) -> StridedView:
+    shape = (*call.batch, call.rows, call.width)
+    return StridedView(node.name, shape, row_major(shape), 0)
+
+
+def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
+    """Where the result lies: as the graph returns it, or so that whoever alone reads it with its dimensions in another
+    order, which puts the heads of a row side by side again, finds it row-major; else row-major itself."""
+    plain, users = _plain(node, call), state.users(node.name)
+    rank = len(plain.shape)
+    strides = plain.strides
+    if state.is_output(node.name):
+        strides = state.meta(node.name).strides
+    elif len(users) == 1 and users[0].op in ("aten.permute.default", "aten.transpose.int"):
+        order = list(range(rank))
+        if users[0].op == "aten.permute.default":
+            order = [dim % rank for dim in integers(users[0].args[1])]
+        else:
+            a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
+            order[a], order[b] = order[b], order[a]
+        steps = dict(zip(order, row_major([plain.shape[dim] for dim in order]), strict=True))
+        strides = tuple(steps[dim] for dim in range(rank))
+    view = replace(plain, strides=strides)
+    dense = sorted(zip(strides, plain.shape, strict=True))
+    is_dense = all(step == math.prod(n for _, n in dense[:at]) for at, (step, n) in enumerate(dense) if n > 1)
+    return view if is_dense and _is_readable(view) else plain
+
+
 class AttentionSkill:
     """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
 
@@ -98,26 +127,34 @@ class AttentionSkill:
         call = read(node, state.meta, state.device, state.precision)
         if call is None:
             return None
-        names = (call.q, call.k, call.v)
+        names, result = (call.q, call.k, call.v), _result(state, node, call)
         try:
             views = [
                 view if _is_readable(view) else plain_copy(state, name)
                 for view, name in zip(windows(state, names), names, strict=True)
             ]
-            levels = batch_levels(call.batch, views)
+            levels = batch_levels(call.batch, [*views, result])
+            if levels is None:
+                result = _plain(node, call)
+                levels = batch_levels(call.batch, [*views, result])
             if levels is None:
                 views = [plain_copy(state, name) for name in names]
-                levels = batch_levels(call.batch, views)
+                levels = batch_levels(call.batch, [*views, result])
         except NotAMatrix:
             return None
-        return None if levels is None else self._claim(node, call, views, levels)
+        return None if levels is None else self._claim(node, call, views, result, levels)
 
     def _claim(
-        self, node: Node, call: Attention, views: Sequence[StridedView], levels: Sequence[tuple[int, ...]]
+        self,
+        node: Node,
+        call: Attention,
+        views: Sequence[StridedView],
+        result: StridedView,
+        levels: Sequence[tuple[int, ...]],
     ) -> Claim:
         outer, inner = levels
         numbers = [outer[0], inner[0], call.rows, call.keys]
-        for place, view in enumerate(views, 1):
+        for place, view in enumerate([*views, result], 1):
             numbers += [outer[place], inner[place], view.strides[-2]]
         name, launcher = f"attention_{cpp_name(node.name)}", f"launch_attention_{call.width}"
         heads = outer[0] * inner[0]
@@ -133,7 +170,7 @@ class AttentionSkill:
             skill="attention",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views)),
-            outputs=(Buffer(node.name, contiguous_meta((*call.batch, call.rows, call.width), "float32")),),
+            outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype="float32", strides=result.strides)),),
             files={f"kernels/attention_{call.width}.cu": kernel(call.width)},
             declaration=(
                 f'extern "C" int {launcher}(void* out, const void* q, const void* k, const void* v, '
