@@ -212,6 +212,7 @@ examples() {
 }
 whole() {
     local out=runs/whole$CUDA_VISIBLE_DEVICES
+    [ "$(left $((limit - 90)))" -gt 60 ] || { say "no time for whole"; return; }
     {
         timeout -k 10 "$(left "$limit")" cuda-agent extract transformers:LlamaForCausalLM --device cuda --out "$out" \
             --init 'config=transformers:LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4, num_attention_heads=16)' \

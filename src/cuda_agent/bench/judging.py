@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
-from cuda_agent.bench.lane import Lane, Step
+from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.scarcity import names_scarcity
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
@@ -23,17 +23,18 @@ from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.inspect import work_needed
 from cuda_agent.judge.process import Worker
+from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
     from cuda_agent.judge.build import Built
 
-#: what a task does on the device. Times the bytes of an eager call, of its memory, while the reference is loaded, its
-#: answers are checked, a candidate is loaded to be screened, it is verified (inputs, answers in float64 and copies, in
-#: several processes), and baselines are prepared (docs/bench.md).
-_CAPTURE, _ADMISSION, _LOADING = Step("capture", 3.0), Step("admission", 5.0), Step("loading", 2.0)
-_VERIFICATION, _BASELINES = Step("verification", 6.5), Step("baselines", 2.0)
+#: what a task does on the device, and how many copies of a call's inputs, of its outputs and of the rest that takes of
+#: its memory, in all processes (docs/bench.md).
+_CAPTURE, _LOADING, _BASELINES = Step("capture", 3, 3, 3), Step("loading", 2, 2, 2), Step("baselines", 2, 2, 2)
+#: answers also in float64; a verified candidate's besides, and inputs in new storage.
+_ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 8, 3)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
 _BUILD, _END, _START = Step("build"), Step("end"), Step("start")
 
@@ -75,7 +76,7 @@ class LaneSession:
             # Seconds of the host's work, for which nobody need wait. What goes wrong is said below.
             with self._lane.aside([worker.pid for worker in workers], _CAPTURE):
                 self._session.known_graph()
-        self._learn_peak()
+        self._learn_size()
         try:
             with self._lane.shared(_ADMISSION):
                 self._admit()
@@ -215,6 +216,7 @@ class LaneSession:
         return self._lane.aside(pids, _BASELINES)
 
     def _tell_kept(self) -> None:
+        self._learn_size()
         kept = self._session.kept_bytes
         if kept is not None:
             self._keeps(kept)
@@ -229,9 +231,12 @@ class LaneSession:
             self._is_counted = True
             self._counted(work_needed(self._session))
 
-    def _learn_peak(self) -> None:
-        """Later turns need so many times what a call has held here, whatever the suite says."""
-        self._lane.peak_bytes = self._session.peak_bytes or self._lane.peak_bytes
+    def _learn_size(self) -> None:
+        """Later turns need so many copies of what a call has held here, whatever the suite says."""
+        spec = self._session.spec
+        if spec is not None and spec.peak_bytes:
+            inputs, outputs = total_bytes(spec.inputs), total_bytes(spec.outputs)
+            self._lane.size = Size(inputs, outputs, max(0, spec.peak_bytes - inputs - outputs))
 
 
 class LaneJudges:

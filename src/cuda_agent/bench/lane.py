@@ -42,11 +42,30 @@ class Address(NamedTuple):
     word: bytes
 
 
+class Size(NamedTuple):
+    """Bytes of the device that an eager call holds: its inputs, its outputs, and what else there is at its peak."""
+
+    inputs: int = 0
+    outputs: int = 0
+    rest: int = 0
+
+    @classmethod
+    def of(cls, peak_bytes: int) -> Size:
+        """Where no more is known than what it holds: as of one operator that reads as much as it writes."""
+        return cls(peak_bytes // 2, peak_bytes // 2)
+
+
 class Step(NamedTuple):
-    """What a turn is for: a word for the log, and how many times the bytes of an eager call it needs."""
+    """What a turn is for: a word for the log, and how many copies it needs of what an eager call holds."""
 
     name: str = ""
-    peaks: float = 0.0
+    inputs: float = 0.0
+    outputs: float = 0.0
+    rest: float = 0.0
+
+    def needed_bytes(self, size: Size) -> int:
+        """Of the device."""
+        return int(self.inputs * size.inputs + self.outputs * size.outputs + self.rest * size.rest)
 
 
 #: which step a turn is for is nobody's business.
@@ -202,8 +221,8 @@ class Lane:
     def __init__(self, address: Address) -> None:
         self._address = address
         #: the task that this process is at work on, when it was begun (any clock that all processes share: of those
-        #: who wait, the one with the earliest comes first), and the bytes of the device that an eager call of it holds.
-        self.task, self.begun_s, self.peak_bytes = "", 0.0, 0
+        #: who wait, the one with the earliest comes first), and what an eager call of it holds.
+        self.task, self.begun_s, self.size = "", 0.0, Size()
         self._known = threading.Condition()
         self._ticket: socket.socket | None = None
         self._asking = False
@@ -295,7 +314,7 @@ class Lane:
         return depth
 
     def _wait(self, how: How, step: Step, pids: Sequence[int] = ()) -> socket.socket:
-        needed = int(step.peaks * self.peak_bytes)
+        needed = step.needed_bytes(self.size)
         asked: dict[str, Any] = {"how": how, "bytes": needed, "owner": os.getpid(), "pids": list(pids)}
         asked |= {"task": self.task[:200], "step": step.name, "rank": self.begun_s}
         ticket = connected_socket(self._address.path)

@@ -23,7 +23,7 @@ _CONTEXTS = 3 * _GIB
 _IDLE, _MOST = 1.2, 5
 #: of the device's memory, for all open tasks while they wait, and for those who share the device. More than one, since
 #: nobody holds all the time what is reserved. The one that is timed has what those who wait leave.
-_OPEN_SHARE, _SHARED_SHARE = 0.5, 0.6
+_OPEN_SHARE, _SHARED_SHARE = 0.5, 0.7
 #: what an eager call holds, where nobody has said it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.

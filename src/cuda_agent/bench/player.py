@@ -17,7 +17,7 @@ from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judging import LaneJudges, use_device
-from cuda_agent.bench.lane import Address, Lane, Step
+from cuda_agent.bench.lane import Address, Lane, Size, Step
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.scarcity import is_spoilt
 from cuda_agent.core.bench import BenchResult, SuiteTask
@@ -80,7 +80,7 @@ class Player:
         Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
         work: list[Work] = []
-        self._lane.task, self._lane.begun_s, self._lane.peak_bytes = job.entry.id, time.time(), job.peak_bytes
+        self._lane.task, self._lane.begun_s, self._lane.size = job.entry.id, time.time(), Size.of(job.peak_bytes)
         # A compiler's pool of processes costs seconds of a core before it compiles anything.
         threads = max(1, min(MAX_COMPILE_THREADS, self._cores))
         judges = LaneJudges(self._lane, self._builder, work.append, tell, threads)

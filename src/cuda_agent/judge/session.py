@@ -32,7 +32,7 @@ from cuda_agent.judge.case import Case, Quiet
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
 from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, wake
-from cuda_agent.judge.reference import Reference
+from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -192,9 +192,9 @@ class JudgeSession:
             self._reference.release()
 
     @property
-    def peak_bytes(self) -> int:
-        """Of the device, that an eager call holds, by what the reference's worker says; 0 where that isn't known."""
-        return 0 if self._reference is None else self._reference.spec.peak_bytes
+    def spec(self) -> TaskSpec | None:
+        """What the reference's worker says of the task; None before it is loaded."""
+        return None if self._reference is None else self._reference.spec
 
     @property
     def kept_bytes(self) -> int | None:

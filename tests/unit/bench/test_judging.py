@@ -12,9 +12,11 @@ import pytest
 
 from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
-from cuda_agent.bench.lane import Lane, LaneServer
+from cuda_agent.bench.lane import Lane, LaneServer, Size, Step
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError
+from cuda_agent.core.graph import TensorMeta
 from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.judge.session import JudgeSession
 
 NO_MEMORY = DeviceError("No memory for reference-inputs: cudaMalloc of 7168 MiB", "Make the task smaller")
@@ -26,7 +28,7 @@ class _Judge:
     """Admits its task after these failures."""
 
     progress: Any = None
-    peak_bytes = 0
+    spec: Any = None
 
     def __init__(self, failures: Sequence[CudaAgentError]) -> None:
         self._failures = list(failures)
@@ -61,6 +63,31 @@ def test_what_cannot_be_admitted_says_so(
 ) -> None:
     with pytest.raises(type(failures[0])):
         _turns(tmp_path, failures, builder)
+
+
+def test_what_a_step_needs() -> None:
+    step = Step("verification", 5, 8, 3)
+    assert step.needed_bytes(Size(100, 10, 1)) == 583 and Step().needed_bytes(Size(100, 10, 1)) == 0
+    assert Size.of(200) == Size(100, 100, 0), "as of one that reads as much as it writes"
+
+
+def test_a_task_needs_what_its_reference_has_held(tmp_path: Path) -> None:
+    meta = TensorMeta(shape=(2, 3), strides=(3, 1), dtype="float32")
+    spec = TaskSpec(
+        init={}, inputs_spec={}, inputs=(meta,), state={}, outputs_spec={}, outputs=(meta, meta), mutated=(),
+        products=False, policy_differs=False, variants=(), peak_bytes=100,
+    )  # fmt: skip
+    judge = _Judge([])
+    with LaneServer(tmp_path / "lane") as server:
+        lane = Lane(server.address)
+        lane.size = Size.of(1000)
+        helper = cast("HelperProcess", object())
+        session = LaneSession(cast("JudgeSession", judge), lane, helper, lambda _work: None, lambda _bytes: None)
+        session.admit()
+        assert lane.size == Size.of(1000), "nothing is known yet"
+        judge.spec = spec
+        session.admit()
+    assert lane.size == Size(inputs=24, outputs=48, rest=28)
 
 
 def _turns(tmp_path: Path, failures: Sequence[CudaAgentError], builder: object | None) -> list[str]:
