@@ -105,7 +105,7 @@ class _Swept(Lanes):
 def configs(rows: int, row_vectors: int) -> list[tuple[int, int, int]]:
     """(threads, vectors in flight, blocks of a row), the most promising first."""
     found = []
-    for threads, unroll in ((256, 4), (512, 4), (256, 8), (512, 2)):
+    for threads, unroll in ((256, 4), (512, 4), (256, 8), (512, 2), (128, 8)):
         splits = 1
         while splits < _MOST_SPLITS and rows * splits < _BLOCKS_WANTED and row_vectors // splits > 2 * threads * unroll:
             splits *= 2

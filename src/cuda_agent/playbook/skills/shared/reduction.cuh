@@ -26,22 +26,20 @@ struct And {
   __device__ __forceinline__ bool operator()(bool x, bool y) const { return x && y; }
 };
 
-// The larger (smaller) of two numbers and its place; of equal ones the first place. NaN is before all others.
+// The larger (smaller) of two numbers and its place; of equal ones the first place. NaN is before all others. Without
+// branches, which the threads of a warp would take one after the other.
 template <typename T, typename Place>
 __device__ __forceinline__ void take_max(T& best, Place& at, T x, Place place) {
-  const bool better = x > best || (x != x && best == best);
-  const bool same = x == best || (x != x && best != best);
-  if (better || (same && place < at)) at = place;
-  if (better) best = x;
+  const bool stays = best != best, better = !(x <= best) & !stays, same = (x == best) | ((x != x) & stays);
+  at = better | (same & (place < at)) ? place : at;
+  best = better ? x : best;
 }
 template <typename T, typename Place>
 __device__ __forceinline__ void take_min(T& best, Place& at, T x, Place place) {
-  const bool better = x < best || (x != x && best == best);
-  const bool same = x == best || (x != x && best != best);
-  if (better || (same && place < at)) at = place;
-  if (better) best = x;
+  const bool stays = best != best, better = !(x >= best) & !stays, same = (x == best) | ((x != x) & stays);
+  at = better | (same & (place < at)) ? place : at;
+  best = better ? x : best;
 }
-
 // The sum (…) over LANES consecutive threads, in all of them. LANES up to 32 divides a warp; above, it is a multiple of
 // 32, and a block may hold several such groups.
 template <int LANES, typename Op, typename T>
@@ -118,7 +116,7 @@ __device__ __forceinline__ State shuffled(const State& x, int step) {
   return y;
 }
 
-// All threads of the block merged into every one of them. THREADS is a multiple of 32.
+// All threads of the block merged into every one of them. THREADS is 32 times a power of two.
 template <int THREADS, typename State>
 __device__ __forceinline__ State merge_block(State x) {
 #pragma unroll
@@ -131,8 +129,9 @@ __device__ __forceinline__ State merge_block(State x) {
     __syncthreads();
     if (at == 0) parts[warp] = x;
     __syncthreads();
-    x = parts[0];
-    for (int k = 1; k < WARPS; ++k) merge(x, parts[k]);
+    x = parts[at % WARPS];
+#pragma unroll
+    for (int step = WARPS / 2; step > 0; step /= 2) merge(x, shuffled(x, step));
   }
   return x;
 }
