@@ -32,7 +32,10 @@ def selected(launch, x, k, config, *, largest=True, last=False, nan_wins=False):
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize(("size", "k"), [(1, 1), (64, 3), (1000, 1000), (8192, 50), (40_000, 7), (100_000, 2048)])
+@pytest.mark.parametrize(
+    ("size", "k"),
+    [(1, 1), (17, 1), (33, 32), (64, 3), (200, 8), (512, 32), (1000, 1000), (8192, 50), (40_000, 7), (100_000, 2048)],
+)
 def test_every_setting_finds_what_torch_finds(launch, size, k, largest):
     x = torch.randn(17, size + 3, device="cuda")[:, :size]
     truth = torch.topk(x, k, largest=largest).values
@@ -44,19 +47,22 @@ def test_every_setting_finds_what_torch_finds(launch, size, k, largest):
 
 
 @pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("size", [1, 1000, 4096, 16_384])
+@pytest.mark.parametrize("size", [1, 31, 1000, 4096, 16_384])
 def test_every_setting_sorts_whole_rows(launch, size, descending):
-    x = (torch.randn(17, size, device="cuda") * 100).round() + 0.0
+    # With zeros of both signs, which are equal.
+    x = (torch.randn(17, size, device="cuda") * 100).round()
+    x[:, ::5] *= 0.0
     truth = torch.sort(x, descending=descending, stable=True)
     for config in range(CONFIGS):
         values, places = selected(launch, x, size, config, largest=descending)
         assert torch.equal(values, truth.values) and torch.equal(places, truth.indices)
 
 
-def test_a_median_with_nan_is_nan(launch):
-    x = torch.randn(5, 1001, device="cuda")
-    x[2, 700] = float("nan")
+@pytest.mark.parametrize("size", [41, 1001])
+def test_a_median_with_nan_is_nan(launch, size):
+    x = torch.randn(5, size, device="cuda")
+    x[2, size - 7] = float("nan")
     for config in range(CONFIGS):
-        values, _ = selected(launch, x, 501, config, largest=False, last=True, nan_wins=True)
+        values, _ = selected(launch, x, size // 2 + 1, config, largest=False, last=True, nan_wins=True)
         truth = x.median(-1).values
         assert torch.equal(values.nan_to_num(7.0), truth.nan_to_num(7.0))

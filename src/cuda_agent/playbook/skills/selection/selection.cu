@@ -2,7 +2,8 @@
 //
 // Floats become unsigned numbers of the same order. Three counts of eleven, eleven and ten bits, the first ones first,
 // find the k-th number. Where all k are wanted, what lies above it, and as much of what equals it as is needed, is gathered
-// and sorted. The row is read once into shared memory where it fits, and counted there. A whole row is only sorted.
+// and sorted. The row is read once into shared memory where it fits, and counted there. A whole row is only sorted. Of short
+// rows a few are taken one after the other, by a warp a row.
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -18,9 +19,9 @@ struct Pick {
   int place;
 };
 
-// Larger numbers have larger keys, NaN the largest; for the smallest all keys are turned round.
+// Larger numbers have larger keys, NaN the largest, both zeros the same; for the smallest all keys are turned round.
 __device__ __forceinline__ uint32_t key_of(float x, bool largest) {
-  const uint32_t bits = __float_as_uint(x);
+  const uint32_t given = __float_as_uint(x), bits = given << 1 ? given : 0;
   const uint32_t key = x != x ? 0xffffffffu : (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
   return largest ? key : ~key;
 }
@@ -157,6 +158,75 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+constexpr int WARPS = 8, MOST_TAKEN = 32, MOST_EACH = 16;
+
+// At most MOST_TAKEN of a row of at most 32 · EACH, each lane with its part in registers.
+template <int EACH>
+__global__ void __launch_bounds__(32 * WARPS)
+    take_few(float* __restrict__ values, long long* __restrict__ places, const float* __restrict__ x, long long rows, int size,
+             long long stride, int k, bool largest, bool only_last, bool nan_wins) {
+  constexpr unsigned ALL = 0xffffffffu;
+  const long long row = static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  x += row * stride;
+  uint32_t keys[EACH];
+  int first = size;
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const int at = lane + 32 * j;
+    const float item = at < size ? x[at] : 0.0f;
+    keys[j] = key_of(item, largest);
+    if (item != item && first == size) first = at;
+  }
+  if (nan_wins) {
+    first = __reduce_min_sync(ALL, first);
+    if (first < size) {
+      if (lane == 0) {
+        values[row] = x[first];
+        places[row] = first;
+      }
+      return;
+    }
+  }
+
+  uint32_t taken = 0;
+  int mine = 0;
+  for (int i = 0; i < k; ++i) {
+    uint32_t best = 0;
+    int place = INT32_MAX;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const int at = lane + 32 * j;
+      const bool there = (at < size) & !(taken >> j & 1u);
+      if (there & ((place == INT32_MAX) | (keys[j] > best))) {
+        best = keys[j];
+        place = at;
+      }
+    }
+    const uint32_t top = __reduce_max_sync(ALL, best);
+    place = __reduce_min_sync(ALL, best == top ? place : INT32_MAX);
+    if (place % 32 == lane) taken |= 1u << place / 32;
+    if (i == lane) mine = place;
+  }
+  if (only_last ? lane == k - 1 : lane < k) {
+    const long long to = only_last ? row : row * k + lane;
+    values[to] = x[mine];
+    places[to] = mine;
+  }
+}
+
+template <int EACH>
+int run_few(float* values, long long* places, const float* x, const long long* s, cudaStream_t stream) {
+  const int size = static_cast<int>(s[1]);
+  if constexpr (EACH < MOST_EACH) {
+    if (size > 32 * EACH) return run_few<2 * EACH>(values, places, x, s, stream);
+  }
+  take_few<EACH><<<static_cast<unsigned>((s[0] + WARPS - 1) / WARPS), 32 * WARPS, 0, stream>>>(
+      values, places, x, s[0], size, s[2], static_cast<int>(s[3]), s[4] != 0, s[5] != 0, s[6] != 0);
+  return static_cast<int>(cudaGetLastError());
+}
+
 template <int THREADS>
 int run(float* values, long long* places, const float* x, const long long* s, cudaStream_t stream) {
   const int size = static_cast<int>(s[1]), k = static_cast<int>(s[3]);
@@ -182,6 +252,7 @@ extern "C" int launch_selection(void* values, void* places, const void* x, const
   float* v = static_cast<float*>(values);
   long long* p = static_cast<long long*>(places);
   const float* rows = static_cast<const float*>(x);
+  if (config == 0 && shape[1] <= 32 * MOST_EACH && shape[3] <= MOST_TAKEN) return run_few<1>(v, p, rows, shape, stream);
   if (config == 0) return run<512>(v, p, rows, shape, stream);
   if (config == 1) return run<256>(v, p, rows, shape, stream);
   if (config == 2) return run<1024>(v, p, rows, shape, stream);
