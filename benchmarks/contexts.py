@@ -3,7 +3,8 @@
     python3 benchmarks/contexts.py                # 1, 4 and 10 at a time, as they come and as the judge makes its own
 
 Seconds of each process from a common start: the driver's start, its context, torch's first kernel; and from SIGKILL
-until it is gone. `a minute`: contexts made and ended, one after the other.
+until it is gone. `a minute`: contexts made and ended, one after the other. `beside`: how many other contexts of the
+same kind live, and do nothing (`--beside 0 20 40`, one at a time).
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 from common import arguments, failed, run, save, table
 
@@ -48,39 +52,55 @@ VARIANTS: dict[str, dict[str, str]] = {
 PHASES = ("driver's start", "context", "first kernel", "end")
 
 
-def seconds(at_a_time: int, environment: dict[str, str]) -> tuple[list[list[float]], float, float]:
-    """(of each process by phase, of all together until the last is ready, until the last is gone)."""
-    processes = [
-        subprocess.Popen(
+class Process:
+    """One that has imported torch and waits for a word to make its context."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | environment,
-        )
-        for _ in range(at_a_time)
-    ]  # fmt: skip
-    for process in processes:
-        assert process.stdout is not None
-        if process.stdout.readline() != "ready\n":
+        )  # fmt: skip
+
+    def started(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
             failed("a process didn't start")
 
-    def make(process: subprocess.Popen[str]) -> list[float]:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        found: list[float] = json.loads(process.stdout.readline() or "[]")
+    def make(self) -> list[float]:
+        """Seconds of the phases up to its first kernel."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        found: list[float] = json.loads(self._process.stdout.readline() or "[]")
         return found or failed("a process has no context")
 
-    def end(process: subprocess.Popen[str]) -> float:
+    def end(self) -> float:
         begin = time.perf_counter()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
         return time.perf_counter() - begin
 
-    with ThreadPoolExecutor(at_a_time) as pool:
+
+@contextmanager
+def processes(count: int, environment: dict[str, str]) -> Iterator[list[Process]]:
+    found = [Process(environment) for _ in range(count)]
+    try:
+        for process in found:
+            process.started()
+        yield found
+    finally:
+        for process in found:
+            process.end()
+
+
+def seconds(at_a_time: int, environment: dict[str, str]) -> tuple[list[list[float]], float, float]:
+    """(of each process by phase, of all together until the last is ready, until the last is gone)."""
+    with processes(at_a_time, environment) as mine, ThreadPoolExecutor(at_a_time) as pool:
         begin = time.perf_counter()
-        made = list(pool.map(make, processes))
+        made = list(pool.map(Process.make, mine))
         whole = time.perf_counter() - begin
         begin = time.perf_counter()
-        ended = list(pool.map(end, processes))
+        ended = list(pool.map(Process.end, mine))
         gone = time.perf_counter() - begin
     return [[*phases, last] for phases, last in zip(made, ended, strict=True)], whole, gone
 
@@ -88,33 +108,36 @@ def seconds(at_a_time: int, environment: dict[str, str]) -> tuple[list[list[floa
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--at-a-time", type=int, nargs="+", default=[1, 4, 10])
+    parser.add_argument("--beside", type=int, nargs="*", default=[])
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     if options.device not in (None, Device.CUDA):
         failed("CUDA contexts need --device cuda")
-    kept = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert kept.stdin is not None
+    cases = [(0, count, name) for count in options.at_a_time for name in VARIANTS]
+    cases += [(others, 1, name) for others in options.beside for name in VARIANTS]
+    tries = cases * options.repeats
+    random.shuffle(tries)
+    found: list[dict[str, Any]] = []
     # As the judge does, so that the device stays initialised.
-    kept.stdin.write("go\n")
-    kept.stdin.flush()
-    cases = [(count, name) for count in options.at_a_time for name in VARIANTS] * options.repeats
-    random.shuffle(cases)
-    found = []
-    for count, name in cases:
-        each, whole, gone = seconds(count, VARIANTS[name])
-        found.append({"at_a_time": count, "variant": name, "seconds": each, "whole_s": whole, "gone_s": gone})
-    kept.kill()
+    with processes(1, {}) as (kept,):
+        kept.make()
+        for others, count, name in tries:
+            with processes(others, VARIANTS[name]) as alive:
+                for process in alive:
+                    process.make()
+                each, whole, gone = seconds(count, VARIANTS[name])
+            facts = {"beside": others, "at_a_time": count, "variant": name}
+            found.append(facts | {"seconds": each, "whole_s": whole, "gone_s": gone})
     rows = []
-    for count in options.at_a_time:
-        for name in VARIANTS:
-            mine = [one for one in found if one["at_a_time"] == count and one["variant"] == name]
-            phases = zip(*(values for one in mine for values in one["seconds"]), strict=True)
-            whole, gone = (statistics.median(one[key] for one in mine) for key in ("whole_s", "gone_s"))
-            medians = [f"{statistics.median(values):.3f}" for values in phases]
-            rows.append(
-                [str(count), name, *medians, f"{whole:.2f}", f"{gone:.2f}", f"{60 * count / (whole + gone):.0f}"]
-            )
-    print(table(["at a time", "contexts", *PHASES, "all made, s", "all gone, s", "a minute"], rows))
+    for others, count, name in cases:
+        mine = [one for one in found if (one["beside"], one["at_a_time"], one["variant"]) == (others, count, name)]
+        phases = zip(*(values for one in mine for values in one["seconds"]), strict=True)
+        whole, gone = (statistics.median(one[key] for one in mine) for key in ("whole_s", "gone_s"))
+        medians = [f"{statistics.median(values):.3f}" for values in phases]
+        a_minute = f"{60 * count / (whole + gone):.0f}"
+        rows.append([str(others), str(count), name, *medians, f"{whole:.2f}", f"{gone:.2f}", a_minute])
+    columns = ["beside", "at a time", "contexts", *PHASES, "all made, s", "all gone, s", "a minute"]
+    print(table(columns, rows))
     print(f"raw samples: {save('contexts', options, Device.CUDA, {'runs': found})}")
     return 0
 

@@ -67,7 +67,7 @@ clock() {
         --out "$here/clock-ages.json" 2>>"$here/clock.log"
 }
 contention() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contention.py --out "$here/contention.json"; }
-contexts() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contexts.py --out "$here/contexts.json"; }
+contexts() { timeout -k 10 "$(left "$limit")" python3 benchmarks/contexts.py --beside 0 20 40 --out "$here/contexts.json"; }
 noise() { # THE ONE IN PROCESSES, THE OTHER
     python3 benchmarks/noise.py --kernels "$1" "$2" --apart "$1" --count 100 --out "$here/noise" \
         --limit-s "$(left $((limit - 25)))" 2>"$here/noise.log"
@@ -115,7 +115,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
     watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
-        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 10 ? each : 10))}" >"$here/$name.log" 2>&1
+        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 8 ? each : 8))}" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.inspect import work_needed
@@ -284,9 +286,11 @@ def _end_workers(session: JudgeSession) -> None:
 
 
 def use_device(device: Device, lane: Lane) -> None:
-    """Wakes this process's own context, which the judge's buffers need."""
+    """Wakes this process's own context, which the judge's buffers need; a small one, since each that there is makes it
+    longer to make another."""
     if device is not Device.CUDA:
         return
+    os.environ.update(SMALL_CONTEXT)
     import torch
 
     with lane.shared(_START):

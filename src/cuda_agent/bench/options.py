@@ -28,8 +28,9 @@ _OPEN_SHARE, _SHARED_SHARE = 0.5, 0.7
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
-#: more wait for the device without using it, and hold its memory.
-_MOST_JOBS = 10
+#: more wait for the device without using it, and hold its memory; and with every context that lives it takes longer to
+#: make another.
+_MOST_JOBS = 8
 
 
 class BenchOptions(Configuration):
