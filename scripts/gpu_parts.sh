@@ -115,7 +115,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     [ -z "$known" ] || [ -e "runs/$name" ] || cat $known | tar xJ -C runs
     watch 5
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
-        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 8 ? each : 8))}" >"$here/$name.log" 2>&1
+        ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 10 ? each : 10))}" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.

@@ -30,7 +30,7 @@ _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
 #: more wait for the device without using it, and hold its memory; and with every context that lives it takes longer to
 #: make another.
-_MOST_JOBS = 8
+_MOST_JOBS = 10
 
 
 class BenchOptions(Configuration):
