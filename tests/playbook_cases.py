@@ -259,6 +259,11 @@ REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "cosine": (lambda x, y: F.cosine_similarity(x, y.flip(0), dim=-1), [_r(20, 60), _r(20, 60)]),
     "int_sum": (lambda x: x.sum(-1), [_i(1000, 8, 33)]),
+    "picked_matrices": (
+        lambda w, i, x, y: ((w[i] * F.silu(x)[:, None]).sum(-1), (w[i] * y[:, :, None]).sum(1), w[i, 3].exp()),
+        [_r(7, 96, 64), _i(7, 9), _r(9, 64), _r(9, 96)],
+    ),
+    "picked_softmax": (lambda w, i: torch.softmax(w[i] * 2, -1), [_r(7, 9000), _i(7, 9)]),
     "argmax": (lambda x: (x.argmax(-1), x.max(-1), x.min(-1).indices), [_r(33, 700, dtype=BF16).round()]),
     "argmin_of_gelu": (lambda x: F.gelu(x).argmin(1), [_r(7, 70, 30)]),
     "argmax_long": (lambda x: ((x * 2).argmax(-1, keepdim=True), x.argmax()), [_r(3, 70000)]),

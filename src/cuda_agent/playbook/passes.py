@@ -8,19 +8,21 @@ that are read again from memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import COSTS
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
-from cuda_agent.playbook.kernel import Kernel, children
+from cuda_agent.playbook.kernel import Group, Kernel, children
 
 #: reductions of one pass -> the plain one whose result their state holds too.
 _BESIDE = {"expsum": "max", "m2": "sum", "maxplace": "max", "minplace": "min"}
 #: what a node must cost to be kept from one pass to the next, in simple instructions.
 KEEP_COST = 8
+#: rows that would each compute the same again, from which on it is put into memory.
+_AGAIN = 64
 
 
 @dataclass(frozen=True)
@@ -255,3 +257,37 @@ def _cost(work: Kernel, root: int, full: frozenset[int]) -> int:
         total += 0 if expr.op in ("load", "const", "index") else COSTS.get(expr.op, 1)
         stack += list(children(expr))
     return total
+
+
+def computed_again(group: Group) -> str | None:
+    """The value nearest to the result of a reduction that costs much and that many rows would compute again for each of
+    their columns, as where all columns of a matrix meet one vector. None where there is none."""
+    frame, values, found = group.frame, group.puller.values, None
+    for (name, at, guards), node in group.puller.memo.items():
+        used = {dim for coord in at for dim, _ in coord.terms}
+        if frame.rows is None or not isinstance(values[name], ir.Pointwise) or not used - frame.rows:
+            continue
+        if guards or any(coord.dynamic for coord in at):
+            continue
+        again = ir.numel([frame.size(dim) for dim in frame.rows - used])
+        everything = ir.numel([frame.size(dim) for dim in frame.dims()])
+        if again < _AGAIN or ir.numel(values[name].shape) * _AGAIN > everything:
+            continue
+        reached = _reached(group.puller.nodes, node)
+        if any(expr.op in ("reduce", "scan") for expr in reached):
+            continue
+        if sum(COSTS.get(expr.op, 1) for expr in reached if expr.args) >= KEEP_COST:
+            found = name
+    return found
+
+
+def _reached(nodes: Sequence[Expr], root: int) -> list[Expr]:
+    """All that an expression is made of, itself included."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        at = stack.pop()
+        if at not in seen:
+            seen.add(at)
+            stack += children(nodes[at])
+    return [nodes[at] for at in sorted(seen)]

@@ -22,6 +22,7 @@ from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators import TABLE
 from cuda_agent.playbook.operators.windows import write_out
+from cuda_agent.playbook.passes import computed_again
 from cuda_agent.playbook.plan import Buffer, Claim, Skill, Step, StridedView
 from cuda_agent.playbook.skills.colreduce.skill import column_step
 from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
@@ -191,6 +192,10 @@ class State:
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
             cut = self._before_it_spreads(cut, last)
             self.require([cut, *self._siblings(cut)])
+            return
+        costly = computed_again(group)
+        if costly is not None:
+            self.require([costly])
             return
         group = self._widen(group, last, pending)
         strides = {}

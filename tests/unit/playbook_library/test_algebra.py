@@ -164,6 +164,18 @@ def test_linear_chain_merges_only_where_it_saves():
     assert main_ops(check(narrow, torch.randn(3, 32))) == ["linear", "linear"]
 
 
+def test_matrices_times_one_vector_each_are_sums_of_products():
+    a, b = torch.randn(3, 6, 5), torch.randn(3, 5, 1)
+    assert main_ops(check(Function(lambda m, a, b: torch.bmm(a, b)), a, b)) == ["reshape", "mul", "sum"]
+    row = Function(lambda m, a, b: b.transpose(1, 2) @ a.transpose(1, 2))
+    assert "sum" in main_ops(check(row, a, b)) and "matmul" not in main_ops(check(row, a, b))
+    # Matrices that several vectors share, and columns that lie apart, stay products.
+    shared = Function(lambda m, a, b: a @ b.unsqueeze(0))
+    assert main_ops(check(shared, torch.randn(2, 1, 6, 5), b)) == ["unsqueeze", "matmul"]
+    columns = Function(lambda m, a, b: b.transpose(1, 2) @ a)
+    assert main_ops(check(columns, torch.randn(3, 5, 6), b)) == ["transpose", "matmul"]
+
+
 def test_scale_folds_into_weights():
     module = Function(
         lambda m, x: F.relu((m.fc(x) * m.s - 1) / 2), fc=nn.Linear(4, 6, bias=False), s=nn.Parameter(torch.ones(1))

@@ -11,6 +11,7 @@ from torch import nn
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
+from cuda_agent.playbook.proposal import propose
 from cuda_agent.playbook.registry import SKILLS
 
 
@@ -46,3 +47,21 @@ def test_many_rows_stay_where_they_are() -> None:
     steps = steps_of(lambda inner, x: inner(x[:, 1:101]).sin(), 40, 102, 32)
     assert [step.skill for step in steps] == ["gemm", "pointwise"]
     assert list(steps[0].tunables) == ["gemm_40x100x48x32_nt"]
+
+
+def test_matrices_that_an_index_picks_are_read_where_they_lie() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Parameter(torch.randn(4, 160, 64)), nn.Parameter(torch.randn(4, 96, 160))
+
+        def forward(self, x: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
+            inner = torch.nn.functional.silu(torch.bmm(self.up[picked], x.unsqueeze(-1)))
+            return torch.bmm(self.down[picked], inner).squeeze(-1)
+
+    found = propose(graph_of(Experts(), [torch.randn(9, 64), torch.randint(0, 4, (9,))]), Device.CUDA, Precision.TF32)
+    assert found.skills == ("algebra", "rowreduce", "pointwise")
+    # What costs much isn't computed again for each of the 96 rows.
+    assert [name.partition("_")[0] for name in found.steps] == ["rows", "pointwise", "rows"]
+    binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+    assert "{9, 160, 64}" not in binding and "{9, 96, 160}" not in binding

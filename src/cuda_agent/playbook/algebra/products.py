@@ -6,7 +6,7 @@ import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float
-from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, reduce, reshape, transpose, wide
+from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, permute, reduce, reshape, transpose, wide
 from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
 _BATCHED = aten("matmul bmm")
@@ -102,6 +102,33 @@ def narrow_linear(draft: Draft, node: Node) -> str | None:
     if isinstance(bias, Ref):
         total = binary(draft, node, "add", total, bias)
     return cast(draft, node, total, draft.meta(node.name).dtype).ref
+
+
+def batched_vectors(draft: Draft, node: Node) -> str | None:
+    """A batch of matrices times one vector each, [..., M, K]·[..., K, 1], is a sum of products along each row, and so
+    are vectors times matrices whose columns are contiguous: every number is needed once, so that nothing is left for a
+    matrix product to share, and what picks the matrices, as a router picks experts, can happen where they are read.
+    Only the order of summation changes."""
+    if node.op not in _BATCHED:
+        return None
+    a, b = node.args[:2]
+    if not isinstance(a, Ref) or not isinstance(b, Ref) or not is_float(draft.meta(a).dtype):
+        return None
+    left, right, meta = draft.meta(a), draft.meta(b), draft.meta(node.name)
+    if min(len(left.shape), len(right.shape)) < 3 or left.shape[-1] == 1:
+        return None
+    batch = meta.shape[:-2]
+    if right.shape[-1] == 1 and left.shape[:-2] == batch:
+        row = reshape(draft, node, b, (*right.shape[:-2], 1, right.shape[-2]))
+        total = dot_rows(draft, node, a, row, keepdim=True)
+    elif left.shape[-2] == 1 and right.strides[-2] == 1 and right.shape[:-2] == batch:
+        rank = len(right.shape)
+        columns = permute(draft, node, b, (*range(rank - 2), rank - 1, rank - 2))
+        total = dot_rows(draft, node, columns, a, keepdim=False)
+        total = reshape(draft, node, total, meta.shape)
+    else:
+        return None
+    return cast(draft, node, total, meta.dtype).ref
 
 
 def _finish(draft: Draft, at: Node, value: Ref, found: Reduction, dims: tuple[int, ...]) -> str:
@@ -246,4 +273,5 @@ RULES: tuple[Rule, ...] = (
     merge_linears,
     matrix_vector,
     narrow_linear,
+    batched_vectors,
 )

@@ -77,7 +77,7 @@ class _Held(Lanes):
         self.shared = [at for at in loads if at not in self.held]
 
     def _moves_with_rows(self, expr: Expr) -> bool:
-        return any(k < self.rows for (k, _), _ in expr.coord.terms)
+        return bool(expr.coord.dynamic) or any(k < self.rows for (k, _), _ in expr.coord.terms)
 
     def words_per_element(self) -> float:
         """Registers for held loads and kept values."""

@@ -21,27 +21,40 @@ class Lanes:
         self.work, self.width, self.along = work, width, along
         self.full = work.full()
         self.rows = len(work.rows)
+        self.moving = self._moving()
         #: texts of the loads that are variables already
         self.texts: dict[int, str] = {}
-        self.scalar = Printer(work, lambda k: f"i{k}", self._load)
-        self.printer = Printer(work, self._lane, self._load)
+        self.scalar = Printer(work, lambda k: f"i{k}", lambda at, expr: self._load(at, expr, self.scalar))
+        self.printer = Printer(work, self._lane, lambda at, expr: self._load(at, expr, self.printer))
+
+    def _moving(self) -> frozenset[int]:
+        """Nodes whose value changes from lane to lane."""
+        found: set[int] = set()
+        for at, expr in enumerate(self.work.nodes):
+            over = expr.op == "reduce" and self.along >= self.rows
+            coords = (expr.coord, *(bound.coord for bound in expr.guards))
+            moves = expr.op == "scan" or any(coord.coef((self.along, 0)) for coord in coords)
+            if not over and (moves or any(child in found for child in children(expr))):
+                found.add(at)
+        return frozenset(found)
 
     def _lane(self, axis: int) -> str:
         return f"(i{axis} + j)" if axis == self.along and self.width > 1 else f"i{axis}"
 
-    def _load(self, at: int, expr: Expr) -> str:
+    def _load(self, at: int, expr: Expr, printer: Printer) -> str:
         if at in self.texts:
             return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
+        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
         if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
+            return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
         return read
 
     def is_late(self, expr: Expr) -> bool:
         """Whether the lanes read otherwise than one element further each, or all the same one."""
         axis = (self.along, 0)
         moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
-        return bool(expr.coord.dynamic) or expr.coord.coef(axis) not in (0, 1) or moving_guard
+        looked_up = any(node in self.moving for node, _ in expr.coord.dynamic)
+        return looked_up or expr.coord.coef(axis) not in (0, 1) or moving_guard
 
     def is_vector(self, coord: Coord) -> bool:
         return self.width > 1 and coord.coef((self.along, 0)) == 1
@@ -58,6 +71,14 @@ class Lanes:
     def read(self, at: int, target: str) -> list[str]:
         """Statements that read one load into an existing variable."""
         expr = self.work.nodes[at]
+        self.scalar.known = {}
+        # Where the lanes begin that an index says, in a scope of its own.
+        places = self.scalar.variables([node for node, _ in expr.coord.dynamic])
+        if places:
+            return ["{", *(f"  {line}" for line in [*places, *self._read(expr, target)]), "}"]
+        return self._read(expr, target)
+
+    def _read(self, expr: Expr, target: str) -> list[str]:
         buffer, address = cpp_name(expr.name), self.scalar.address(expr.coord)
         value = f"load_vector<WIDTH>({buffer} + {address})" if self.is_vector(expr.coord) else f"{buffer}[{address}]"
         if not expr.guards:
