@@ -2,12 +2,13 @@
 
     .venv/bin/python benchmarks/throughput.py                                  # 4 tasks, 8 candidates each
     .venv/bin/python benchmarks/throughput.py --device cpu --tasks 2 --candidates 3
-    .venv/bin/python benchmarks/throughput.py --gpus 0 1                       # a holder each
+    .venv/bin/python benchmarks/throughput.py --gpus 0 1 --repeats 2           # a holder each, and the first alone
 
 Every candidate of every task is an honest one with sources of its own, submitted all at once, task by task. Cold: every
 compiler run is made, the precompiled header and the baselines included. Warm: a new pool, the same candidates. The
 clock runs from the first submission to the last result, starting the pool included; the second rate leaves out what
-came before the first result. --stop settled: every ratio known to ±1 %, as for a final verdict.
+came before the first result. Of several GPUs the first is measured alone too, with the same cache, in turn with all.
+--stop settled: every ratio known to ±1 %, as for a final verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -66,6 +67,26 @@ def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus:
     }
 
 
+def runs(gpus: Sequence[str], repeats: int) -> Iterator[tuple[str, Sequence[str]]]:
+    """Names and GPUs, in order."""
+    yield "cold", gpus
+    for number in range(1, repeats + 1):
+        again = f" {number}" if repeats > 1 else ""
+        if len(gpus) > 1:
+            yield f"warm, one GPU{again}", gpus[:1]
+        yield f"warm{again}", gpus
+
+
+def scaling(found: dict[str, Any]) -> float:
+    """The warm rate of all GPUs over that of one, medians of the repeats."""
+    warm: dict[str, float] = {
+        name: one["a_minute_after_the_first"] for name, one in found.items() if name.startswith("warm")
+    }
+    alone = [rate for name, rate in warm.items() if "one GPU" in name]
+    every = [rate for name, rate in warm.items() if "one GPU" not in name]
+    return statistics.median(every) / statistics.median(alone)
+
+
 def row(name: str, found: dict[str, Any]) -> list[str]:
     phases = [
         f"{statistics.median(spent[phase] for spent in found['durations_s']):.2f}"
@@ -85,6 +106,7 @@ def main() -> int:
         "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
     )
     parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs, a holder each")
+    parser.add_argument("--repeats", type=int, default=1, help="warm runs")
     options = parser.parse_args()
     device = chosen_device(options.device)
     tasks, candidates = options.tasks or DEFAULTS[device][0], options.candidates or DEFAULTS[device][1]
@@ -93,13 +115,15 @@ def main() -> int:
     work, found = workload(device, tasks, candidates), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
         os.environ["CUDA_AGENT_CACHE"] = cache
-        for name in ("cold", "warm"):
-            found[name] = measure(judge, work, options.gpus)
+        for name, gpus in runs(options.gpus, options.repeats):
+            found[name] = measure(judge, work, gpus)
             print(f"{name}: {found[name]['a_minute']:.1f} a minute", flush=True)
             raw = save("throughput", options, device, {"builders": builders, "runs": found})
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
+    if len(options.gpus) > 1:
+        print(f"\n{scaling(found):.2f} times the warm rate of one GPU, after the first result")
     holders = max(1, len(options.gpus))
     print(
         f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}"

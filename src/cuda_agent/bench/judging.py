@@ -56,6 +56,8 @@ class LaneSession:
         self._session, self._lane, self._builder = session, lane, builder
         self._counted, self._keeps = counted, keeps
         session.device_use, session.wake = self._beside, self._wake
+        # Mostly one verdict is asked for, and compiling takes longer than a worker's imports.
+        session.keeps_spare = builder is None
         self._is_counted = False
         #: threads in which workers make their contexts ahead, by the workers' ids.
         self._waking: dict[int, threading.Thread] = {}

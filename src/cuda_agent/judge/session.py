@@ -93,6 +93,8 @@ class JudgeSession:
         self.device_use: DeviceUse = beside_nobody
         #: starts the baselines' devices; to be set likewise.
         self.wake: Wake = wake
+        #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
+        self.keeps_spare = True
         #: processes of the baselines' compiler on a GPU; to be set likewise.
         self.compile_threads = MAX_COMPILE_THREADS
         self._lock = threading.RLock()
@@ -156,7 +158,7 @@ class JudgeSession:
         return (self._reference_worker,)
 
     def prewarm(self) -> None:
-        """A candidate is compiled next: its worker imports torch meanwhile. None before the session is open."""
+        """A candidate is judged next: its worker imports torch meanwhile. Nothing before the session is open."""
         if self._opened:
             self.workers.prewarm()
 
@@ -299,7 +301,6 @@ class JudgeSession:
 
     def build(self, candidate: Candidate) -> BuildReport:
         """Compiles a snapshot; a failure is in the report."""
-        self.prewarm()
         return self.built(candidate).report
 
     def verify(self, candidate: Candidate) -> Evaluation:
@@ -368,7 +369,7 @@ class JudgeSession:
 
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
-        """The candidate, loaded in a worker of its own that ends with the block."""
+        """The candidate, loaded in a worker of its own that ends with the block; the next worker is then warmed."""
         self._end_screenings()
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
@@ -377,6 +378,8 @@ class JudgeSession:
             yield process
         finally:
             process.close()
+            if self.keeps_spare:
+                self.workers.prewarm()
 
     @_one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
@@ -385,7 +388,4 @@ class JudgeSession:
             self.workers.rouse()
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
-        if not with_profile:
-            # Mostly timed next, and it is compiled already.
-            self.prewarm()
         return case.evaluation()

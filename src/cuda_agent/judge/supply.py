@@ -15,9 +15,8 @@ _MANY_CORES = 8
 
 
 class WorkerSupply:
-    """A spare candidate worker is started ahead, while a candidate is compiled, so that torch is imported when that is
-    done; where cores abound one for screenings too, since a verdict mostly follows one at once. A verdict's worker
-    serves one candidate."""
+    """A spare candidate worker is started ahead, so that torch is imported when a candidate comes; where cores abound
+    one for screenings too, since a verdict mostly follows one at once. A verdict's worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self.settings = settings
@@ -60,9 +59,8 @@ class WorkerSupply:
 
     def rouse(self) -> None:
         """The next candidate's worker starts its device while that candidate is still compiled."""
-        self.prewarm()
-        assert self._spare is not None
-        self._spare.begin()
+        if self._spare is not None:
+            self._spare.begin()
 
     @property
     def spare(self) -> Worker | None:
