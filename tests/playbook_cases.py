@@ -192,6 +192,17 @@ def substitute(x: Any) -> Any:
 
 REDUCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "names": (Named(), [_r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64), _r(24, 64)]),
+    "searched": (
+        lambda x, s, i, t: (
+            torch.searchsorted(s, x),
+            torch.bucketize(x, s, right=True, out_int32=True),
+            torch.searchsorted(s[:1], x, side="right") + 1,
+            torch.bucketize(i, t),
+            torch.searchsorted(s[4:], 0.3),
+        ),
+        [_r(6, 37).round(decimals=1), _r(41).round(decimals=1).sort()[0], _i(9, 5, 30), _i(9, 12).sort()[0]],
+    ),
+    "searched_rows": (lambda x, s: torch.searchsorted(s, x).sum(-1), [_r(7, 33), _r(7, 70).sort(-1)[0]]),
     "embedding_bag": (lambda i, w: F.embedding_bag(i, w) * 2, [_i(40, 6, 33), _r(40, 24)]),
     "embedding_bag_max": (lambda i, w: F.embedding_bag(i, w, mode="max"), [_i(40, 6, 7), _r(40, 24, dtype=BF16)]),
     "embedding_bag_weighted": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from cuda_agent.playbook.coords import Coord, Dim
@@ -28,6 +28,7 @@ class Ranges:
 
     nodes: Sequence[Expr]
     size: Callable[[Dim], int]
+    _known: dict[int, Interval] = field(default_factory=dict, compare=False)
 
     def extent(self, coord: Coord) -> Interval:
         """Smallest and largest value of a position."""
@@ -42,10 +43,12 @@ class Ranges:
 
     def interval(self, at: int) -> Interval:
         """Between which values an expression lies; `ANYTHING` where that isn't known, or where its type overflows."""
-        expr = self.nodes[at]
-        found = self._interval(expr)
-        low, high = _LIMITS.get(expr.type, ANYTHING)
-        return found if low <= found[0] and found[1] <= high else ANYTHING
+        if at not in self._known:
+            expr = self.nodes[at]
+            found = self._interval(expr)
+            low, high = _LIMITS.get(expr.type, ANYTHING)
+            self._known[at] = found if low <= found[0] and found[1] <= high else ANYTHING
+        return self._known[at]
 
     def _interval(self, expr: Expr) -> Interval:
         if expr.op == "const" and expr.value is not None:

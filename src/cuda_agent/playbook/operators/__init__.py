@@ -13,6 +13,7 @@ from cuda_agent.playbook.operators import (
     recurrent,
     reductions,
     scans,
+    searches,
     views,
     windows,
 )
@@ -28,6 +29,7 @@ TABLE: dict[str, Lowering] = {
     **windows.TABLE,
     **interpolation.TABLE,
     **scans.TABLE,
+    **searches.TABLE,
     **recurrent.TABLE,
     **polynomials.TABLE,
 }
