@@ -65,8 +65,11 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
     }
-    on_cpu = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    return found | (on_cpu if device is Device.CPU else {})
+    if device is Device.CPU:
+        return found | {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    # While the compiler is imported, torch asks whether there is a GPU: the management library answers, so that the
+    # driver starts where the worker is told to start it.
+    return found | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 #: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
@@ -248,8 +251,9 @@ class Baselines:
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
         # Seconds of imports, for which nobody needs the device.
         if self._compiled is not None:
-            environment = compile_environment(self._folder, self._options.device, self.compile_threads)
-            self._compiled.imported("import_compiler", {"environment": environment})
+            device = self._options.device
+            environment = compile_environment(self._folder, device, self.compile_threads)
+            self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))

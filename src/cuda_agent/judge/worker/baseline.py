@@ -6,15 +6,14 @@ a candidate's code, so that the null program of the one with the eager forms cal
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from cuda_agent.core.enums import Precision
+from cuda_agent.core.enums import Device, Precision
 from cuda_agent.judge.worker.baselines import BaselineSet, Form, stop_compiler_processes
+from cuda_agent.judge.worker.compilations import import_compiler
 from cuda_agent.judge.worker.main import Context, Operation
 from cuda_agent.judge.worker.runner import Program
 from cuda_agent.judge.worker.taskmemory import free_cache
@@ -38,7 +37,7 @@ def create(context: Context) -> Mapping[str, Operation]:
     return {
         **timed.operations(),
         "unring": unring,
-        "import_compiler": import_compiler,
+        "import_compiler": prepare_compiler,
         "import_task": import_task,
         "load": load,
         "prepare": baseline.prepare,
@@ -49,12 +48,10 @@ def create(context: Context) -> Mapping[str, Operation]:
     }
 
 
-def import_compiler(params: dict[str, Any]) -> dict[str, Any]:
-    """{environment}: the compiler's settings, which it reads when it is imported."""
+def prepare_compiler(params: dict[str, Any]) -> dict[str, Any]:
+    """{device, environment}: imports the compiler; `environment`: its settings, which it reads then."""
     os.environ.update(params["environment"])
-    for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codegen.triton"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    import_compiler(Device(params["device"]))
     return {}
 
 

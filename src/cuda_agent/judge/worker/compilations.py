@@ -1,12 +1,30 @@
-"""What `torch.compile` made of a program, by TorchDynamo's own counters: read after the compilation, at no cost to
-it."""
+"""The compiler in a worker: imported ahead, and what it made of a program, by TorchDynamo's own counters, read after
+the compilation, at no cost to it."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import time
 from typing import Any
 
+from cuda_agent.core.enums import Device
+
+_COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
+#: what it imports when it first compiles for a GPU.
+_GPU_COMPILER = (
+    "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
+    "triton.compiler",
+)  # fmt: skip
 _MOST_REASONS, _LONGEST = 8, 400
+
+
+def import_compiler(device: Device) -> None:
+    """Seconds of a core's work; starts no device."""
+    for name in (*_COMPILER, *(_GPU_COMPILER if device is Device.CUDA else ())):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def forget_compilations() -> float:

@@ -22,7 +22,7 @@ import signal
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,21 +30,15 @@ from unittest import mock
 
 import torch
 
-from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.judge.channel import WorkerChannel
 from cuda_agent.judge.worker import taskcheck
+from cuda_agent.judge.worker.compilations import import_compiler
 from cuda_agent.judge.worker.main import Context, Operation, serve
 from cuda_agent.workspace.process import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3
-_COMPILER = ("torch._dynamo", "torch.export", "torch._inductor.compile_fx")
-#: what the compiler imports when it first compiles for a GPU.
-_GPU_COMPILER = (
-    "torch._inductor.codegen.triton", "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
-    "triton.compiler",
-)  # fmt: skip
 
 
 def create(context: Context) -> Mapping[str, Operation]:
@@ -136,20 +130,13 @@ class Zygote:
 
 def _warm_compiler(device: str) -> None:
     if device == "cpu":
-        _import_all(_COMPILER)
+        import_compiler(Device.CPU)
         _compile("inductor")
         return
-    imports = partial(_import_all, (*_COMPILER, *_GPU_COMPILER))
-    for step in (imports, partial(_compile, "aot_eager"), _load_triton_driver):
+    for step in (partial(import_compiler, Device.CUDA), partial(_compile, "aot_eager"), _load_triton_driver):
         # None should start CUDA; what does after all is left to the forks.
         if _is_harmless(step):
             step()
-
-
-def _import_all(names: Iterable[str]) -> None:
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
 
 
 def _compile(backend: str) -> None:
