@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
         ("convolution", "cudnn.h"),
         ("attention", "cuda_runtime.h"),
         ("selection", "cuda_runtime.h"),
+        ("selection/sort", "cuda_runtime.h"),
         ("scatter", "cuda_runtime.h"),
     ],
 )
@@ -31,6 +32,6 @@ def test_source_compiles(skill, header, tmp_path, monkeypatch):
     more = [Path(item) for item in os.environ.get("CPATH", "").split(":") if item]
     if not any((folder / header).exists() for folder in (*tools.includes, *more)):
         pytest.skip(f"{header} is missing")
-    done = compile_kernels(source_of(skill), tmp_path / "kernels.o")
+    done = compile_kernels(source_of(*skill.split("/")), tmp_path / "kernels.o")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "warning" not in done.stderr.replace("-Wdeprecated", "")

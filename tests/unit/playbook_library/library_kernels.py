@@ -43,8 +43,8 @@ def library(skill: str, directory: Path) -> ctypes.CDLL:
     return compiled(source_of(skill), directory, LIBRARIES[skill])
 
 
-def source_of(skill: str) -> Path:
-    return SKILLS / skill / f"{skill}.cu"
+def source_of(skill: str, kernel: str = "") -> Path:
+    return SKILLS / skill / f"{kernel or skill}.cu"
 
 
 def compiled(source: Path, directory: Path, libraries: Sequence[str]) -> ctypes.CDLL:

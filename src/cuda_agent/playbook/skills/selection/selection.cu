@@ -2,8 +2,8 @@
 //
 // Floats become unsigned numbers of the same order. Three counts of eleven, eleven and ten bits, the first ones first,
 // find the k-th number. Where all k are wanted, what lies above it, and as much of what equals it as is needed, is gathered
-// and sorted. The row is read once into shared memory where it fits, and counted there. A whole row is only sorted. Of short
-// rows a few are taken one after the other, by a warp a row.
+// and sorted. The row is read once into shared memory where it fits, and counted there. Of short rows a few are taken one
+// after the other, by a warp a row.
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
@@ -66,9 +66,8 @@ __global__ void __launch_bounds__(THREADS)
     return;
   }
 
-  const bool whole = !only_last && k == size;
   uint32_t prefix = 0, mask = 0;
-  for (int shift = 21; shift >= 0 && !whole; shift = shift == 21 ? 10 : shift - 10) {
+  for (int shift = 21; shift >= 0; shift = shift == 21 ? 10 : shift - 10) {
     const uint32_t bins = shift == 0 ? 1024 : BINS;
     for (int i = thread; i < BINS; i += THREADS) counts[i] = 0;
     __syncthreads();
@@ -123,10 +122,9 @@ __global__ void __launch_bounds__(THREADS)
   const uint32_t wanted = left;
   for (int i = thread; i < padded; i += THREADS) {
     picks[i] = {0, INT32_MAX};
-    if (whole && i < size) picks[i] = {key_of(x[i], largest), i};
   }
   __syncthreads();
-  for (int i = thread; i < size && !whole; i += THREADS) {
+  for (int i = thread; i < size; i += THREADS) {
     const uint32_t key = HELD ? held[i] : key_of(x[i], largest);
     if (key > prefix) picks[atomicAdd(&above, 1u)] = {key, i};
     if (key == prefix) {
@@ -233,7 +231,7 @@ int run(float* values, long long* places, const float* x, const long long* s, cu
   int padded = 1;
   while (padded < k && s[5] == 0) padded *= 2;
   const int bytes = (BINS + THREADS) * 4 + padded * static_cast<int>(sizeof(Pick));
-  const bool held = bytes + size * 4LL <= MOST_BYTES && (k < size || s[5] != 0);
+  const bool held = bytes + size * 4LL <= MOST_BYTES;
   const auto kernel = held ? select_rows<THREADS, true> : select_rows<THREADS, false>;
   const int whole = held ? bytes + size * 4 : bytes;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, whole);

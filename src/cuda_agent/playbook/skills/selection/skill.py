@@ -7,30 +7,43 @@ from dataclasses import dataclass
 from importlib import resources
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import Node
+from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.core.graph import Ref as GraphRef
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.gemm.operands import (
+    NotAMatrix,
+    collapsed,
+    contiguous_meta,
+    plain_copy,
+    row_major,
+    windows,
+)
 
-CONFIGS = 4
-#: what is gathered is sorted in shared memory; of a row that is sorted whole, nothing else lies there.
-MOST, LONGEST_SORTED = 2048, 16384
+CONFIGS, SORT_CONFIGS = 4, 2
+#: what is gathered is sorted in shared memory.
+MOST = 2048
+#: numbers that a warp takes one after the other, faster than it sorts them.
+_FEW = 32
+#: rows that are sorted whole, by what their keys take of shared memory.
+LONGEST_SORTED = {"float32": 32768, "int64": 16384}
 #: (place of the dimension among the arguments, of whether the largest come first); the stable form names them.
 _SORTS = {"sort.default": (1, 2), "sort.stable": (9, 9)}
 _GETITEM = ("getitem", "_operator.getitem", "operator.getitem")
 _DECLARATION = (
-    'extern "C" int launch_selection(void* values, void* places, const void* x, const long long* shape, int config, '
+    'extern "C" int launch_{kind}(void* values, void* places, const void* x, const long long* shape, int config, '
     "cudaStream_t stream);"
 )
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Of each row of x [..., size]: the k largest or smallest, sorted, equal ones as they come; or the last of these
+    """Of each row of x along `dim`: the k largest or smallest, sorted, equal ones as they come; or the last of these
     alone. `nan_wins`: a row with NaN gives NaN."""
 
     x: str
+    dim: int
     k: int
     largest: bool
     only_last: bool = False
@@ -38,7 +51,7 @@ class Selection:
 
 
 def read(state: PlanState, node: Node) -> Selection | None:
-    """What a node selects; None for other operators, other types, and along other dimensions than the last."""
+    """What a node selects; None for other operators and other types."""
     name = node.op.removeprefix("aten.")
     if name in _SORTS:
         return _sorted(state, node, *_SORTS[name])
@@ -50,15 +63,15 @@ def read(state: PlanState, node: Node) -> Selection | None:
     dim = node.argument(1 if by_size else 2, "dim", -1)
     if meta.dtype != "float32" or not meta.shape or 0 in meta.shape or not isinstance(dim, int):
         return None
-    if dim % len(meta.shape) != len(meta.shape) - 1:
-        return None
-    size = meta.shape[-1]
+    dim %= len(meta.shape)
+    size = meta.shape[dim]
     k = (size - 1) // 2 + 1 if by_size else node.argument(1, "k")
-    if not isinstance(k, int) or not 1 <= k <= min(size, MOST if name == "topk.default" else size):
+    if not isinstance(k, int) or not 1 <= k <= size:
         return None
     if name == "topk.default":
-        return Selection(x, k, bool(node.argument(3, "largest", True)))
-    return Selection(x, k, largest=False, only_last=True, nan_wins=by_size)
+        most = LONGEST_SORTED[meta.dtype] if k == size else MOST
+        return Selection(x, dim, k, bool(node.argument(3, "largest", True))) if k <= most else None
+    return Selection(x, dim, k, largest=False, only_last=True, nan_wins=by_size)
 
 
 def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Selection | None:
@@ -67,11 +80,12 @@ def _sorted(state: PlanState, node: Node, dim_at: int, descending_at: int) -> Se
     if not isinstance(node.args[0], GraphRef) or not isinstance(dim, int):
         return None
     meta = state.meta(node.args[0].ref)
-    if meta.dtype != "float32" or not meta.shape or not 0 < meta.shape[-1] <= LONGEST_SORTED or 0 in meta.shape:
+    if meta.dtype not in LONGEST_SORTED or not meta.shape or 0 in meta.shape:
         return None
-    if dim % len(meta.shape) != len(meta.shape) - 1:
+    dim %= len(meta.shape)
+    if meta.shape[dim] > LONGEST_SORTED[meta.dtype]:
         return None
-    return Selection(node.args[0].ref, meta.shape[-1], bool(descending))
+    return Selection(node.args[0].ref, dim, meta.shape[dim], bool(descending))
 
 
 def _rows(view: StridedView) -> int | None:
@@ -82,8 +96,23 @@ def _rows(view: StridedView) -> int | None:
     return pairs[0][1] if pairs else view.shape[-1]
 
 
+def _order(rank: int, dim: int) -> list[int]:
+    """Dimensions with this one innermost."""
+    return [*(d for d in range(rank) if d != dim), dim]
+
+
+def _innermost(state: PlanState, x: str, dim: int) -> str:
+    """The value with this dimension innermost, as a view."""
+    builder, meta = state.builder, state.meta(x)
+    order = _order(len(meta.shape), dim)
+    axes = tuple(ir.Axis(order.index(d)) for d in range(len(order)))
+    shape = tuple(meta.shape[d] for d in order)
+    return builder.add(ir.Strided(state.fresh(f"{x}_rows"), shape, meta.dtype, builder.resolve(x), axes))
+
+
 class SelectionSkill:
-    """topk, kthvalue, median and sort of float32 rows along the last dimension, on cuda."""
+    """topk, kthvalue and median of float32 rows, sort of float32 and int64 ones, on cuda. Along another dimension than
+    the last one rows are copied first, and the result lies as they do."""
 
     name = "selection"
 
@@ -94,42 +123,59 @@ class SelectionSkill:
         call = read(state, node)
         if call is None:
             return None
+        last = len(state.meta(call.x).shape) - 1
+        rows = call.x if call.dim == last else _innermost(state, call.x, call.dim)
         try:
-            (view,) = windows(state, [call.x])
+            (view,) = windows(state, [rows])
             if _rows(view) is None:
-                view = plain_copy(state, call.x)
+                view = plain_copy(state, rows)
         except NotAMatrix:
             return None
         stride = _rows(view)
         return None if stride is None else self._claim(state, node, call, view, stride)
 
     def _claim(self, state: PlanState, node: Node, call: Selection, view: StridedView, stride: int) -> Claim:
-        users = [user for user in state.users(node.name) if user.op in _GETITEM]
-        picked = {user.args[1]: user.name for user in users}
-        names = [picked.get(place) or state.fresh(f"{cpp_name(node.name)}_{place}") for place in (0, 1)]
-        metas = [meta for meta in node.outputs if meta is not None]
-        shapes = [contiguous_meta(meta.shape, dtype) for meta, dtype in zip(metas, ("float32", "int64"), strict=True)]
-        rows, size = math.prod(view.shape[:-1]), view.shape[-1]
-        shape = [rows, size, stride, call.k, int(call.largest), int(call.only_last), int(call.nan_wins)]
-        name = f"selection_{cpp_name(node.name)}"
-        tunable = f"selection_{rows}x{size}_{call.k}"
+        picked = {user.args[1]: user.name for user in state.users(node.name) if user.op in _GETITEM}
+        rows, size, dtype = math.prod(view.shape[:-1]), view.shape[-1], state.meta(call.x).dtype
+        whole = call.k == size and not call.only_last and (size > _FEW or dtype != "float32")
+        # What nobody asks for, only a sort leaves out.
+        names = [
+            picked.get(place) or ("" if whole else state.fresh(f"{cpp_name(node.name)}_{place}")) for place in (0, 1)
+        ]
+        metas = zip(names, (dtype, "int64"), node.outputs, strict=True)
+        outputs = [Buffer(one, _laid(meta, kind, call)) for one, kind, meta in metas if one and meta is not None]
+        kind, name = "sort" if whole else "selection", f"selection_{cpp_name(node.name)}"
+        shape = [rows, size, stride]
+        shape += [int(call.largest), int(dtype == "int64")] if whole else [call.k, int(call.largest)]
+        shape += [] if whole else [int(call.only_last), int(call.nan_wins)]
+        tunable = f"sort_{rows}x{size}" if whole else f"selection_{rows}x{size}_{call.k}"
+        results = ", ".join(f"{cpp_name(one)}.data_ptr()" if one else "nullptr" for one in names)
         lines = [
             f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
-            f"const int status = launch_selection({cpp_name(names[0])}.data_ptr(), {cpp_name(names[1])}.data_ptr(), "
-            f"{pointer(view.buffer, view.offset, 4)}, shape, config_{tunable}, stream);",
+            f"const int status = launch_{kind}({results}, {pointer(view.buffer, view.offset, ir.ITEM_BYTES[dtype])}, "
+            f"shape, config_{tunable}, stream);",
             f'TORCH_CHECK(status == 0, "{name}: status ", status);',
         ]
         step = Step(
             skill="selection",
             name=name,
             inputs=(view.buffer,),
-            outputs=tuple(Buffer(one, meta) for one, meta in zip(names, shapes, strict=True)),
-            files={"kernels/selection.cu": resources.files(__package__).joinpath("selection.cu").read_text()},
-            declaration=_DECLARATION,
+            outputs=tuple(outputs),
+            files={f"kernels/{kind}.cu": resources.files(__package__).joinpath(f"{kind}.cu").read_text()},
+            declaration=_DECLARATION.format(kind=kind),
             call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
-            tunables={tunable: CONFIGS},
+            tunables={tunable: SORT_CONFIGS if whole else CONFIGS},
         )
         return Claim(step, frozenset({node.name, *picked.values()}))
+
+
+def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
+    """Where a result lies: rows one after the other."""
+    if call.only_last:
+        return contiguous_meta(meta.shape, dtype)
+    order = _order(len(meta.shape), call.dim)
+    steps = dict(zip(order, row_major([meta.shape[d] for d in order]), strict=True))
+    return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))
 
 
 SKILL = SelectionSkill()
