@@ -27,16 +27,6 @@ def coefficients(function: Callable[[Any], Any]) -> list[Any]:
     return found
 
 
-def i_near(order: int) -> Callable[[Any], Any]:
-    """exp(-x) I(x) / x^order on [0, 8], t = x / 4 - 1."""
-
-    def function(t: Any) -> Any:
-        x = 4 * (t + 1)
-        return mp.exp(-x) * mp.besseli(order, x) / x**order
-
-    return function
-
-
 def i_far(order: int) -> Callable[[Any], Any]:
     """√x exp(-x) I(x) from 8 on, t = 16 / x - 1."""
 
@@ -100,7 +90,7 @@ def airy_left(part: str) -> Callable[[Any], Any]:
 
 
 TABLES: dict[str, Callable[[Any], Any]] = {
-    "I0_NEAR": i_near(0), "I0_FAR": i_far(0), "I1_NEAR": i_near(1), "I1_FAR": i_far(1),
+    "I0_FAR": i_far(0), "I1_FAR": i_far(1),
     "K0_NEAR": k_near(0), "K0_FAR": k_far(0), "K1_NEAR": k_near(1), "K1_FAR": k_far(1),
     "AIRY_NEAR": airy_near, "AIRY_RIGHT": airy_right, "AIRY_F": airy_left("F"), "AIRY_G": airy_left("G"),
 }  # fmt: skip
