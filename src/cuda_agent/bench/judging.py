@@ -23,7 +23,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
-from cuda_agent.judge.inspection.inspect import work_needed
+from cuda_agent.judge.inspection.reached import work_needed
 from cuda_agent.judge.process import Worker
 from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession

@@ -1,40 +1,28 @@
-"""Puts the report together: compiles once more for the compiler's own words, disassembles, runs, counts, names the
-limit."""
+"""Puts the report together: what the compiler made, how it ran, counters, and the limit."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError, TaskError
-from cuda_agent.core.files import cache_dir, write_durably
-from cuda_agent.core.hashing import digest_text
-from cuda_agent.core.inspection import InspectReport, KernelCode, KernelRun, Roofline, Work
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.inspection import InspectReport, KernelRun, Roofline, Work
 from cuda_agent.core.records import BuildReport, Candidate
-from cuda_agent.core.stack import find_nvcc, read_stack
-from cuda_agent.judge.buffers import extent_bytes
-from cuda_agent.judge.build import is_binding, make_compiler
-from cuda_agent.judge.compiler import Compiler
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
-from cuda_agent.judge.inspection.compilers import Resources, parse_ptxas, parse_vectorised
-from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
+from cuda_agent.judge.inspection.code import Found, demangled, look_at_code
+from cuda_agent.judge.inspection.reached import keep_roofline, known_roofline, work_needed
 from cuda_agent.judge.process import memory_limit_mib
 from cuda_agent.judge.profile import gpu_uuid
-from cuda_agent.judge.roofline import work_of
 from cuda_agent.judge.sanitizer import write_call
 from cuda_agent.judge.worker.inspected import MARK
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
@@ -45,16 +33,6 @@ if TYPE_CHECKING:
 _PACKAGES = Path(__file__).resolve().parents[3]
 _RUN_TIMEOUT_S = 180.0
 _OUTPUT_BYTES = 8 << 20
-_MOST_FUNCTIONS = 40
-
-
-@dataclass
-class _Found:
-    """What was found so far."""
-
-    code: list[KernelCode] = field(default_factory=list)
-    loops: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def inspect(session: JudgeSession, candidate: Candidate) -> InspectReport | BuildReport:
@@ -67,7 +45,7 @@ def inspect(session: JudgeSession, candidate: Candidate) -> InspectReport | Buil
         return built.report
     device = session.options.device
     session.progress("inspect", "reading the compiler's report and the disassembly")
-    found = _static(session, candidate, built.objects)
+    found = look_at_code(candidate, built.objects, session.options)
     session.progress("inspect", "running and counting")
     report = _Dynamic(session, candidate, built.library, found).run()
     return InspectReport(
@@ -75,144 +53,10 @@ def inspect(session: JudgeSession, candidate: Candidate) -> InspectReport | Buil
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------- what the compiler made
-
-
-def _static(session: JudgeSession, candidate: Candidate, objects: Mapping[str, Path]) -> _Found:
-    compiler = make_compiler(session.options.device, session.options, None, None)
-    files = {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
-    found = _Found()
-    for source in sorted(objects):
-        if not is_binding(source, files[source]):
-            (_cuda_source if source.endswith(".cu") else _cpp_source)(compiler, files, source, objects[source], found)
-    return found
-
-
-def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _made: Path, found: _Found) -> None:
-    with compiler.cache.scratch() as scratch:
-        root = _lay_out(files, scratch)
-        cubin = scratch / "device.cubin"
-        command = [*compiler.tools.nvcc_command(), "-Xptxas=-v", "-cubin", source, "-o", str(cubin)]
-        outcome = compiler.run(command, root, scratch, cubin)
-        if outcome.output is None:
-            found.notes.append(f"{source}: no report of the compiler: {outcome.fault}")
-            return
-        resources = parse_ptxas(outcome.log)
-        sass = parse_sass(_disassembled(compiler, cubin, found))
-    names = _demangled(list(resources))
-    for symbol, used in resources.items():
-        found.code.append(_kernel_code(symbol, names[symbol], source, used, sass.get(symbol)))
-
-
-def _kernel_code(symbol: str, name: str, source: str, used: Resources, function: Function | None) -> KernelCode:
-    return KernelCode(
-        symbol=symbol,
-        name=name,
-        source=source,
-        registers=used.registers,
-        shared_bytes=used.shared_bytes,
-        stack_bytes=used.stack_bytes,
-        spill_store_bytes=used.spill_store_bytes,
-        spill_load_bytes=used.spill_load_bytes,
-        instructions=function.instructions if function else 0,
-        mix=function.mix() if function else {},
-        access_bits=dict(sorted(function.access_bits.items())) if function else {},
-    )
-
-
-def _disassembled(compiler: Compiler, cubin: Path, found: _Found) -> str:
-    """SASS as text; "" with a note where there is no disassembler."""
-    tool, options = find_tool("nvdisasm"), ["-c"]
-    if tool is None:
-        tool, options = find_tool("cuobjdump"), ["-sass"]
-    if tool is None:
-        _note_once(
-            found, "neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix"
-        )
-        return ""
-    return _printed(compiler, [tool, *options], cubin, found)
-
-
-def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made: Path, found: _Found) -> None:
-    if compiler.tools.device is Device.CPU:
-        with compiler.cache.scratch() as scratch:
-            root = _lay_out(files, scratch)
-            target = scratch / "object.o"
-            report = "-fopt-info-vec-optimized-missed"
-            command = [*compiler.tools.cxx_command(binding=False), report, "-c", source, "-o", str(target)]
-            outcome = compiler.run(command, root, scratch, target)
-            found.loops += parse_vectorised(outcome.log, [source])
-    tool = shutil.which("objdump")
-    if tool is None:
-        _note_once(found, "objdump was not found (binutils): no instruction mix")
-        return
-    text = _printed(compiler, [tool, "-d", "--no-show-raw-insn", "-C"], made, found)
-    for name, function in list(parse_objdump(text).items())[:_MOST_FUNCTIONS]:
-        found.code.append(
-            KernelCode(
-                symbol=name, name=name, source=source, instructions=function.instructions, mix=cpu_mix(function)
-            )
-        )  # fmt: skip
-
-
-def _lay_out(files: Mapping[str, str], scratch: Path) -> Path:
-    root = scratch / "workspace"
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: _Found) -> str:
-    """Standard output of a tool that reads what a hostile source was compiled to, so in the compiler's sandbox."""
-    with compiler.cache.scratch() as scratch:
-        shutil.copyfile(made, scratch / "made")
-        target = scratch / "printed"
-        shell = ["/bin/sh", "-c", 'exec "$@" > printed', "sh", *command, "made"]
-        outcome = compiler.run(shell, scratch, scratch, target)
-        if outcome.output is None:
-            _note_once(found, f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
-            return ""
-        with target.open("rb") as stream:
-            return stream.read(_OUTPUT_BYTES).decode(errors="replace")
-
-
-def _demangled(symbols: list[str]) -> dict[str, str]:
-    """Readable names, without parameter lists; the symbols themselves where c++filt isn't there."""
-    tool = shutil.which("c++filt")
-    lines = symbols
-    if tool is not None and symbols:
-        done = subprocess.run([tool, "-p"], input="\n".join(symbols), capture_output=True, text=True, check=False)
-        lines = done.stdout.splitlines() if len(done.stdout.splitlines()) == len(symbols) else symbols
-    return {symbol: line.removeprefix("void ")[:160] for symbol, line in zip(symbols, lines, strict=True)}
-
-
-def find_tool(name: str) -> str | None:
-    """A disassembler of CUDA's: on PATH, in the toolkit, or in triton's wheel, which comes with torch for CUDA."""
-    nvcc, home = find_nvcc(), os.environ.get("CUDA_HOME")
-    folders = [f"{home}/bin"] if home else []
-    folders += [str(Path(nvcc).resolve().parent)] if nvcc else []
-    folders.append("/usr/local/cuda/bin")
-    spec = importlib.util.find_spec("triton")
-    if spec is not None and spec.submodule_search_locations:
-        folders.append(f"{next(iter(spec.submodule_search_locations))}/backends/nvidia/bin")
-    places = [shutil.which(name), *(f"{folder}/{name}" for folder in folders)]
-    return next((path for path in places if path and os.access(path, os.X_OK)), None)
-
-
-def _note_once(found: _Found, note: str) -> None:
-    if note not in found.notes:
-        found.notes.append(note)
-
-
-# ---------------------------------------------------------------- how it ran
-
-
 class _Dynamic:
     """Runs a candidate from files in a sandbox of its own, since Nsight Compute must reach into it."""
 
-    def __init__(self, session: JudgeSession, candidate: Candidate, library: Path, found: _Found) -> None:
+    def __init__(self, session: JudgeSession, candidate: Candidate, library: Path, found: Found) -> None:
         self._session, self._candidate, self._library, self._found = session, candidate, library, found
         self._device = session.options.device
 
@@ -226,7 +70,7 @@ class _Dynamic:
             scratch.mkdir()
             write_call(session, self._candidate, self._library, files)
             reference.release()
-            known = _known_roofline(self._device)
+            known = known_roofline(self._device)
             if known is None:
                 call = json.loads((files / "call.json").read_text())
                 (files / "call.json").write_text(json.dumps({**call, "roofline": True}))
@@ -235,7 +79,7 @@ class _Dynamic:
                 counted = self._counted(files, scratch) if ran and self._device is Device.CUDA else {}
         if not ran:
             return {"source": "counted"}
-        roofline = known or _keep_roofline(self._device, ran.get("roofline"))
+        roofline = known or keep_roofline(self._device, ran.get("roofline"))
         return self._fields(ran, counted, roofline)
 
     def _spawn(self, command: list[str], scratch: Path, readable: Sequence[Path], name: str) -> tuple[int | None, str]:
@@ -332,7 +176,7 @@ class _Dynamic:
         rows = ran.get("kernels") if isinstance(ran.get("kernels"), list) else []
         if ran.get("kernels_error"):
             self._found.notes.append(f"no times by kernel: {str(ran['kernels_error'])[:200]}")
-        names = _demangled([str(row[0]) for row in rows or []])
+        names = demangled([str(row[0]) for row in rows or []])
         total = sum(_positive(row[2]) or 0.0 for row in rows or []) or 1.0
         found = []
         for row in rows or []:
@@ -376,54 +220,3 @@ def _kernel_run(
 
 def _positive(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
-
-
-def work_needed(session: JudgeSession) -> Work:
-    """What one call of the session's task can't do without; no operations where its graph can't be captured."""
-    spec = session.reference.spec
-    total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
-    graph = session.known_graph()
-    if graph is None:
-        return Work(bytes=total, product_flops=0, other_flops=0)
-    products = work_of(graph, spec.outputs).flops
-    return Work(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
-
-
-# ---------------------------------------------------------------- the roofline, kept
-
-
-def device_roofline(device: Device) -> Roofline | None:
-    """What the device reaches at the most: as it is known, else measured now, in this process, for which nobody else
-    may use the device. None where it can't be measured."""
-    known = _known_roofline(device)
-    if known is not None:
-        return known
-    from cuda_agent.judge.worker.inspected import measure_roofline
-
-    return _keep_roofline(device, measure_roofline(device is Device.CUDA))
-
-
-def _roofline_file(device: Device) -> Path:
-    stack = read_stack()
-    parts = [stack.gpus[0].uuid, stack.driver or ""] if device is Device.CUDA and stack.gpus else [stack.cpu]
-    key = digest_text(*parts, str(stack.cpu_cores), stack.torch or "")
-    return cache_dir() / f"roofline-{key[:16]}.json"
-
-
-def _known_roofline(device: Device) -> Roofline | None:
-    try:
-        return Roofline.model_validate_json(_roofline_file(device).read_text())
-    except (OSError, ValidationError):
-        return None
-
-
-def _keep_roofline(device: Device, measured: object) -> Roofline | None:
-    try:
-        roofline = Roofline.model_validate(measured)
-        write_durably(_roofline_file(device), roofline.model_dump_json())
-    except (ValidationError, CudaAgentError):
-        return None
-    return roofline
-
-
-__all__ = ["device_roofline", "find_tool", "inspect", "work_needed"]

@@ -1,0 +1,162 @@
+"""What the compiler made of a candidate: compiled once more for its own words, and disassembled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.inspection import KernelCode
+from cuda_agent.core.records import Candidate
+from cuda_agent.core.stack import find_nvcc
+from cuda_agent.judge.build import is_binding, make_compiler
+from cuda_agent.judge.compiler import Compiler
+from cuda_agent.judge.inspection.compilers import Resources, parse_ptxas, parse_vectorised
+from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
+
+_OUTPUT_BYTES = 8 << 20
+_MOST_FUNCTIONS = 40
+
+
+@dataclass
+class Found:
+    """What was found so far."""
+
+    code: list[KernelCode] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def look_at_code(candidate: Candidate, objects: Mapping[str, Path], options: JudgeOptions) -> Found:
+    """`objects`: by its source, what was compiled."""
+    compiler = make_compiler(options.device, options, None, None)
+    files = {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
+    found = Found()
+    for source in sorted(objects):
+        if not is_binding(source, files[source]):
+            (_cuda_source if source.endswith(".cu") else _cpp_source)(compiler, files, source, objects[source], found)
+    return found
+
+
+def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _made: Path, found: Found) -> None:
+    with compiler.cache.scratch() as scratch:
+        root = _lay_out(files, scratch)
+        cubin = scratch / "device.cubin"
+        command = [*compiler.tools.nvcc_command(), "-Xptxas=-v", "-cubin", source, "-o", str(cubin)]
+        outcome = compiler.run(command, root, scratch, cubin)
+        if outcome.output is None:
+            found.notes.append(f"{source}: no report of the compiler: {outcome.fault}")
+            return
+        resources = parse_ptxas(outcome.log)
+        sass = parse_sass(_disassembled(compiler, cubin, found))
+    names = demangled(list(resources))
+    for symbol, used in resources.items():
+        found.code.append(_kernel_code(symbol, names[symbol], source, used, sass.get(symbol)))
+
+
+def _kernel_code(symbol: str, name: str, source: str, used: Resources, function: Function | None) -> KernelCode:
+    return KernelCode(
+        symbol=symbol,
+        name=name,
+        source=source,
+        registers=used.registers,
+        shared_bytes=used.shared_bytes,
+        stack_bytes=used.stack_bytes,
+        spill_store_bytes=used.spill_store_bytes,
+        spill_load_bytes=used.spill_load_bytes,
+        instructions=function.instructions if function else 0,
+        mix=function.mix() if function else {},
+        access_bits=dict(sorted(function.access_bits.items())) if function else {},
+    )
+
+
+def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
+    """SASS as text; "" with a note where there is no disassembler."""
+    tool, options = find_tool("nvdisasm"), ["-c"]
+    if tool is None:
+        tool, options = find_tool("cuobjdump"), ["-sass"]
+    if tool is None:
+        _note_once(
+            found, "neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix"
+        )
+        return ""
+    return _printed(compiler, [tool, *options], cubin, found)
+
+
+def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made: Path, found: Found) -> None:
+    if compiler.tools.device is Device.CPU:
+        with compiler.cache.scratch() as scratch:
+            root = _lay_out(files, scratch)
+            target = scratch / "object.o"
+            report = "-fopt-info-vec-optimized-missed"
+            command = [*compiler.tools.cxx_command(binding=False), report, "-c", source, "-o", str(target)]
+            outcome = compiler.run(command, root, scratch, target)
+            found.loops += parse_vectorised(outcome.log, [source])
+    tool = shutil.which("objdump")
+    if tool is None:
+        _note_once(found, "objdump was not found (binutils): no instruction mix")
+        return
+    text = _printed(compiler, [tool, "-d", "--no-show-raw-insn", "-C"], made, found)
+    for name, function in list(parse_objdump(text).items())[:_MOST_FUNCTIONS]:
+        found.code.append(
+            KernelCode(
+                symbol=name, name=name, source=source, instructions=function.instructions, mix=cpu_mix(function)
+            )
+        )  # fmt: skip
+
+
+def _lay_out(files: Mapping[str, str], scratch: Path) -> Path:
+    root = scratch / "workspace"
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Found) -> str:
+    """Standard output of a tool that reads what a hostile source was compiled to, so in the compiler's sandbox."""
+    with compiler.cache.scratch() as scratch:
+        shutil.copyfile(made, scratch / "made")
+        target = scratch / "printed"
+        shell = ["/bin/sh", "-c", 'exec "$@" > printed', "sh", *command, "made"]
+        outcome = compiler.run(shell, scratch, scratch, target)
+        if outcome.output is None:
+            _note_once(found, f"{Path(command[0]).name} failed: {outcome.fault} {outcome.log[-200:]}".strip())
+            return ""
+        with target.open("rb") as stream:
+            return stream.read(_OUTPUT_BYTES).decode(errors="replace")
+
+
+def demangled(symbols: list[str]) -> dict[str, str]:
+    """Readable names, without parameter lists; the symbols themselves where c++filt isn't there."""
+    tool = shutil.which("c++filt")
+    lines = symbols
+    if tool is not None and symbols:
+        done = subprocess.run([tool, "-p"], input="\n".join(symbols), capture_output=True, text=True, check=False)
+        lines = done.stdout.splitlines() if len(done.stdout.splitlines()) == len(symbols) else symbols
+    return {symbol: line.removeprefix("void ")[:160] for symbol, line in zip(symbols, lines, strict=True)}
+
+
+def find_tool(name: str) -> str | None:
+    """A disassembler of CUDA's: on PATH, in the toolkit, or in triton's wheel, which comes with torch for CUDA."""
+    nvcc, home = find_nvcc(), os.environ.get("CUDA_HOME")
+    folders = [f"{home}/bin"] if home else []
+    folders += [str(Path(nvcc).resolve().parent)] if nvcc else []
+    folders.append("/usr/local/cuda/bin")
+    spec = importlib.util.find_spec("triton")
+    if spec is not None and spec.submodule_search_locations:
+        folders.append(f"{next(iter(spec.submodule_search_locations))}/backends/nvidia/bin")
+    places = [shutil.which(name), *(f"{folder}/{name}" for folder in folders)]
+    return next((path for path in places if path and os.access(path, os.X_OK)), None)
+
+
+def _note_once(found: Found, note: str) -> None:
+    if note not in found.notes:
+        found.notes.append(note)

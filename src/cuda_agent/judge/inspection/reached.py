@@ -1,0 +1,68 @@
+"""What a call can't do without, and what the device reaches at the most, which is measured once and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.files import cache_dir, write_durably
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.buffers import extent_bytes
+from cuda_agent.judge.inspection import limit
+from cuda_agent.judge.roofline import work_of
+
+if TYPE_CHECKING:
+    from cuda_agent.judge.session import JudgeSession
+
+
+def work_needed(session: JudgeSession) -> Work:
+    """What one call of the session's task can't do without; no operations where its graph can't be captured."""
+    spec = session.reference.spec
+    total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
+    graph = session.known_graph()
+    if graph is None:
+        return Work(bytes=total, product_flops=0, other_flops=0)
+    products = work_of(graph, spec.outputs).flops
+    return Work(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
+
+
+def device_roofline(device: Device) -> Roofline | None:
+    """What the device reaches at the most: as it is known, else measured now, in this process, for which nobody else
+    may use the device. None where it can't be measured."""
+    known = known_roofline(device)
+    if known is not None:
+        return known
+    from cuda_agent.judge.worker.inspected import measure_roofline
+
+    return keep_roofline(device, measure_roofline(device is Device.CUDA))
+
+
+def _roofline_file(device: Device) -> Path:
+    stack = read_stack()
+    parts = [stack.gpus[0].uuid, stack.driver or ""] if device is Device.CUDA and stack.gpus else [stack.cpu]
+    key = digest_text(*parts, str(stack.cpu_cores), stack.torch or "")
+    return cache_dir() / f"roofline-{key[:16]}.json"
+
+
+def known_roofline(device: Device) -> Roofline | None:
+    """As it was measured on this machine; None where it wasn't."""
+    try:
+        return Roofline.model_validate_json(_roofline_file(device).read_text())
+    except (OSError, ValidationError):
+        return None
+
+
+def keep_roofline(device: Device, measured: object) -> Roofline | None:
+    """For the next time; None where it isn't one, or can't be written."""
+    try:
+        roofline = Roofline.model_validate(measured)
+        write_durably(_roofline_file(device), roofline.model_dump_json())
+    except (ValidationError, CudaAgentError):
+        return None
+    return roofline
