@@ -7,6 +7,7 @@ allows it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,9 @@ from cuda_agent.playbook.frame import Expr, Puller
 _LONG_ROW = 1024
 #: elements; what is smaller stays in the cache whatever the order.
 _BEYOND_CACHE = 1 << 22
+
+#: elements between two reads of neighbouring threads that still share most of what they fetch.
+_NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -309,3 +313,22 @@ def _rewritten(expr: Expr, mapping: Mapping[Dim, tuple[Dim, int]], numbers: Mapp
     return replace(
         expr, args=tuple(numbers[a] for a in expr.args), coord=_moved(expr.coord, mapping, numbers), guards=guards
     )
+
+
+def reads_along_columns(work: Kernel) -> bool:
+    """Whether most bytes are read with the innermost column axis contiguous, forwards or backwards, or in small
+    steps."""
+    if not work.cols:
+        return True
+    last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
+    along_cols = along_rows = 0
+    for expr in work.nodes:
+        if expr.op == "load":
+            coefs = work.coefs(expr.coord)
+            # What is looked up by an index is another element for each.
+            moves = [s for s, c in zip(work.axes(), coefs, strict=True) if c or expr.coord.dynamic]
+            weight = ir.ITEM_BYTES[expr.dtype] * ir.numel(moves)
+            col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
+            along_cols += weight * (col <= min(row, _NEAR))
+            along_rows += weight * (row <= min(col, _NEAR))
+    return along_cols >= along_rows

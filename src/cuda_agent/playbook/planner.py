@@ -7,7 +7,6 @@ frame (`Conflict`) is put into memory by a kernel before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir, kernel
-from cuda_agent.playbook.algebra.draft import node_refs
+from cuda_agent.playbook.algebra.draft import live_nodes, node_refs
 from cuda_agent.playbook.algebra.recurrent import LAYERS
 from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
@@ -30,8 +29,6 @@ from cuda_agent.playbook.skills.rowreduce.skill import row_step
 from cuda_agent.playbook.skills.scan.skill import scan_step
 from cuda_agent.playbook.skills.stencil.skill import stencil_step
 
-#: elements between two reads of neighbouring threads that still share most of what they fetch.
-_NEAR = 8
 #: a value is put into memory rather than computed anew for each of so many elements that it is spread over.
 _SPREAD = 8
 #: the operator that a layer of the algebra stands for.
@@ -301,7 +298,7 @@ class State:
     def _step(self, work: kernel.Kernel, buffers: tuple[Buffer, ...]) -> Step:
         """The kernel printed by the skill that it belongs to."""
         if work.scans:
-            along = _reads_along_columns(work)
+            along = kernel.reads_along_columns(work)
             return scan_step(work, buffers, self.device, self._step_name(work, "scan"), along_rows=not along)
         if not work.reduces:
             return pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
@@ -309,7 +306,7 @@ class State:
             step = stencil_step(work, buffers, self.device, self._step_name(work, "windows"))
             if step is not None:
                 return step
-        if _reads_along_columns(work):
+        if kernel.reads_along_columns(work):
             return row_step(work, buffers, self.device, self._step_name(work, "rows"))
         return column_step(work, buffers, self.device, self._step_name(work, "columns"))
 
@@ -336,40 +333,6 @@ class State:
 def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
     """Whether a window has these strides, and starts at its buffer's first element."""
     return ir.same_strides(view.shape, view.strides, strides) and view.offset == 0
-
-
-def _reads_along_columns(work: kernel.Kernel) -> bool:
-    """Whether most bytes are read with the innermost column axis contiguous, forwards or backwards, or in small
-    steps."""
-    if not work.cols:
-        return True
-    last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
-    along_cols = along_rows = 0
-    for expr in work.nodes:
-        if expr.op == "load":
-            coefs = work.coefs(expr.coord)
-            # What is looked up by an index is another element for each.
-            moves = [s for s, c in zip(work.axes(), coefs, strict=True) if c or expr.coord.dynamic]
-            weight = ir.ITEM_BYTES[expr.dtype] * ir.numel(moves)
-            col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
-            along_cols += weight * (col <= min(row, _NEAR))
-            along_rows += weight * (row <= min(col, _NEAR))
-    return along_cols >= along_rows
-
-
-def live_nodes(graph: Graph) -> set[str]:
-    """Nodes that an output depends on."""
-    nodes = {node.name: node for node in graph.nodes}
-    seen: set[str] = set()
-    stack = list(graph.outputs)
-    while stack:
-        name = stack.pop()
-        if name in seen or name not in nodes:
-            continue
-        seen.add(name)
-        stack += node_refs(nodes[name])
-    mutating = {n.name for n in graph.nodes if n.op.split(".")[1 if "." in n.op else 0].endswith("_")}
-    return seen | mutating
 
 
 def plan(

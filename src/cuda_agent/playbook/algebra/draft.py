@@ -48,6 +48,21 @@ def node_refs(node: Node) -> Iterator[str]:
         yield from refs(arg)
 
 
+def live_nodes(graph: Graph) -> set[str]:
+    """Nodes that an output depends on."""
+    nodes = {node.name: node for node in graph.nodes}
+    seen: set[str] = set()
+    stack = list(graph.outputs)
+    while stack:
+        name = stack.pop()
+        if name in seen or name not in nodes:
+            continue
+        seen.add(name)
+        stack += node_refs(nodes[name])
+    mutating = {n.name for n in graph.nodes if n.op.split(".")[1 if "." in n.op else 0].endswith("_")}
+    return seen | mutating
+
+
 def _renamed(arg: Arg, old: str, new: str) -> Arg:
     if isinstance(arg, Ref):
         return Ref(ref=new) if arg.ref == old else arg
