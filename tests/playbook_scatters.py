@@ -39,6 +39,34 @@ class Scatters(nn.Module):
         )
 
 
+class RowScatters(nn.Module):
+    """Along many rows, which are held in shared memory on a GPU."""
+
+    def forward(
+        self, x: torch.Tensor, source: torch.Tensor, column: torch.Tensor, apart: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """x [10, 20, 23], source [10, 20, 40], column in [-23, 23) of its shape, apart: 9 different columns of each."""
+        return (
+            x.scatter_add(-1, column % 23, source),
+            x[..., :20].relu().scatter_reduce(2, column.int().long() % 20, source * 2.0, "amax").sigmoid(),
+            x.scatter_reduce(2, column % 23, source, "amin"),
+            x.scatter_reduce(2, column[..., :3] % 23, source[..., :3] + 1.0, "prod"),
+            x.scatter(2, apart, source[..., :9]),
+            x.scatter(2, column % 23, -0.25),
+            x.scatter(2, apart, 2.0, reduce="multiply"),
+        )
+
+
+def row_inputs() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(10, 20, 23),
+        torch.randn(10, 20, MORE),
+        torch.randint(-23, 23, (10, 20, MORE)),
+        torch.rand(10, 20, 23).argsort(-1)[..., :9],
+    ]
+
+
 def inputs() -> list[torch.Tensor]:
     torch.manual_seed(0)
     return [
@@ -50,8 +78,31 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
+class AllScatters(nn.Module):
+    """Both in one program: a process can load one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.rows = Scatters(), RowScatters()
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        source: torch.Tensor,
+        column: torch.Tensor,
+        row: torch.Tensor,
+        apart: torch.Tensor,
+        y: torch.Tensor,
+        more: torch.Tensor,
+        places: torch.Tensor,
+        different: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        return (*self.plain(x, source, column, row, apart), *self.rows(y, more, places, different))
+
+
 def check_scatters(device: Device, folder: Path) -> None:
-    given, model = [tensor.to(device.value) for tensor in inputs()], Scatters()
+    model = AllScatters()
+    given = [tensor.to(device.value) for tensor in (*inputs(), *row_inputs())]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert "scatter" in proposal.skills
     built = build(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))

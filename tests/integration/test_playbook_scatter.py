@@ -13,13 +13,22 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.playbook.proposal import propose
 from playbook_harness import graph_of
-from playbook_scatters import check_scatters
+from playbook_scatters import RowScatters, check_scatters, row_inputs
 
 pytestmark = pytest.mark.integration
 
 
 def test_every_way_agrees_with_torch(tmp_path: Path) -> None:
     check_scatters(Device.CPU, tmp_path)
+
+
+def test_many_rows_are_scattered_in_shared_memory() -> None:
+    found = propose(graph_of(RowScatters(), row_inputs()), Device.CUDA, Precision.FP32)
+    binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
+    assert binding.count("= launch_scatter_rows(") == 7 and "= launch_scatter(" not in binding
+    # Rows, their size, picks, way, 64 bits; then all numbers alike.
+    assert "{200, 23, 40, 1, 1}" in binding and "{200, 20, 40, 3, 1}" in binding
+    assert "nullptr, -0.25f, shape" in binding
 
 
 @pytest.mark.parametrize(

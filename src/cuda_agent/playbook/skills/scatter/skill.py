@@ -11,6 +11,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import literal
 from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
@@ -21,6 +22,8 @@ CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 WAYS = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
 _WAYS_OF_SCATTER = {"add": "sum", "multiply": "prod"}
 _INDICES = ("int64", "int32")
+#: rows that keep the multiprocessors of an H200 busy, and numbers of one that its shared memory holds.
+_ROWS, _LONGEST_ROW = 132, 51_200
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,67 @@ def read(state: PlanState, node: Node) -> Scatter | None:
     if base.dtype != "float32" or not base.shape or not 0 < base.numel < 1 << 31:
         return None
     builder = state.builder
+    way = _way_along(node)
     try:
         if name == "index_put.default":
             return _index_put(builder, node)
-        if name in ("scatter.src", "scatter_add.default"):
-            return _along(builder, node, "sum" if "add" in name else "set")
-        if name == "scatter.value":
-            return _along(builder, node, "set")
-        if name in ("scatter.reduce", "scatter.value_reduce"):
-            return _along(builder, node, _WAYS_OF_SCATTER.get(str(node.argument(4, "reduce"))))
-        if name == "scatter_reduce.two" and node.argument(5, "include_self", True):
-            return _along(builder, node, str(node.argument(4, "reduce")))
+        if way is not None:
+            return _along(builder, node, way)
         if name == "index_reduce.default" and node.argument(5, "include_self", True):
             return _index_reduce(builder, node)
     except CantLower:
         return None
     return None
+
+
+def _way_along(node: Node) -> str | None:
+    """How scatter and its kin combine numbers; None for other operators, and without what was there."""
+    name = node.op.removeprefix("aten.")
+    if name in ("scatter.src", "scatter.value"):
+        return "set"
+    if name == "scatter_add.default":
+        return "sum"
+    if name in ("scatter.reduce", "scatter.value_reduce"):
+        return _WAYS_OF_SCATTER.get(str(node.argument(4, "reduce")))
+    if name == "scatter_reduce.two" and node.argument(5, "include_self", True):
+        return str(node.argument(4, "reduce"))
+    return None
+
+
+@dataclass(frozen=True)
+class RowScatter:
+    """The same within rows: `index` [..., picks] says places in the rows of `base` [..., size]; `source` is of the
+    index' shape, or one number for all."""
+
+    base: str
+    index: str
+    source: str | float
+    way: str
+
+
+def read_rows(state: PlanState, node: Node) -> RowScatter | None:
+    """What a node scatters along contiguous rows that shared memory holds; None for anything else."""
+    way = _way_along(node)
+    if way not in WAYS or state.device is not Device.CUDA:
+        return None
+    base, dim, index, source = node.args[:4]
+    if not isinstance(base, GraphRef) or not isinstance(index, GraphRef) or not isinstance(dim, int):
+        return None
+    shape, picks = state.meta(base.ref), state.meta(index.ref)
+    rank, rows = len(shape.shape), math.prod(shape.shape[:-1])
+    if shape.dtype != "float32" or picks.dtype not in _INDICES or dim % max(rank, 1) != rank - 1:
+        return None
+    length = shape.shape[-1]
+    if rows < _ROWS or not 0 < length <= _LONGEST_ROW or picks.numel == 0 or max(rows, picks.shape[-1]) >> 31:
+        return None
+    if picks.shape[:-1] != shape.shape[:-1]:
+        return None
+    if isinstance(source, GraphRef):
+        given = state.meta(source.ref)
+        if given.shape != picks.shape or given.dtype != "float32":
+            return None
+        return RowScatter(base.ref, index.ref, source.ref, way)
+    return RowScatter(base.ref, index.ref, float(source), way) if isinstance(source, int | float) else None
 
 
 def _along(b: Builder, node: Node, way: str | None) -> Scatter | None:
@@ -154,6 +202,9 @@ class ScatterSkill:
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a scatter; None for anything else. Puts places and values into memory."""
+        within = read_rows(state, node)
+        if within is not None:
+            return self._claim_rows(state, node, within)
         call = read(state, node)
         if call is None:
             return None
@@ -188,6 +239,43 @@ class ScatterSkill:
             declaration=f'extern "C" int launch_scatter(void* out, {given}{more});',
             call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
+        )
+        return Claim(step, frozenset({node.name}))
+
+    def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim | None:
+        try:
+            base, index = _flat(state, call.base), _flat(state, call.index)
+            source = _flat(state, call.source) if isinstance(call.source, str) else None
+            if base.offset % 4:
+                base = plain_copy(state, call.base)
+        except NotAMatrix:
+            return None
+        wide = state.meta(call.index).dtype == "int64"
+        rows, size, picks = math.prod(base.shape[:-1]), base.shape[-1], index.shape[-1]
+        name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_of_{size}_in_{rows}"
+        places = pointer(index.buffer, index.offset, 8 if wide else 4)
+        values = pointer(source.buffer, source.offset, 4) if source is not None else "nullptr"
+        value = 0.0 if isinstance(call.source, str) else call.source
+        lines = [
+            f"static const long long shape[] = {{{rows}, {size}, {picks}, {WAYS[call.way]}, {int(wide)}}};",
+            f"const int status = launch_scatter_rows({cpp_name(node.name)}.data_ptr(), "
+            f"{pointer(base.buffer, base.offset, 4)}, {places}, {values}, {literal(value, 'f32')}, shape, "
+            f"config_{tunable}, stream);",
+            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        ]
+        views = [base, index, *([source] if source is not None else [])]
+        step = Step(
+            skill="scatter",
+            name=name,
+            inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+            outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+            files={"kernels/scatter.cu": resources.files(__package__).joinpath("scatter.cu").read_text()},
+            declaration=(
+                'extern "C" int launch_scatter_rows(void* out, const void* base, const void* places, '
+                "const void* values, float value, const long long* shape, int config, cudaStream_t stream);"
+            ),
+            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            tunables={tunable: CONFIGS[Device.CUDA]},
         )
         return Claim(step, frozenset({node.name}))
 
