@@ -18,6 +18,7 @@ import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cuda_agent.cli.errors import plainly
 from cuda_agent.core.stack import query_gpus
@@ -63,7 +64,9 @@ def prepare(folder: Path, candidates: Path | None, known: Sequence[Path]) -> Non
         if tarfile.is_tarfile(archive):
             found = folder / f"known{number}"
             with tarfile.open(archive) as packed:
-                packed.extractall(found, filter="data")
+                # Python 3.11.2, Debian 12's, has no filters.
+                safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                packed.extractall(found, **safely)
         merge(folder, [found])
     collect(folder)
 
