@@ -1,10 +1,13 @@
-// What a CUDA block of threads without warp intrinsics needs to run as threads of the host: one block at a time.
+// What a CUDA block of threads needs to run as threads of the host, of warp intrinsics the reductions of integers: one block
+// at a time.
 #pragma once
 #include <math.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -19,7 +22,7 @@ struct Index {
   long long x;
 };
 static thread_local Index threadIdx;
-static Index blockIdx;
+static Index blockIdx, blockDim;
 static std::barrier<>* everybody;
 static uint32_t* shared_memory;
 
@@ -36,10 +39,35 @@ static uint32_t __float_as_uint(float x) {
   return bits;
 }
 
+struct Warp {
+  std::barrier<> all{32};
+  int64_t given[32];
+};
+static std::vector<std::unique_ptr<Warp>> warps;
+
+template <typename Pick>
+static int64_t of_warp(int64_t mine, Pick pick) {
+  Warp& warp = *warps[threadIdx.x / 32];
+  warp.given[threadIdx.x % 32] = mine;
+  warp.all.arrive_and_wait();
+  const int64_t found = *pick(warp.given, warp.given + 32);
+  warp.all.arrive_and_wait();
+  return found;
+}
+static uint32_t __reduce_max_sync(unsigned, uint32_t mine) {
+  return of_warp(mine, [](const int64_t* a, const int64_t* b) { return std::max_element(a, b); });
+}
+static int __reduce_min_sync(unsigned, int mine) {
+  return of_warp(mine, [](const int64_t* a, const int64_t* b) { return std::min_element(a, b); });
+}
+
 template <typename Kernel>
 void run_blocks(long long blocks, int threads, size_t shared_words, Kernel kernel) {
   std::vector<uint32_t> memory(shared_words);
   shared_memory = memory.data();
+  blockDim.x = threads;
+  warps.clear();
+  for (int warp = 0; warp < (threads + 31) / 32; ++warp) warps.push_back(std::make_unique<Warp>());
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
     std::barrier<> all(threads);
     everybody = &all;
