@@ -48,7 +48,7 @@ in_training() { # from here on, where that has an environment of its own
     [ ! -d .venv-train ] || export PATH="$PWD/.venv-train/bin:$PATH"
 }
 skills() {
-    tests "$(left "$limit")" skills.log tests/gpu/test_{playbook,attention,selection,scatter}.py -m "not alone" \
+    tests "$(left "$limit")" skills.log tests/gpu/test_{playbook,attention,selection,scatter,library_skills}.py -m "not alone" \
         -n $((each - 2)) --dist worksteal
 }
 adversarial() {
