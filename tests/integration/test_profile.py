@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -166,12 +168,16 @@ def test_honest_candidate_gets_a_report(bench: Bench) -> None:
 
 
 def test_outputs_that_lie_otherwise_are_copied_on_the_clock(bench: Bench) -> None:
-    found = bench.time(OTHER_ORDER)
-    assert found.violations == () and found.report is not None
-    assert OTHERWISE in found.report.notes
-    plain = bench.time(HONEST).report
-    assert plain is not None and OTHERWISE not in plain.notes
-    assert found.report.ratios["eager"].value < plain.ratios["eager"].value
+    logs: list[float] = []
+    # A copy is a tenth of the call, and so much a busy machine adds to either; most often the first pair says it.
+    while len(logs) < 4 and statistics.fmean(logs or [0.0]) > -0.05:
+        found = bench.time(OTHER_ORDER)
+        assert found.violations == () and found.report is not None
+        assert OTHERWISE in found.report.notes
+        plain = bench.time(HONEST).report
+        assert plain is not None and OTHERWISE not in plain.notes
+        logs.append(math.log(found.report.ratios["eager"].value / plain.ratios["eager"].value))
+    assert statistics.fmean(logs) < 0.0, logs
 
 
 @pytest.mark.parametrize(
