@@ -34,7 +34,8 @@ class Found:
 
 
 def look_at_code(candidate: Candidate, objects: Mapping[str, Path], options: JudgeOptions) -> Found:
-    """`objects`: by its source, what was compiled."""
+    """Kernels or functions, what was vectorised, and notes on what couldn't be had. `objects`: by its source, what was
+    compiled."""
     compiler = make_compiler(options.device, options, None, None)
     files = {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
     found = Found()

@@ -259,7 +259,9 @@ class RememberingSession:
             failed = self._judges.memo.failed_build(candidate)
             if failed is not None:
                 # The pool would get the task ready for what never runs.
-                return self._failed(candidate, stop, failed)
+                case = self._unbuilt(candidate, stop, failed)
+                if case.decided:
+                    return case.evaluation()
             try:
                 return self._judges.pool.submit(self.task, candidate, with_profile=timed, stop=stop).result()
             except TaskError as error:
@@ -272,16 +274,16 @@ class RememberingSession:
         if self._judges.table_only and memo.known(kind, self.task.key, candidate) is None:
             # Kept from the memory: others may have it judged.
             failed = memo.failed_build(candidate) or _not_in_the_table(candidate)
-            return self._failed(candidate, stop, failed)
+            return self._unbuilt(candidate, stop, failed).evaluation()
         evaluation, known = memo.evaluation(kind, self.task.key, candidate, judge)
         self.memoised += known
         return evaluation
 
-    def _failed(self, candidate: Candidate, stop: TimingStop | None, failed: BuildReport) -> Evaluation:
-        """The verdict on what doesn't compile; the guard looks at it first."""
+    def _unbuilt(self, candidate: Candidate, stop: TimingStop | None, failed: BuildReport) -> Case:
+        """A candidate that doesn't compile; the guard looks at it first."""
         case = Case(self.task, self._judges.options.stopping(stop), candidate)
         case.build(failed=failed)
-        return case.evaluation()
+        return case
 
 
 def _not_in_the_table(candidate: Candidate) -> BuildReport:
