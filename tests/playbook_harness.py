@@ -65,7 +65,7 @@ def compile_step(step: Step, directory: Path, device: Device) -> Any:
     for path, text in step.files.items():
         (directory / path).write_text(text)
     source = next(path for path in step.files if path.endswith((".cpp", ".cu")))
-    _check_names(step, step.files[source])
+    check_names(step, step.files[source])
     called, defined = _parameters(step.declaration), _parameters(step.files[source], f"launch_{step.name}")
     assert [name.removeprefix(f"{step.name}_") for name in called] == defined
     library = directory / f"{step.name}.so"
@@ -92,7 +92,7 @@ def _precompiled(name: str, text: str) -> Path:
     return folder / f"{name}.gch"
 
 
-def _check_names(step: Step, text: str) -> None:
+def check_names(step: Step, text: str) -> None:
     """No value of a graph may be called as anything that the source itself names."""
     plain = re.sub(r'//[^\n]*|"[^"]*"', "", text)
     ours = {cpp_name(name) for name in (*step.inputs, *(b.name for b in (*step.outputs, *step.scratch)))}

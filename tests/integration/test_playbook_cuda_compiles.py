@@ -1,5 +1,5 @@
 """Every kind of generated CUDA kernel compiles, without spilling registers but for those with special functions, which
-take far longer than a few spills. Needs nvcc, no GPU."""
+take far longer than a few spills, and names nothing that a value may be called. Needs nvcc, no GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.skills.recurrent.skill import kernel
 from playbook_cases import POINTWISE, REDUCTIONS, SCANS, WINDOWS
-from playbook_harness import CUDA_FLAGS, graph_of_case
+from playbook_harness import CUDA_FLAGS, check_names, graph_of_case
 
 NVCC = find_nvcc()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(NVCC is None, reason="no nvcc")]
@@ -79,6 +79,8 @@ def _cases(first: int) -> Mapping[str, Sequence[tuple[Source, Compiled]]]:
         model = function.eval() if hasattr(function, "eval") else function
         steps, _ = plan(graph_of_case(model, inputs), Device.CUDA, Precision.FP32, ())
         sources[name] = [source_of(step.name, step.files) for step in steps]
+        for step, source in zip(steps, sources[name], strict=True):
+            check_names(step, source.text)
     compiled = iter(compile_together([source for found in sources.values() for source in found]))
     return {name: [(source, next(compiled)) for source in found] for name, found in sources.items()}
 
