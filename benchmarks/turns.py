@@ -5,7 +5,8 @@
 A task: it waits for the device's memory, its reference is captured (aside) and it is admitted (shared), its candidate
 compiles while its baselines are prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then
 verified (shared) and profiled (alone) when its baselines are ready; its workers end (shared). Before each, its workers
-make their contexts (waking), small ones but for those that time. Each step takes 0.6 to 1.5 times its usual seconds.
+make their contexts (waking), small ones but for those that time; they go on beside one that is alone until it is ready.
+Each step takes 0.6 to 1.5 times its usual seconds.
 Printed: seconds a task, and how the device was used in them.
 """
 
@@ -24,12 +25,13 @@ from cuda_agent.bench.turns import JOIN_S, How, Turns
 #: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
 STEPS = {
     "start": 6.0, "import": 6.0, "plan": 1.5, "compile": 6.0, "small-context": 0.24, "context": 0.65, "capture": 0.6,
-    "admit": 0.9, "baselines": 3.7, "load": 0.1, "verify": 2.0, "alone-screen": 0.6, "alone-profile": 1.7, "end": 0.6,
+    "admit": 0.6, "baselines": 3.7, "load": 0.1, "verify": 2.0, "ready-screen": 0.15, "alone-screen": 0.45,
+    "ready-profile": 0.6, "alone-profile": 1.1, "observe": 0.4, "end": 0.6,
 }  # fmt: skip
 #: GiB that an eager call of a task holds (tenths of the suite of 250), and times that: what each turn needs; what an
 #: open task holds (and its contexts), and what there is of each.
 PEAKS = 0.05, 0.8, 1.6, 2.8, 4.4, 5.6, 6.0, 6.2, 6.6, 7.0, 7.2
-NEEDS = {"capture": 3.0, "admit": 5.0, "load": 2.0, "verify": 6.5, "baselines": 2.0}
+NEEDS = {"capture": 3.0, "admit": 5.0, "load": 2.0, "verify": 6.5, "observe": 6.0, "baselines": 2.0}
 IDLE, CONTEXTS, OPEN, ROOM = 1.2, 3.0, 0.5 * 140, 0.7 * 140
 _SPREAD = 0.6, 1.5
 _TWICE = 0.2
@@ -54,9 +56,9 @@ class Simulation:
         """Seconds a task."""
         self._random = random.Random(self.seed)
         self._numbers = itertools.count()
-        self._waiting: dict[int, tuple[How, float, Process]] = {}
+        self._waiting: dict[int, tuple[How, tuple[float, float], Process]] = {}
         #: ticket of one aside -> seconds of work that are left, and when it last went on.
-        self._aside: dict[int, tuple[float, Process]] = {}
+        self._aside: dict[int, tuple[float, Process, How]] = {}
         self._ready: dict[int, bool] = {}
         self._patient: dict[int, Process] = {}
         self._open: dict[int, float] = {}
@@ -87,12 +89,12 @@ class Simulation:
 
     def _step(self) -> None:
         """The next event: of the queue, or the end of one aside, whose work goes on while nobody is alone."""
-        moving = self._aside if not self.turns.stopped else {}
+        moving = {ticket: one for ticket, one in self._aside.items() if not self.turns.stops(one[2])}
         first = min(moving, key=lambda ticket: moving[ticket][0], default=None)
         ends = self._now + moving[first][0] if first is not None else float("inf")
         time = min(ends, self._queue[0][0] if self._queue else float("inf"))
-        for ticket, (left, process) in moving.items():
-            self._aside[ticket] = left - (time - self._now), process
+        for ticket, (left, process, how) in moving.items():
+            self._aside[ticket] = left - (time - self._now), process, how
         self._now = time
         if first is not None and ends == time:
             self._leave(first, self._aside.pop(first)[1])
@@ -111,6 +113,9 @@ class Simulation:
                 self._at(self._now, process)
             else:
                 self._patient[value] = process
+        elif what == "hush":
+            self._grant(self.turns.hush(value, True, self._now))
+            self._at(self._now, process)
         elif what == "leave":
             self._leave(value, process)
         else:
@@ -121,11 +126,11 @@ class Simulation:
 
     def _grant(self, tickets: list[int]) -> None:
         for ticket in tickets:
-            how, seconds, process = self._waiting.pop(ticket)
+            how, (ready, seconds), process = self._waiting.pop(ticket)
             if how.is_aside:
-                self._aside[ticket] = seconds, process
+                self._aside[ticket] = seconds, process, how
             else:
-                self._at(self._now + seconds, _leaving(ticket, process))
+                self._at(self._now + ready, _held(ticket, seconds, process))
 
     def _leave(self, ticket: int, process: Process) -> None:
         granted = self.turns.leave(ticket, self._now)
@@ -136,8 +141,9 @@ class Simulation:
         return sum(self.steps[step] * self._random.uniform(*_SPREAD) for step in steps)
 
     def _task(self, number: int, peak: float) -> Process:
-        def turn(how: How, step: str) -> tuple[How, tuple[float, float, int]]:
-            return how, (self._seconds(step), NEEDS.get(step, 0.0) * peak, number)
+        def turn(how: How, step: str) -> tuple[How, tuple[tuple[float, float], float, int]]:
+            ready = self._seconds(step.replace("alone", "ready")) if how is How.ALONE else 0.0
+            return how, ((ready, self._seconds(step)), NEEDS.get(step, 0.0) * peak, number)
 
         self._at(self._now, self._baselines(number, turn))
         yield "sleep", self._seconds("start")
@@ -153,6 +159,7 @@ class Simulation:
         yield turn(How.SHARED, "verify")
         yield "ready", number
         yield turn(How.ALONE, "alone-profile")
+        yield turn(How.SHARED, "observe")
         yield turn(How.SHARED, "end")
         self._done += 1
         del self._open[number]
@@ -168,8 +175,10 @@ class Simulation:
             self._at(self._now, self._patient.pop(number))
 
 
-def _leaving(ticket: int, process: Process) -> Process:
-    """The end of a turn, then the process."""
+def _held(ticket: int, seconds: float, process: Process) -> Process:
+    """A turn that is ready for what takes so long, then the process."""
+    yield "hush", ticket
+    yield "sleep", seconds
     yield "leave", ticket
     yield from process
 

@@ -16,7 +16,7 @@ from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.scarcity import names_scarcity
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
@@ -24,7 +24,8 @@ from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.reached import work_needed
-from cuda_agent.judge.process import Worker
+from cuda_agent.judge.process import Worker, WorkerFault
+from cuda_agent.judge.quiet import Hush
 from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import Workspace
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _CAPTURE, _LOADING, _BASELINES = Step("capture", 3, 3, 3), Step("loading", 2, 2, 2), Step("baselines", 2, 2, 2)
 #: answers also in float64; a verified candidate's besides, and inputs in new storage.
 _ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 8, 3)
+#: one more verified call, whose kernels are looked at.
+_OBSERVATION = Step("observation", 4, 8, 3)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
 _BUILD, _END, _START = Step("build"), Step("end"), Step("start")
 
@@ -78,8 +81,10 @@ class LaneSession:
         self._wake(workers)
         if self._builder is not None:
             # Seconds of the host's work, for which nobody need wait. What goes wrong is said below.
-            with self._lane.aside([worker.pid for worker in workers], _CAPTURE):
+            with self._lane.aside([worker.pid for worker in workers], _CAPTURE), suppress(CudaAgentError):
                 self._session.known_graph()
+                # The admission may be long in coming.
+                self._session.rest()
         self._learn_size()
         try:
             with self._lane.shared(_ADMISSION):
@@ -142,7 +147,7 @@ class LaneSession:
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`."""
         self.built(candidate)
-        with self._quiet(_INSPECTION):
+        with self._quiet(_INSPECTION) as hush, hush():
             return self._session.inspect(candidate)
 
     def verify(self, candidate: Candidate) -> Evaluation:
@@ -164,8 +169,9 @@ class LaneSession:
             session.prewarm()
             case = self._builder.call("build", case)
             self._wake(session.next_candidate())
-        with session.telling(session.progress), self._lane.shared(_VERIFICATION):
-            case.judge(session, with_profile=with_profile, quiet=partial(self._quiet, _PROFILE))
+        with session.telling(session.progress), ExitStack() as turn:
+            turn.enter_context(self._lane.shared(_VERIFICATION))
+            case.judge(session, with_profile=with_profile, quiet=partial(self._timing, turn))
             self._count()
             session.rest()
         self._tell_kept()
@@ -198,17 +204,28 @@ class LaneSession:
                 worker.ready()
 
     @contextmanager
-    def _quiet(self, step: Step) -> Iterator[None]:
+    def _timing(self, turn: ExitStack) -> Iterator[Hush]:
+        """Quiet between two shared turns: what follows, after a fault another verification, isn't timed."""
+        try:
+            with self._quiet(_PROFILE) as hush:
+                yield hush
+        except WorkerFault:
+            turn.enter_context(self._lane.shared(_VERIFICATION))
+            raise
+        turn.enter_context(self._lane.shared(_OBSERVATION))
+
+    @contextmanager
+    def _quiet(self, step: Step) -> Iterator[Hush]:
         """The device alone, and no baseline of this task still being prepared."""
         self._lane.step_back()
         self._session.settle()
-        with self._alone(step):
-            yield
+        with self._alone(step) as hush:
+            yield hush
 
     @contextmanager
-    def _alone(self, step: Step) -> Iterator[None]:
-        with self._lane.alone(step):
-            yield
+    def _alone(self, step: Step) -> Iterator[Hush]:
+        with self._lane.alone(step) as hush:
+            yield hush
             self._session.rest()
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:

@@ -3,9 +3,10 @@
 The tasks of a benchmark are at work in processes of their own. One that times (`alone`) must have the device for
 itself: no other's compiler may autotune there, no other's verification run. What isn't timed (`shared`: admission,
 verification) goes side by side. Compilers of baselines take long, and use the device now and then: their processes go
-on beside those who share and are stopped while somebody is alone (`aside`). The benchmark's process decides
-(`turns.Turns`, served by `LaneServer` over a Unix socket); a `Lane` is a process's way to ask. A turn is a connection,
-so it ends with its process.
+on beside those who share and are stopped while somebody is alone (`aside`). Contexts are made one at a time, also
+beside one that is alone but while it has something on the clock (`hush`): they take as long as all that is timed.
+The benchmark's process decides (`turns.Turns`, served by `LaneServer` over a Unix socket); a `Lane` is a process's way
+to ask. A turn is a connection, so it ends with its process.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
@@ -30,7 +32,7 @@ from cuda_agent.workspace.sockets import bound_socket, connected_socket
 
 #: a process that is stopped may have kernels on the device: those that one measurement of a compiler launches at once.
 DRAIN_S = 0.15
-_GRANTED = b"g"
+_GRANTED, _HUSH, _HUSHED = b"g", b"h", b"u"
 #: of a word and what is asked.
 _LONGEST = 2048
 
@@ -95,6 +97,7 @@ class LaneServer:
         self._granted: dict[int, float] = {}
         #: with all that they have started.
         self._stopped: dict[int, frozenset[int]] = {}
+        self._stopped_at = 0.0
         self._log_path = log
         self._log: TextIO | None = None
         self._thread = threading.Thread(target=self._serve, name="lane", daemon=True)
@@ -163,6 +166,10 @@ class LaneServer:
             needed, owner, rank = asked["bytes"], asked["owner"], asked["rank"]
             self._tell(self.turns.ask(ticket, how, needed=needed, owner=owner, rank=rank, now=now))
             return
+        if said and ticket in self._granted and not said.strip(_HUSH + _HUSHED):
+            for at in range(len(said)):
+                self._hush(ticket, said[at : at + 1] == _HUSH)
+            return
         self._selector.unregister(client)
         # Closed after it has left: its number may be the next one's.
         granted = self.turns.leave(ticket, now)
@@ -173,6 +180,14 @@ class LaneServer:
             self._let_go_on(turn.pids)
             self._note(turn, begun, now)
         self._tell(granted)
+
+    def _hush(self, ticket: int, hushed: bool) -> None:
+        """Answered when nobody does anything on the device any more."""
+        self._tell(self.turns.hush(ticket, hushed, time.monotonic()))
+        if hushed:
+            time.sleep(max(0.0, self._stopped_at + DRAIN_S - time.monotonic()))
+            with suppress(OSError):
+                self._clients[ticket].send(_GRANTED)
 
     def _tell(self, granted: list[int]) -> None:
         self._stop_or_go_on()
@@ -185,12 +200,12 @@ class LaneServer:
 
     def _stop_or_go_on(self) -> None:
         """Processes that are aside, as the rule says."""
-        aside = {pid for ticket, turn in self._asked.items() if ticket in self._granted for pid in turn.pids}
-        if not self.turns.stopped:
-            self._let_go_on(tuple(self._stopped))
-        elif fresh := aside - self._stopped.keys():
+        still = [turn for ticket, turn in self._asked.items() if ticket in self._granted and self.turns.stops(turn.how)]
+        pids = {pid for turn in still for pid in turn.pids}
+        self._let_go_on(tuple(self._stopped.keys() - pids))
+        if fresh := pids - self._stopped.keys():
             self._stopped |= {pid: pause(pid) for pid in fresh}
-            time.sleep(DRAIN_S)
+            self._stopped_at = time.monotonic()
 
     def _let_go_on(self, pids: tuple[int, ...]) -> None:
         for pid in self._stopped.keys() & set(pids):
@@ -265,13 +280,14 @@ class Lane:
             yield
 
     @contextmanager
-    def alone(self, step: Step = _STEP) -> Iterator[None]:
-        """Nobody else has the device. What this thread shared is given up, for good. Raises WorkerError."""
+    def alone(self, step: Step = _STEP) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Nobody else has the device. It gives `hush`, which makes a context in which nobody makes one of CUDA's
+        either. What this thread shared is given up, for good. Both raise WorkerError."""
         self.step_back()
-        with self._wait(How.ALONE, step):
+        with self._wait(How.ALONE, step) as ticket:
             self._alone = threading.get_ident()
             try:
-                yield
+                yield partial(_hush, ticket)
             finally:
                 self._alone = None
 
@@ -329,4 +345,24 @@ class Lane:
                 ticket.close()
                 raise
             ticket.close()
-        raise WorkerError("The benchmark that this task belongs to has ended", "Go on with bench --resume")
+        raise _ended()
+
+
+@contextmanager
+def _hush(ticket: socket.socket) -> Iterator[None]:
+    try:
+        ticket.sendall(_HUSH)
+        answer = ticket.recv(1)
+    except OSError:
+        answer = b""
+    if answer != _GRANTED:
+        raise _ended()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            ticket.sendall(_HUSHED)
+
+
+def _ended() -> WorkerError:
+    return WorkerError("The benchmark that this task belongs to has ended", "Go on with bench --resume")

@@ -70,7 +70,7 @@ class Player:
     def limits(self) -> Roofline | None:
         """What the device reaches. Raises WorkerError where the benchmark has ended."""
         self._wake()
-        with self._lane.alone(Step("limits")):
+        with self._lane.alone(Step("limits")) as hush, hush():
             return device_roofline(self._device)
 
     def play(self, job: Job) -> BenchResult | None:

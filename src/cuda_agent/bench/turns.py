@@ -3,7 +3,7 @@ processes and sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,9 +25,10 @@ class How(StrEnum):
 
     @property
     def is_aside(self) -> bool:
-        return self in (How.ASIDE, How.WAKING)
+        return self in _ASIDE
 
 
+_ALL, _ASIDE = tuple(How), (How.ASIDE, How.WAKING)
 #: of the device.
 _USES = (How.SHARED, How.ALONE, How.ASIDE, "idle")
 
@@ -36,8 +37,9 @@ _USES = (How.SHARED, How.ALONE, How.ASIDE, "idle")
 class Turns:
     """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
     wait to share, together; so the length of a phase is shared by many. Who is aside has the device whenever nobody is
-    alone, and no phase waits for it. Of those who wait, the smallest `rank` comes first: tasks that were begun first,
-    so that few are under way and none waits long near its end. Tickets are any numbers.
+    alone, and no phase waits for it; who makes a context has it also beside one that is alone, but while that says
+    `hush`: it has something on the clock. Of those who wait, the smallest `rank` comes first: tasks that were begun
+    first, so that few are under way and none waits long near its end. Tickets are any numbers.
 
     `room`: bytes that all who aren't alone may need together; who needs more has it with nobody. An owner's turns need
     as much as the largest of them. `seconds`: for how long the device was used alone, shared, only by those who are
@@ -49,6 +51,7 @@ class Turns:
 
     def __post_init__(self) -> None:
         self._alone: int | None = None
+        self._hushed = False
         self._sharing: set[int] = set()
         self._aside: set[int] = set()
         self._waking: int | None = None
@@ -64,10 +67,9 @@ class Turns:
         self._shared_since = 0.0
         self._since: float | None = None
 
-    @property
-    def stopped(self) -> bool:
-        """Whether those who are aside are to stand still."""
-        return self._alone is not None
+    def stops(self, how: How) -> bool:
+        """Whether those who have such a turn are to stand still."""
+        return self._alone is not None and (how is How.ASIDE or (how is How.WAKING and self._hushed))
 
     def ask(
         self, ticket: int, how: How, *, needed: int = 0, owner: int | None = None, rank: float = 0.0, now: float
@@ -96,11 +98,19 @@ class Turns:
         self._batch.discard(ticket)
         self._ranks.pop(ticket, None)
         if self._alone == ticket:
-            self._alone = None
+            self._alone, self._hushed = None, False
         if self._waking == ticket:
             self._waking = None
         if was_shared and not self._sharing:
             self._batch = set(self._want_alone)
+        return self._grant(now)
+
+    def hush(self, ticket: int, hushed: bool, now: float) -> list[int]:
+        """Who is alone has something on the clock, or no longer; returns the tickets that have the device from now
+        on."""
+        self._account(now)
+        if self._alone == ticket:
+            self._hushed = hushed
         return self._grant(now)
 
     def _account(self, now: float) -> None:
@@ -115,10 +125,10 @@ class Turns:
 
     def _grant(self, now: float) -> list[int]:
         if self._alone is not None:
-            return []
+            return [] if self._hushed else self._let_in(now, (How.WAKING,))
         if self._sharing:
             is_open = not self._want_alone or now - self._shared_since < self.join_s
-            return self._let_in(now, only_aside=not is_open)
+            return self._let_in(now, _ALL if is_open else _ASIDE)
         ready = self._ranked(ticket for ticket in self._want_alone if ticket in self._batch)
         if not ready and self._want_some:
             granted = self._let_in(now)
@@ -135,14 +145,14 @@ class Turns:
         del self._want_alone[self._alone]
         return [self._alone]
 
-    def _let_in(self, now: float, *, only_aside: bool = False) -> list[int]:
-        """As many as there is room for, but at least one; and those whose owner is there: it may wait for them. Nobody
-        is overtaken for long."""
+    def _let_in(self, now: float, hows: Container[How] = _ALL) -> list[int]:
+        """Of those who want such turns as many as there is room for, but at least one; and those whose owner is there:
+        it may wait for them. Nobody is overtaken for long."""
         granted: list[int] = []
         blocked = False
         for ticket in self._ranked(self._want_some):
             how = self._want_some[ticket]
-            if (only_aside and not how.is_aside) or (how is How.WAKING and self._waking is not None):
+            if how not in hows or (how is How.WAKING and self._waking is not None):
                 continue
             more = self._more_bytes(ticket)
             if more > 0 and (blocked or not self._has_room(more)):

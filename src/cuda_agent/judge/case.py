@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -27,14 +26,12 @@ from cuda_agent.judge.build import Progress, build
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import profile
+from cuda_agent.judge.quiet import Hush, Quiet, nobody_else
 from cuda_agent.judge.verify import CandidateProcess, Verification, failing
 from cuda_agent.workspace.sandbox import resolve_level
 
 if TYPE_CHECKING:
     from cuda_agent.judge.session import JudgeSession
-
-#: makes a context in which nobody else uses the device.
-Quiet = Callable[[], AbstractContextManager[None]]
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
 ATTEMPTS = 3
@@ -124,10 +121,9 @@ class Case:
         session: JudgeSession,
         *,
         with_profile: bool,
-        quiet: Quiet = contextlib.nullcontext,
+        quiet: Quiet = nobody_else,
     ) -> None:
-        """Verification and timing of what was built, in a worker of the session. `quiet` is entered for as long as the
-        timing takes."""
+        """Verification and timing of what was built, in a worker of the session. `quiet` is entered for the timing."""
         if self.decided:
             return
         session.admit()
@@ -168,8 +164,14 @@ class Case:
             # Compiles: before the device is held for the timing alone.
             session.progress("profile", "compiling the baseline with constant weights")
             session.baselines.freeze()
-        with self._enter(Phase.PROFILE, session.progress), quiet():
-            self._profile_in(session, verification, floor, verified)
+        with self._enter(Phase.PROFILE, session.progress):
+            with quiet() as hush:
+                self._profile_in(session, process, floor, verified, hush)
+                process.rest()
+            self._observe(verification)
+            self._log_tail = process.worker.tail()
+            self._look_at_limits(session)
+            self._verdict = Verdict.PASSED
 
     def _verification(self, session: JudgeSession, process: CandidateProcess, floor: float) -> Verification:
         return Verification(
@@ -219,9 +221,8 @@ class Case:
         verification.reference.release()
 
     def _profile_in(
-        self, session: JudgeSession, verification: Verification, floor: float, verified: VerifyReport
+        self, session: JudgeSession, process: CandidateProcess, floor: float, verified: VerifyReport, hush: Hush
     ) -> None:
-        process = verification.candidate
         found = profile(
             session.task,
             self._options,
@@ -232,15 +233,12 @@ class Case:
             session.secrets,
             floor=floor,
             progress=session.progress,
+            hush=hush,
         )
         if found.fault is not None:
             raise WorkerFault(found.fault)
         self._convict(found.violations)
         self._profile = found.report
-        self._observe(verification)
-        self._log_tail = process.worker.tail()
-        self._look_at_limits(session)
-        self._verdict = Verdict.PASSED
 
     def _look_at_limits(self, session: JudgeSession) -> None:
         """Quarantines a time that the hardware can't reach; notes one that needs fewer operations."""

@@ -28,6 +28,7 @@ from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess, Role
+from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.session import JudgeSession
 
 Helper = TypeVar("Helper")
@@ -348,12 +349,12 @@ class Holder:
             raise
 
     @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _quiet(self) -> Iterator[Hush]:
         """Nothing of ours computes beside a timing: no compiler of any task's baselines, on the CPU no builder."""
         for session in self._sessions.values():
             session.settle()
         with timing(self._gate):
-            yield
+            yield no_hush
 
 
 @contextlib.contextmanager

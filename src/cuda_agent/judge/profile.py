@@ -15,6 +15,7 @@ from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.load import foreign_load
 from cuda_agent.judge.process import Fault
+from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rounds import CandidateFault, Rounds, number
 from cuda_agent.judge.schedule import CANDIDATE
@@ -48,10 +49,12 @@ def profile(
     *,
     floor: float,
     progress: Progress,
+    hush: Hush = no_hush,
     torch_computes: bool = False,
 ) -> Profiled:
     """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
-    its timed outputs must stay to eager's. `torch_computes`: the program may be torch's own, as in an A/A test.
+    its timed outputs must stay to eager's. It hushes for the rounds, when everything is warm. `torch_computes`: the
+    program may be torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
     failure is in the result.
@@ -64,9 +67,6 @@ def profile(
         progress("profile", f"waiting for {holder} to finish its timing")
 
     with gpu_lock(uuid or "cpu", waiting=waiting):
-        load = wait_for_quiet(options.device, uuid)
-        if load is not None and options.device is Device.CUDA:
-            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
         bounds = _bounds(task, verified, floor)
         rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
         rounds.clocks.uuid = uuid
@@ -74,12 +74,8 @@ def profile(
         far: dict[str, float] = {}
         try:
             rounds.prepare()
-            rounds.run()
-            rounds.clocks.read()
-            unasked = () if torch_computes else _computed_by_torch(rounds, options.device)
-            if unasked:
-                return Profiled(violations=unasked)
-            found = _concluded(rounds, baselines, options.device, load)
+            with hush():
+                found = _timed(rounds, baselines, options.device, uuid, torch_computes=torch_computes)
             far = rounds.schedule.far() if found.report is not None else {}
             return found
         except CandidateFault as error:
@@ -88,6 +84,16 @@ def profile(
             rounds.close()
             for name, times in far.items():
                 baselines.retire(name, times)
+
+
+def _timed(rounds: Rounds, baselines: Baselines, device: Device, uuid: str | None, *, torch_computes: bool) -> Profiled:
+    load = wait_for_quiet(device, uuid)
+    if load is not None and device is Device.CUDA:
+        return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+    rounds.run()
+    rounds.clocks.read()
+    unasked = () if torch_computes else _computed_by_torch(rounds, device)
+    return Profiled(violations=unasked) if unasked else _concluded(rounds, baselines, device, load)
 
 
 def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:

@@ -12,6 +12,7 @@ from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.profile import gpu_uuid
+from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rings import Masters, Ring, device_facts, plan_ring, total_bytes
 from cuda_agent.judge.verify import CandidateProcess, Secrets
@@ -41,8 +42,9 @@ def screen(
     options: JudgeOptions,
     secrets: Secrets,
     configs: list[dict[str, int]],
+    hush: Hush = no_hush,
 ) -> ScreenReport:
-    """Median µs of each setting of a candidate that was prepared, by its own worker's events.
+    """Median µs of each setting of a candidate that was prepared, by its own worker's events. For these it hushes.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
@@ -63,7 +65,7 @@ def screen(
             reference.draw_inputs(secrets.seed(), into=masters.slot(index))
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
-        with gpu_lock(gpu_uuid(device) or "cpu"):
+        with hush(), gpu_lock(gpu_uuid(device) or "cpu"):
             reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
         if isinstance(reply, dict) and reply.get("device_lost"):
             # An error stays on its device.

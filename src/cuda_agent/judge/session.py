@@ -28,10 +28,11 @@ from cuda_agent.judge.baselines import (
     compile_cache,
 )
 from cuda_agent.judge.build import Built, HeaderAhead, build
-from cuda_agent.judge.case import Case, Quiet
+from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
 from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, wake
+from cuda_agent.judge.quiet import Quiet, nobody_else
 from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.supply import WorkerSupply
@@ -314,10 +315,9 @@ class JudgeSession:
 
     @_one_at_a_time
     def screen(
-        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: Quiet = contextlib.nullcontext
+        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: Quiet = nobody_else
     ) -> ScreenReport:
-        """Times of several settings in one build, for a search's own information. `quiet` is entered for as long as the
-        timing takes."""
+        """Times of several settings in one build, for a search's own information. `quiet` is entered for that."""
 
         def failed(reason: str) -> ScreenReport:
             failures = dict.fromkeys(range(len(configs)), reason)
@@ -329,8 +329,8 @@ class JudgeSession:
         try:
             process = self._screening(candidate, built.library)
             prepare(process, self.reference, self.secrets)
-            with quiet():
-                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs)
+            with quiet() as hush:
+                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs, hush)
                 if process.usable:
                     process.rest()
             return report

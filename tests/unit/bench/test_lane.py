@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.bench.lane import Lane, LaneServer
+from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer
 from cuda_agent.bench.turns import Turns
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.sockets import connected_socket
@@ -119,6 +119,29 @@ def test_processes_that_are_aside_stand_still_while_somebody_is_alone(
     turns = [json.loads(line) for line in log.read_text().splitlines()]
     assert [turn["how"] for turn in turns] == ["shared", "alone", "alone", "aside", "alone"]
     assert all(turn["task"] == "a task" and turn["asked_s"] <= turn["begun_s"] <= turn["left_s"] for turn in turns)
+
+
+def test_contexts_are_made_while_nothing_is_on_the_clock(
+    tmp_path: Path, counting: tuple[int, Callable[[], int]]
+) -> None:
+    pid, count = counting
+    with LaneServer(tmp_path / "lane") as server:
+        mine, other = Lane(server.address), Lane(server.address)
+        with other.alone() as hush, mine.waking(pid):
+            assert _moves(count)
+            for _ in range(2):
+                with hush():
+                    assert not _moves(count)
+            assert _moves(count)
+        with mine.aside([pid]), other.alone() as hush:
+            begin = time.monotonic()
+            with hush():
+                assert time.monotonic() - begin >= DRAIN_S, "what it has launched is over"
+            assert not _moves(count)
+        with other.alone() as hush:
+            pass
+    with pytest.raises(WorkerError), hush():
+        pass
 
 
 def test_what_was_stopped_goes_on_when_the_benchmark_ends(

@@ -35,14 +35,14 @@ def test_phases() -> None:
 
 def test_no_phase_waits_for_who_is_aside() -> None:
     turns = Turns(join_s=2)
-    assert turns.ask(1, How.ASIDE, now=0) == [1] and not turns.stopped
+    assert turns.ask(1, How.ASIDE, now=0) == [1] and not turns.stops(How.ASIDE)
     assert turns.ask(2, How.SHARED, now=0) == [2]
     assert turns.ask(3, How.ALONE, now=1) == []
     assert turns.ask(4, How.ASIDE, now=4) == [4], "though the phase is closed to those who share"
     assert turns.ask(5, How.SHARED, now=4) == []
-    assert turns.leave(2, 5) == [3] and turns.stopped
+    assert turns.leave(2, 5) == [3] and turns.stops(How.ASIDE)
     assert turns.ask(6, How.ASIDE, now=6) == []
-    assert turns.leave(3, 7) == [5, 6] and not turns.stopped
+    assert turns.leave(3, 7) == [5, 6] and not turns.stops(How.ASIDE)
     assert turns.leave(5, 8) == []
     assert turns.leave(1, 9) == turns.leave(4, 9) == turns.leave(6, 10) == []
     assert turns.seconds == {"alone": 2.0, "shared": 6.0, "aside": 2.0, "idle": 0.0}
@@ -52,16 +52,35 @@ def test_one_at_a_time_makes_a_context() -> None:
     turns = Turns()
     assert turns.ask(1, How.WAKING, now=0) == [1]
     assert turns.ask(2, How.WAKING, now=0) == [] and turns.ask(3, How.ASIDE, now=0) == [3]
-    assert turns.ask(4, How.ALONE, now=1) == [4] and turns.stopped
+    assert turns.ask(4, How.ALONE, now=1) == [4] and turns.stops(How.ASIDE)
+    turns.hush(4, True, 1)
     assert turns.leave(1, 2) == [], "it was stopped, and has ended"
     assert turns.leave(4, 3) == [2]
     assert turns.leave(2, 4) == turns.leave(3, 4) == []
     assert turns.ask(5, How.WAKING, now=5) == [5]
 
 
+def test_contexts_are_made_while_nothing_is_on_the_clock() -> None:
+    turns = Turns()
+    assert turns.ask(1, How.ALONE, now=0) == [1]
+    assert turns.ask(2, How.WAKING, now=0) == [2] and turns.ask(3, How.WAKING, now=0) == []
+    assert turns.ask(4, How.ASIDE, now=0) == turns.ask(5, How.SHARED, now=0) == []
+    assert turns.stops(How.ASIDE) and not turns.stops(How.WAKING)
+    assert turns.leave(2, 1) == [3], "the next one"
+    assert turns.hush(5, True, 1) == [] and not turns.stops(How.WAKING), "it isn't alone"
+    assert turns.hush(1, True, 1) == [] and turns.stops(How.WAKING)
+    assert turns.leave(3, 2) == turns.ask(6, How.WAKING, now=2) == []
+    assert turns.hush(1, False, 3) == [6] and turns.stops(How.ASIDE)
+    assert turns.leave(1, 4) == [4, 5]
+    assert turns.leave(6, 5) == turns.leave(4, 5) == [] and turns.leave(5, 5) == []
+    assert turns.ask(7, How.ALONE, now=6) == [7] and turns.hush(7, True, 6) == [] and turns.leave(7, 7) == []
+    assert turns.ask(8, How.ALONE, now=8) == [8] and turns.ask(9, How.WAKING, now=8) == [9], "it has hushed nobody yet"
+
+
 def test_who_began_first_comes_first() -> None:
     turns = Turns(room=10)
     turns.ask(1, How.ALONE, now=0)
+    turns.hush(1, True, 0)
     for ticket, how in ((2, How.ALONE), (3, How.ALONE), (4, How.WAKING), (5, How.WAKING)):
         assert turns.ask(ticket, how, rank=-ticket, now=0) == []
     for ticket in (6, 7):

@@ -57,6 +57,15 @@ def test_normal_input_takes_all_kinds(kind, dtype):
         assert torch.equal(new.float().sort(0).values, before.float().sort(0).values)
 
 
+def test_very_many_rows_are_permuted_too():
+    rows = (1 << 22) + 6
+    sets = [[torch.arange(rows, dtype=torch.int32)]]
+    orders = [variant("permuted", sets[0], [frozenset()], seed=seed).tensors[0] for seed in (3, 3, 4)]
+    assert torch.equal(orders[0].sort().values, sets[0][0]) and torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], sets[0][0])
+    assert (orders[0].diff().abs() > rows // 5).all(), "neighbours are far from each other"
+
+
 def test_kept_properties_stop_a_change():
     sets = draws(lambda: [torch.rand(8, 8).softmax(-1), torch.randint(0, 5, (8,)), torch.ones(8, 8).tril()])
     kept = properties(sets)
