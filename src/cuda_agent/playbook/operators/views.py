@@ -135,11 +135,18 @@ def pad(b: Builder, node: Node) -> str:
     mode, fill = "constant", b.arg(node, 2, "value", 0)
     if isinstance(fill, str):
         mode, fill = fill, b.arg(node, 3, "value", 0)
-    if mode != "constant" or any(w < 0 for w in widths):
+    if mode != "constant":
         raise CantLower("pads otherwise than by a constant")
     low = [0] * len(meta.shape)
     for index in range(len(widths) // 2):
-        low[len(low) - 1 - index] = widths[2 * index]
+        dim = len(low) - 1 - index
+        before, after = widths[2 * index : 2 * index + 2]
+        if min(before, after) < 0:
+            # Less than nothing cuts off.
+            shape = list(b.values[x].shape)
+            shape[dim] += min(before, 0) + min(after, 0)
+            x = _window(b, x, tuple(shape), dim, max(-before, 0), 1, b.fresh(f"{node.name}_cut"))
+        low[dim] = max(before, 0)
     return b.add(ir.Pad(node.name, meta.shape, meta.dtype, x, tuple(low), b.values[x].shape, fill or 0))
 
 
