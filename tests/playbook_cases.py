@@ -125,6 +125,7 @@ POINTWISE: dict[str, tuple[Any, list[Any]]] = {
     ),
     "trigonometry": (lambda x: (x.sin() + x.cos(), torch.atan(x), torch.erf(x), torch.log1p(x.abs())), [_r(777) * 9]),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)) + 1, [_r(5, 17)]),
+    "nextafter": (lambda x, y: x.relu().nextafter(y) * 2, [_r(5, 17), _r(17)]),
     "pad_and_cut": (lambda x: F.pad(x, (0, 0, 1, -1)) * 2 + F.pad(x, (-3, 3, -1, 1), value=0.5), [_r(2, 5, 17)]),
     "pad_integers": (lambda x: F.pad(x, (1, 2)) * 2, [_i(100, 5, 17)]),
     "index": (lambda x, i: x[:, i] * 2, [_r(5, 17), _i(17, 9)]),

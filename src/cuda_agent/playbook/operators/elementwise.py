@@ -167,6 +167,13 @@ def floor_divide(b: Builder, node: Node) -> str:
     return b.pointwise("floordiv", b.arg(node, 0), b.arg(node, 1), dtype=b.out(node).dtype, name=node.name)
 
 
+def nextafter(b: Builder, node: Node) -> str:
+    dtype = b.out(node).dtype
+    if b.internal(dtype) != dtype:
+        raise CantLower("neighbours of half precision")
+    return b.pointwise("nextafter", b.arg(node, 0), b.arg(node, 1), dtype=dtype, name=node.name)
+
+
 def power(b: Builder, node: Node) -> str:
     """Whole and half exponents become products and roots."""
     dtype = b.out(node).dtype
@@ -336,6 +343,7 @@ TABLE: dict[str, Lowering] = {
     **{name: _logical(op) for name, op in _LOGICAL.items()},
     **{name: _bitwise(op) for name, op in _BITWISE.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
+    "nextafter": nextafter,
     "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "div": div, "divide": div, "true_divide": div,
     "floor_divide": floor_divide, "pow": power, "gelu": gelu, "leaky_relu": leaky_relu, "prelu": prelu, "elu": elu,
     "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp, "clamp_min": clamp_min, "clamp_max": clamp_max,

@@ -161,6 +161,8 @@ __device__ __forceinline__ T f_sinc(T x) {
 }
 __device__ __forceinline__ float f_copysign(float x, float y) { return copysignf(x, y); }
 __device__ __forceinline__ double f_copysign(double x, double y) { return copysign(x, y); }
+__device__ __forceinline__ float f_nextafter(float x, float y) { return nextafterf(x, y); }
+__device__ __forceinline__ double f_nextafter(double x, double y) { return nextafter(x, y); }
 __device__ __forceinline__ float f_atan2(float y, float x) { return atan2f(y, x); }
 __device__ __forceinline__ double f_atan2(double y, double x) { return atan2(y, x); }
 __device__ __forceinline__ float f_pow(float x, float y) { return static_cast<float>(pow(static_cast<double>(x), static_cast<double>(y))); }

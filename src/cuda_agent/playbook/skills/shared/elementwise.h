@@ -275,6 +275,8 @@ INLINE T f_sinc(T x) {
 }
 INLINE float f_copysign(float x, float y) { return __builtin_copysignf(x, y); }
 INLINE double f_copysign(double x, double y) { return __builtin_copysign(x, y); }
+INLINE float f_nextafter(float x, float y) { return __builtin_nextafterf(x, y); }
+INLINE double f_nextafter(double x, double y) { return __builtin_nextafter(x, y); }
 INLINE float f_atan2(float y, float x) { return atan2f(y, x); }
 INLINE double f_atan2(double y, double x) { return atan2(y, x); }
 INLINE float f_pow(float x, float y) { return powf(x, y); }
