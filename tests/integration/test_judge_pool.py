@@ -19,9 +19,11 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge.pool import Pool, building, timing
+from cuda_agent.judge.holder import building, timing
+from cuda_agent.judge.pool import Pool
 from cuda_agent.workspace.process import descendants
-from published_workspace import axpby_candidate, axpby_task
+from fault_specimens import small_axpby
+from published_workspace import axpby_candidate
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +31,7 @@ OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2, call_ti
 
 
 def task(columns: int) -> Task:
-    return Task(name=f"axpby_{columns}", source=axpby_task().source.replace("4096, 4096", f"8, {columns}"))
+    return small_axpby(f"1, {columns}")
 
 
 def candidate(old: str = "", new: str = "") -> Candidate:
@@ -48,13 +50,13 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.alone
 def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
     futures = {
-        "honest": pool.submit(task(64), candidate()),
-        "wrong": pool.submit(task(64), candidate("beta * y", "1.01f * beta * y")),
-        "broken": pool.submit(task(64), candidate("#pragma", "#error no\n#pragma")),
-        "crashing": pool.submit(task(64), candidate("(void)config;", "*(volatile int*)8 = config;")),
+        "honest": pool.submit(task(128), candidate()),
+        "wrong": pool.submit(task(128), candidate("beta * y", "1.01f * beta * y")),
+        "broken": pool.submit(task(128), candidate("#pragma", "#error no\n#pragma")),
+        "crashing": pool.submit(task(128), candidate("(void)config;", "*(volatile int*)8 = config;")),
         "unknown_task": pool.submit(Task(name="bad", source="class Model: pass"), candidate()),
         "other_task": pool.submit(task(96), candidate()),
-        "only_verified": pool.submit(task(64), candidate(), with_profile=False),
+        "only_verified": pool.submit(task(128), candidate(), with_profile=False),
     }
     with pytest.raises(TaskError, match="bad"):
         futures.pop("unknown_task").result(timeout=300)
@@ -72,27 +74,27 @@ def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
 
 @pytest.mark.alone
 def test_a_holder_that_is_killed_is_replaced(pool: Pool) -> None:
-    pool.submit(task(64), candidate()).result(timeout=300)
+    pool.submit(task(128), candidate()).result(timeout=300)
     holder = pool._holders[0].helper
     first = holder.pid
     assert first is not None
-    hanging = pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
+    hanging = pool.submit(task(128), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
     while not hanging.running():
         time.sleep(0.05)
     time.sleep(1.0)
     os.kill(first, signal.SIGKILL)
     with pytest.raises(WorkerError, match="holder"):
         hanging.result(timeout=60)
-    assert pool.submit(task(64), candidate()).result(timeout=300).verdict is Verdict.PASSED
+    assert pool.submit(task(128), candidate()).result(timeout=300).verdict is Verdict.PASSED
     assert holder.pid != first
 
 
 def test_close_ends_everything() -> None:
     pool = Pool(OPTIONS)
-    done = pool.submit(task(64), candidate(), with_profile=False)
+    done = pool.submit(task(128), candidate(), with_profile=False)
     assert done.result(timeout=300).verdict is Verdict.TIMING_VOID
     waiting = [
-        pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}")) for _ in range(3)
+        pool.submit(task(128), candidate("(void)config;", "for (volatile bool on = true; on;) {}")) for _ in range(3)
     ]
     cancelled = waiting.pop()
     assert cancelled.cancel()
@@ -111,7 +113,7 @@ def test_close_ends_everything() -> None:
     assert len(started) > 4
     assert not [command(pid) for pid in started if command(pid)]
     with pytest.raises(WorkerError, match="closed"):
-        pool.submit(task(64), candidate())
+        pool.submit(task(128), candidate())
 
 
 def command(pid: int) -> bytes:
@@ -127,8 +129,8 @@ sys.path[:0] = SYSPATH
 from test_judge_pool import OPTIONS, Pool, candidate, task
 if __name__ == "__main__":
     pool = Pool(OPTIONS)
-    pool.submit(task(64), candidate(), with_profile=False).result()
-    pool.submit(task(64), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
+    pool.submit(task(128), candidate(), with_profile=False).result()
+    pool.submit(task(128), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
     from cuda_agent.workspace.process import descendants
     print(*descendants(os.getpid()), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

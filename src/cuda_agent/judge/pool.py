@@ -2,41 +2,37 @@
 
 Builders compile, as many at a time as cores allow; a holder per GPU (one for the CPU) verifies and times, one candidate
 after the other, and keeps the sessions of the tasks that it saw last, so that the candidates of one task share their
-compiled baselines. Both are processes of their own: nothing that the caller or a builder computes delays the clock of a
-holder. On the CPU, where a compiler would be foreign load, nobody builds while a holder times.
+compiled baselines; one that has nothing left to do takes over what waits for another. Both are processes of their own
+(`holder.py`): nothing that the caller or a builder computes delays the clock of a holder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.judge.build import Built, build
+from cuda_agent.judge.build import Built
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess, Role
-from cuda_agent.judge.quiet import Hush, no_hush
-from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.holder import Builder, Holder
 
 Helper = TypeVar("Helper")
 
 MOST_BUILDERS = 8
 SESSIONS = 4
-#: builders give way to what is timed.
-_NICE = 5
 #: a task stays with the holder that knows it until that one is so many candidates behind the least busy one.
 _PATIENCE = 2
 
@@ -120,8 +116,8 @@ class Pool:
             if lane.waiting == 1:
                 # It has nothing else to do while the candidate is compiled.
                 lane.threads.submit(self._prepare, lane)
-            self._building.submit(self._build, lane, future, case, with_profile)
-        future.add_done_callback(partial(self._finished, lane))
+            self._building.submit(self._build, future, case, with_profile)
+        future.add_done_callback(self._finished)
         return future
 
     def compile(self, candidate: Candidate) -> Built:
@@ -169,17 +165,19 @@ class Pool:
         least = min(self._holders, key=lambda lane: lane.waiting)
         known = [lane for lane in self._holders if key in lane.tasks and lane.waiting <= least.waiting + _PATIENCE]
         lane = min(known or [least], key=lambda lane: lane.waiting)
-        lane.tasks[key] = None
-        lane.tasks.move_to_end(key)
-        while len(lane.tasks) > self._sessions:
-            lane.tasks.popitem(last=False)
+        lane.sees(key, self._sessions)
         return lane
 
-    def _finished(self, lane: _Lane, future: Future[Evaluation]) -> None:
+    def _finished(self, future: Future[Evaluation]) -> None:
         with self._lock:
             self._unfinished.discard(future)
-            del lane.expected[future]
-            lane.waiting -= 1
+            if (lane := self._expecting(future)) is not None:
+                del lane.expected[future]
+                lane.waiting -= 1
+
+    def _expecting(self, future: Future[Evaluation]) -> _Lane | None:
+        """None: it was cancelled."""
+        return next((lane for lane in self._holders if future in lane.expected), None)
 
     def _prepare(self, lane: _Lane) -> None:
         """As many of the tasks that candidates wait for as the holder keeps: their baselines compile side by side."""
@@ -199,19 +197,34 @@ class Pool:
             lane.prepared.add(waiting[0].key)
             return waiting[0]
 
-    def _build(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
+    def _build(self, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if future.cancelled():
             return
         try:
             with self._idle.one(first=True) as builder:
                 built: Case = builder.call("build", case)
             if not built.decided:
-                lane.threads.submit(self._judge, lane, future, built, with_profile)
+                with self._lock:
+                    if (expecting := self._expecting(future)) is not None:
+                        expecting.ready.append(_Ready(future, built, with_profile))
+                # It, or whoever has nothing to do.
+                for lane in self._holders:
+                    lane.threads.submit(self._judge_next, lane)
             elif future.set_running_or_notify_cancel():
                 future.set_result(built.evaluation())
         except BaseException as error:  # noqa: BLE001 - the boundary: whoever waits for the future must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
+
+    def _judge_next(self, lane: _Lane) -> None:
+        with self._lock:
+            found = next_for(lane, self._holders, self._sessions)
+        if found is None:
+            return
+        try:
+            self._judge(lane, *found)
+        finally:
+            lane.busy = False
 
     def _judge(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if not future.set_running_or_notify_cancel():
@@ -251,137 +264,58 @@ class Idle(Generic[Helper]):
                 self._changed.notify_all()
 
 
+class _Ready(NamedTuple):
+    """A candidate that was compiled, and can be judged."""
+
+    future: Future[Evaluation]
+    case: Case
+    with_profile: bool
+
+
 class _Lane:
     """What this process knows of one holder: its process, the thread that waits for it, how many candidates wait and
-    of which tasks, those of them that it was told to prepare, and the tasks that it saw last."""
+    of which tasks, which of them are ready, whether it judges one, those tasks that it was told to prepare, and those
+    that it saw last."""
 
     def __init__(self, helper: HelperProcess) -> None:
         self.helper = helper
         self.threads = ThreadPoolExecutor(1, thread_name_prefix="holder")
         self.waiting = 0
         self.expected: dict[Future[Evaluation], Task] = {}
+        self.ready: deque[_Ready] = deque()
+        self.busy = False
         self.prepared: set[str] = set()
         self.tasks: OrderedDict[str, None] = OrderedDict()
+
+    def sees(self, key: str, sessions: int) -> None:
+        """A candidate of this task comes."""
+        self.tasks[key] = None
+        self.tasks.move_to_end(key)
+        while len(self.tasks) > sessions:
+            self.tasks.popitem(last=False)
+
+
+def next_for(lane: _Lane, lanes: Sequence[_Lane], sessions: int) -> _Ready | None:
+    """What this holder judges next, and from now on does: of its own; where it has nothing, the last that waits for one
+    that is at work, if it knows the task or so many wait there that it is worth while to prepare it."""
+    if not lane.ready:
+        busy = (other for other in lanes if other.busy and other.ready)
+        rich = [o for o in busy if len(o.ready) > _PATIENCE or o.ready[-1].case.task.key in lane.tasks]
+        if not rich:
+            return None
+        other = max(rich, key=lambda other: len(other.ready))
+        taken = other.ready.pop()
+        # A future that was cancelled meanwhile is expected by nobody.
+        if (task := other.expected.pop(taken.future, None)) is not None:
+            lane.expected[taken.future] = task
+            other.waiting, lane.waiting = other.waiting - 1, lane.waiting + 1
+        lane.ready.append(taken)
+        lane.sees(taken.case.task.key, sessions)
+    lane.busy = True
+    return lane.ready.popleft()
 
 
 def builders_for(options: JudgeOptions, *, holders: int) -> int:
     """As many as leave two cores to each holder (a judge and the program that it times), at most MOST_BUILDERS."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(MOST_BUILDERS, (cores - 2 * holders) // options.compiler_jobs))
-
-
-# ---------------------------------------------------------------- in processes of their own
-
-
-class Builder:
-    """Compiles; needs no device. `gate`: a folder for the locks of `building` and `timing`, None where both may run at
-    once."""
-
-    def __init__(self, gate: Path | None) -> None:
-        os.nice(_NICE)
-        self._gate = gate
-
-    def build(self, case: Case) -> Case:
-        """The case with its build. Raises what `Case.build` raises."""
-        with building(self._gate):
-            case.build()
-        return case
-
-    def compile(self, candidate: Candidate, options: JudgeOptions) -> Built:
-        """Compiles without looking at the rules. Raises what `build` raises."""
-        with building(self._gate):
-            return build(candidate, device=options.device, options=options)
-
-    def close(self) -> None:
-        pass
-
-
-class Holder:
-    """Owns one device: verifies and times, and keeps the sessions of the tasks that it saw last."""
-
-    def __init__(
-        self, options: JudgeOptions, gpu: str | None, gate: Path | None, keep: int, hidden: tuple[Path, ...] = ()
-    ) -> None:
-        if gpu is not None:
-            # Before anything asks the driver. Sandboxes pass it on to the workers.
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        self._options, self._gate, self._keep, self._hidden = options, gate, keep, hidden
-        self._sessions: OrderedDict[str, JudgeSession] = OrderedDict()
-
-    def prepare(self, task: Task) -> None:
-        """Loads the task and lets its baselines compile in the background. Raises TaskError."""
-        with self._session(task) as session:
-            session.admit()
-
-    def judge(self, case: Case, with_profile: bool) -> Evaluation:
-        """Raises what isn't the candidate's fault; the task's next candidate then finds a new session."""
-        with self._session(case.task) as session:
-            case.judge(session, with_profile=with_profile, quiet=self._quiet)
-        return case.evaluation()
-
-    def ask(self, task: Task, method: str, arguments: tuple[Any, ...], quiet: bool) -> Any:
-        """Raises what the session's method raises."""
-        with self._session(task) as session, self._quiet() if quiet else contextlib.nullcontext():
-            return getattr(session, method)(*arguments)
-
-    def close(self) -> None:
-        while self._sessions:
-            self._sessions.popitem()[1].close()
-
-    @contextlib.contextmanager
-    def _session(self, task: Task) -> Iterator[JudgeSession]:
-        session = self._sessions.pop(task.key, None)
-        if session is None:
-            while len(self._sessions) >= self._keep:
-                self._sessions.popitem(last=False)[1].close()
-            session = JudgeSession(task, self._options, hidden=self._hidden)
-        for key, other in list(self._sessions.items()):
-            try:
-                other.rest()
-            except CudaAgentError:
-                # Another task's trouble; its next candidate hears of it.
-                self._sessions.pop(key).close()
-        self._sessions[task.key] = session
-        try:
-            yield session
-        except CudaAgentError:
-            self._sessions.pop(task.key).close()
-            raise
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[Hush]:
-        """Nothing of ours computes beside a timing: no compiler of any task's baselines, on the CPU no builder."""
-        for session in self._sessions.values():
-            session.settle()
-        with timing(self._gate):
-            yield no_hush
-
-
-@contextlib.contextmanager
-def building(gate: Path | None) -> Iterator[None]:
-    """Any number at a time, never beside `timing`, and not while somebody waits for it."""
-    if gate is None:
-        yield
-        return
-    with _locked(gate / "room", fcntl.LOCK_SH, through=gate / "door"):
-        yield
-
-
-@contextlib.contextmanager
-def timing(gate: Path | None) -> Iterator[None]:
-    """Alone in the room. Whoever waits to get in keeps the door, so that no stream of builders keeps him out."""
-    if gate is None:
-        yield
-        return
-    with _locked(gate / "room", fcntl.LOCK_EX, through=gate / "door"):
-        yield
-
-
-@contextlib.contextmanager
-def _locked(room: Path, how: int, *, through: Path) -> Iterator[None]:
-    """A lock of the kernel: it ends with its process, however that ends."""
-    with room.open("w") as inside:
-        with through.open("w") as door:
-            fcntl.flock(door, how)
-            fcntl.flock(inside, how)
-        yield

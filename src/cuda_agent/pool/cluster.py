@@ -18,7 +18,8 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, WorkerError
 from cuda_agent.judge.build import Built
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess, Role
-from cuda_agent.judge.pool import SESSIONS, Holder, Pool
+from cuda_agent.judge.holder import Holder
+from cuda_agent.judge.pool import SESSIONS, Pool
 
 #: path of a file that a builder made -> its bytes.
 Parcel = dict[str, bytes]
