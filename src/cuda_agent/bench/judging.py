@@ -24,7 +24,7 @@ from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.reached import work_needed
-from cuda_agent.judge.process import Worker, WorkerFault
+from cuda_agent.judge.process import Worker
 from cuda_agent.judge.quiet import Hush
 from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession
@@ -94,7 +94,7 @@ class LaneSession:
                 raise
         else:
             return
-        with self._alone(_ADMISSION):
+        with self._alone(_ADMISSION) as hush, hush():
             self._rest()
             self._admit()
 
@@ -205,14 +205,17 @@ class LaneSession:
 
     @contextmanager
     def _timing(self, turn: ExitStack) -> Iterator[Hush]:
-        """Quiet between two shared turns: what follows, after a fault another verification, isn't timed."""
+        """Quiet before another shared turn, for what isn't timed: one more call that is looked at, another verification
+        after a fault, the end of a candidate that was convicted."""
         try:
             with self._quiet(_PROFILE) as hush:
                 yield hush
-        except WorkerFault:
+        except Exception:
             turn.enter_context(self._lane.shared(_VERIFICATION))
             raise
-        turn.enter_context(self._lane.shared(_OBSERVATION))
+        # On a CPU there is nothing to look at.
+        if self._builder is not None:
+            turn.enter_context(self._lane.shared(_OBSERVATION))
 
     @contextmanager
     def _quiet(self, step: Step) -> Iterator[Hush]:
@@ -225,7 +228,12 @@ class LaneSession:
     @contextmanager
     def _alone(self, step: Step) -> Iterator[Hush]:
         with self._lane.alone(step) as hush:
-            yield hush
+            try:
+                yield hush
+            except Exception:
+                with suppress(CudaAgentError):
+                    self._session.rest()
+                raise
             self._session.rest()
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:

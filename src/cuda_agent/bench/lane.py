@@ -27,11 +27,13 @@ from typing import Any, NamedTuple, TextIO
 
 from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.workspace.process import go_on, pause
+from cuda_agent.workspace.process import go_on, pause, stand_still
 from cuda_agent.workspace.sockets import bound_socket, connected_socket
 
 #: a process that is stopped may have kernels on the device: those that one measurement of a compiler launches at once.
 DRAIN_S = 0.15
+#: for so long a process that is stopped is waited for: a driver's call goes on until it returns.
+_STILL_S, _LOOK_S = 2.0, 0.01
 _GRANTED, _HUSH, _HUSHED = b"g", b"h", b"u"
 #: of a word and what is asked.
 _LONGEST = 2048
@@ -185,9 +187,17 @@ class LaneServer:
         """Answered when nobody does anything on the device any more."""
         self._tell(self.turns.hush(ticket, hushed, time.monotonic()))
         if hushed:
-            time.sleep(max(0.0, self._stopped_at + DRAIN_S - time.monotonic()))
+            self._wait_for_those_who_stop()
             with suppress(OSError):
                 self._clients[ticket].send(_GRANTED)
+
+    def _wait_for_those_who_stop(self) -> None:
+        end = time.monotonic() + _STILL_S
+        pids = frozenset().union(*self._stopped.values())
+        while not stand_still(pids) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+            self._stopped_at = time.monotonic()
+        time.sleep(max(0.0, self._stopped_at + DRAIN_S - time.monotonic()))
 
     def _tell(self, granted: list[int]) -> None:
         self._stop_or_go_on()

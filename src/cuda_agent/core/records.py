@@ -193,7 +193,8 @@ class KernelTime(Record):
 
 
 class KernelReport(Record):
-    """GPU time of one verified call by what ran, as its worker's CUPTI recorded it; the longest kernels by name."""
+    """GPU time of one verified call by what ran, as its worker's CUPTI recorded it; the longest kernels by name. In a
+    benchmark others may compute beside that call: what counts is which kernels there are, and their shares."""
 
     own_us: float
     library_us: float

@@ -166,8 +166,13 @@ class Case:
             session.baselines.freeze()
         with self._enter(Phase.PROFILE, session.progress):
             with quiet() as hush:
-                self._profile_in(session, process, floor, verified, hush)
-                process.rest()
+                try:
+                    self._profile_in(session, process, floor, verified, hush)
+                    process.rest()
+                except WorkerFault:
+                    # Others get what it holds.
+                    process.worker.kill()
+                    raise
             self._observe(verification)
             self._log_tail = process.worker.tail()
             self._look_at_limits(session)

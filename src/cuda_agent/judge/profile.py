@@ -67,6 +67,8 @@ def profile(
         progress("profile", f"waiting for {holder} to finish its timing")
 
     with gpu_lock(uuid or "cpu", waiting=waiting):
+        # On a CPU beforehand, since it takes longer than what is warm stays so.
+        load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
         bounds = _bounds(task, verified, floor)
         rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
         rounds.clocks.uuid = uuid
@@ -75,7 +77,7 @@ def profile(
         try:
             rounds.prepare()
             with hush():
-                found = _timed(rounds, baselines, options.device, uuid, torch_computes=torch_computes)
+                found = _timed(rounds, baselines, options.device, load, torch_computes=torch_computes)
             far = rounds.schedule.far() if found.report is not None else {}
             return found
         except CandidateFault as error:
@@ -86,10 +88,12 @@ def profile(
                 baselines.retire(name, times)
 
 
-def _timed(rounds: Rounds, baselines: Baselines, device: Device, uuid: str | None, *, torch_computes: bool) -> Profiled:
-    load = wait_for_quiet(device, uuid)
-    if load is not None and device is Device.CUDA:
-        return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | None, *, torch_computes: bool) -> Profiled:
+    if device is Device.CUDA:
+        load = wait_for_quiet(device, rounds.clocks.uuid)
+        if load is not None:
+            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+    rounds.plan()
     rounds.run()
     rounds.clocks.read()
     unasked = () if torch_computes else _computed_by_torch(rounds, device)

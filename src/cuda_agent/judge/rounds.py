@@ -119,7 +119,7 @@ class Rounds:
     # ------------------------------------------------------------ before the rounds
 
     def prepare(self) -> None:
-        """Weights, rings, warm-up on decoys, and how many slots a round has."""
+        """Weights, rings and warm programs: nothing that is measured yet."""
         spec, device = self.reference.spec, self.options.device
         self.reference.draw_weights(self.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
@@ -127,21 +127,28 @@ class Rounds:
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
-            # Compiling isn't timing.
-            self._begin = time.monotonic()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))
         self._add_baseline_rings()
+        # Compiling and mapping memory isn't timing.
+        self._begin = time.monotonic()
         self._draw(self._plan.slots)
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
         self.progress("profile", "warming up")
-        names = (*self.baselines.forms, CANDIDATE)
         warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
-        calls = {name: self._warm(name, warm_s[index > 0]) for index, name in enumerate(names)}
+        for index, name in enumerate((*self.baselines.forms, CANDIDATE)):
+            self._warm(name, warm_s[index > 0])
+        self._spent_s = time.monotonic() - self._begin
+
+    def plan(self) -> None:
+        """How many slots a round has, by the time of a call, and a burst of each program on decoys."""
+        # What was waited for since then isn't timing either.
+        self._begin = time.monotonic() - self._spent_s
+        calls = {name: self._call_s(name) for name in (*self.baselines.forms, CANDIDATE)}
         # The first draw met new memory.
         each_s = self._draw(self._plan.slots) / self._plan.slots
         each_s += sum(max(seconds, CALL_SECONDS) for seconds in calls.values() if seconds is not None)
@@ -151,10 +158,10 @@ class Rounds:
             self._draw(self._active)
         self._choose_positions()
         begin = time.monotonic()
-        for name in names:
+        for name in (*self.baselines.forms, CANDIDATE):
             self._on_decoys(name)
         # Nor is meeting new memory.
-        self._spent_s = begin - self._begin
+        self._begin += time.monotonic() - begin
 
     def _on_decoys(self, name: str) -> None:
         end = time.monotonic() + self.options.timing_budget_s / 2
@@ -189,14 +196,14 @@ class Rounds:
         assert self._masters is not None
         self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
 
-    def _warm(self, name: str, seconds: float) -> float | None:
-        """Seconds of one call after warming up, None where the form failed."""
+    def _warm(self, name: str, seconds: float) -> None:
         params = {"program": name, "calls": 1, "seconds": seconds}
         reply = self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s)
-        if reply is None:
-            return None
         if name == CANDIDATE and isinstance(reply, dict) and reply.get("otherwise"):
             self._otherwise = True
+
+    def _call_s(self, name: str) -> float | None:
+        """Seconds of one call, None where the form failed."""
         found = self.ask(name, "queue", {"program": name, "calls": 1})
         return None if found is None else max(number(found, "us"), 0.0) / 1e6
 
@@ -204,8 +211,6 @@ class Rounds:
 
     def run(self) -> None:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
-        # What was waited for since then isn't timing either.
-        self._begin = time.monotonic() - self._spent_s
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
         self.bystander.look()
         while self.wrong_output is None and not self.schedule.is_done(self._left_s()):

@@ -65,7 +65,7 @@ def screen(
             reference.draw_inputs(secrets.seed(), into=masters.slot(index))
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
-        with hush(), gpu_lock(gpu_uuid(device) or "cpu"):
+        with gpu_lock(gpu_uuid(device) or "cpu"), hush():
             reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
         if isinstance(reply, dict) and reply.get("device_lost"):
             # An error stays on its device.

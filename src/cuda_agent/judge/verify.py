@@ -245,8 +245,9 @@ class Verification:
 
     def observe(self) -> TrialReport:
         """One more trial, in which the candidate's worker records what runs on the GPU; what it sent is in `reply`."""
-        self._new_weights()
-        self._trial("observed", poison=False, kernels=True)
+        with comparing("the verification"):
+            self._new_weights()
+            self._trial("observed", poison=False, kernels=True)
         return self._rulings()[-1]
 
     def _plan(self) -> list[Callable[[], bool]]:

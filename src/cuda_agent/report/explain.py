@@ -241,7 +241,7 @@ def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
         f"{percent(value / total)} in {name}" for name, value in parts if total and value / total >= 0.005
     )
     plural = "s" if launches > 1 else ""
-    yield f"A call launches {launches} kernel{plural} on the GPU, {total:,.1f} µs in all: {shares}."
+    yield f"A call launches {launches} kernel{plural} on the GPU: {shares}."
     busy, latency = profile.candidate.busy_us, profile.candidate.latency_us
     if busy and busy < latency:
         share = 1 - busy / latency

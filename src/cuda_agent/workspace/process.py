@@ -74,6 +74,25 @@ def pause(pid: int) -> frozenset[int]:
     return frozenset(stopped)
 
 
+def stand_still(pids: Iterable[int]) -> bool:
+    """Whether no thread of processes that a `pause` stopped runs any more: one in a call to the system goes on until
+    that returns."""
+    return not any(_state(task) not in "TtZXx" for pid in pids for task in _tasks(pid))
+
+
+def _tasks(pid: int) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    return []
+
+
+def _state(task: Path) -> str:
+    """X where it has ended."""
+    with contextlib.suppress(OSError, IndexError):
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    return "X"
+
+
 def go_on(pids: Iterable[int]) -> None:
     """Ends a `pause`."""
     for pid in pids:

@@ -17,6 +17,7 @@ import pytest
 from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer
 from cuda_agent.bench.turns import Turns
 from cuda_agent.core.errors import WorkerError
+from cuda_agent.workspace.process import descendants, stand_still
 from cuda_agent.workspace.sockets import connected_socket
 
 
@@ -131,7 +132,8 @@ def test_contexts_are_made_while_nothing_is_on_the_clock(
             assert _moves(count)
             for _ in range(2):
                 with hush():
-                    assert not _moves(count)
+                    assert stand_still([pid, *descendants(pid)]) and not _moves(count)
+            assert not stand_still([pid, *descendants(pid)])
             assert _moves(count)
         with mine.aside([pid]), other.alone() as hush:
             begin = time.monotonic()
