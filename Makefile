@@ -18,6 +18,8 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest --durations=30
 # A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
+# tests/conftest.py sees to it that no such test lies elsewhere.
+INTEGRATION := tests/integration tests/adversarial
 
 # Every test begins many processes: each would compile torch's, verl's and our Python anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,11 +49,11 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(PYTEST) $(SIDE_BY_SIDE) 4 -m "not integration and not gpu and not adversarial"
+	$(PYTEST) $(SIDE_BY_SIDE) 4 --ignore tests/integration --ignore tests/gpu -m "not integration and not gpu and not adversarial"
 
 integration: $(VENV)/.installed-dev
-	$(PYTEST) $(SIDE_BY_SIDE) 4 -m "integration and not (alone or gpu or adversarial)"
-	$(PYTEST) -m "alone and not (gpu or adversarial)"
+	$(PYTEST) $(SIDE_BY_SIDE) 4 $(INTEGRATION) -m "integration and not (alone or gpu or adversarial)"
+	$(PYTEST) $(INTEGRATION) -m "alone and not (gpu or adversarial)"
 
 $(TRAIN)/.installed: constraints-train.txt scripts/train_environment.py $(VENV)/.installed-dev
 	$(BIN)/python scripts/train_environment.py $(TRAIN) --over $(VENV)

@@ -26,6 +26,8 @@ sys.path[:0] = [str(path) for path in (_HERE, *_FOLDERS)]
 #: it, whose fixtures would be made twice.
 _LONGEST = ("test_tasks_filter", "test_pocket_policy", "test_bench", "test_export", "test_workspace")
 
+_INTEGRATION = ("integration", "adversarial", "gpu")
+
 _own_cache = pytest.StashKey[str]()
 
 
@@ -46,11 +48,24 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _check_places(items)
     items.sort(key=lambda item: item.path.stem not in _LONGEST)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not query_gpus()[0]:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+def _check_places(items: list[pytest.Item]) -> None:
+    """The Makefile looks for each tier's tests where they belong, since to import the others takes seconds a process:
+    one that lies elsewhere would never run."""
+    for item in items:
+        folder = item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
+        marked = item.get_closest_marker("integration") is not None
+        if marked and folder not in _INTEGRATION:
+            raise pytest.UsageError(f"{item.nodeid} is marked `integration`: put it in tests/integration")
+        if folder == "integration" and not marked:
+            raise pytest.UsageError(f"{item.nodeid}: mark it `integration`, or put it in tests/unit")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cuda_agent.core.records import Candidate, Task, VerifyReport
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import Verification, failing
+from cuda_agent.judge.verify import CandidateProcess, Verification, failing
 
 TASK = Task(
     name="scaled_relu",
@@ -72,20 +72,40 @@ def eager_only(session: JudgeSession) -> JudgeSession:
 
 def verified(session: JudgeSession, candidate: Candidate, trials: int = 2) -> tuple[str, str, VerifyReport | None]:
     """(verdict or "verified", reason, report) of a candidate without a library."""
-    report: VerifyReport | None = None
     try:
         with session.process(candidate, None) as process:
-            report = Verification(
-                task=session.task,
-                reference=session.reference,
-                candidate=process,
-                secrets=session.secrets,
-                floor=session.floor(),
-                trials=trials,
-                progress=session.progress,
-            ).run()
+            report = _verification(session, process, trials).run()
     except WorkerFault as error:
         return error.fault.verdict.value, error.fault.reason + "\n" + error.fault.log_tail, None
+    return _said(report)
+
+
+def verified_in(
+    process: CandidateProcess, session: JudgeSession, candidate: Candidate, trials: int = 2
+) -> tuple[str, str, VerifyReport | None]:
+    """As `verified`, in a worker that has served other candidates, whose log isn't looked at: for those that leave it
+    as it was, since a new one takes longest of all."""
+    try:
+        process.load(candidate, None)
+        report = _verification(session, process, trials).run()
+    except WorkerFault as error:
+        return error.fault.verdict.value, error.fault.reason, None
+    return _said(report)
+
+
+def _verification(session: JudgeSession, process: CandidateProcess, trials: int) -> Verification:
+    return Verification(
+        task=session.task,
+        reference=session.reference,
+        candidate=process,
+        secrets=session.secrets,
+        floor=session.floor(),
+        trials=trials,
+        progress=session.progress,
+    )
+
+
+def _said(report: VerifyReport) -> tuple[str, str, VerifyReport]:
     if report.passed:
         return "verified", "", report
     verdict, reason = failing(report)

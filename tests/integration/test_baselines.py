@@ -14,6 +14,8 @@ from cuda_agent.core.records import CompileReport
 from cuda_agent.judge.worker.baselines import BaselineSet, Flags, Form, Products, forms_for, stop_compiler_processes
 from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
 
+pytestmark = pytest.mark.integration
+
 SOURCE = """
 import torch
 class Model(torch.nn.Module):
@@ -47,7 +49,6 @@ def test_forms() -> None:
     assert len(names(Device.CUDA, Precision.BF16, conv)) == 5
 
 
-@pytest.mark.integration
 def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -83,7 +84,6 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     stop_compiler_processes()
 
 
-@pytest.mark.integration
 def test_what_a_compiler_leaves_to_eager_is_counted() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x.relu()

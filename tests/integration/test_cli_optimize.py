@@ -13,7 +13,7 @@ from cuda_agent.core.records import Evaluation, Trajectory
 from integration.scripted_runs import SOURCE, write_task
 
 pytestmark = pytest.mark.integration
-QUICK = ["--device", "cpu", "--timing-budget", "2"]
+QUICK = ["--device", "cpu", "--timing-budget", "0.6"]
 NOT_COVERED = SOURCE.replace("torch.sigmoid(y)", "torch.linalg.matrix_exp(y * 1e-3)")
 
 
@@ -31,7 +31,7 @@ def test_one_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert names.index("Write") < names.index("Compile") < names.index("Profile")
     assert Evaluation.read(out) == Trajectory.read(out).evaluation
 
-    assert run(["judge", str(out), "--timing-budget", "2", "--json"]) == 0
+    assert run(["judge", str(out), "--timing-budget", "0.6", "--json"]) == 0
     again = Evaluation.from_json(capsys.readouterr().out)
     assert again.candidate_digest == Evaluation.read(out).candidate_digest
 

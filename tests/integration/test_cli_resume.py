@@ -17,7 +17,7 @@ from cuda_agent.core.records import RunManifest, Trajectory
 from integration.scripted_runs import FILES, Scripted, call, move, write_task, writes
 
 pytestmark = pytest.mark.integration
-QUICK = {"device": "cpu", "timing_budget_s": 2.0}
+QUICK = {"device": "cpu", "timing_budget_s": 0.6}
 
 
 @pytest.mark.alone
@@ -50,7 +50,7 @@ def test_spent_resumed_shown_and_replayed(tmp_path: Path, capsys: pytest.Capture
     assert run(["show", str(out), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["turns"]) == 3
 
-    assert run(["replay", str(out), "--timing-budget", "2", "--json"]) == 0
+    assert run(["replay", str(out), "--timing-budget", "0.6", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["candidates"]
     assert first.best is not None and row["digest"] == first.best.digest
     assert row["recorded_verdict"] == row["evaluation"]["verdict"] == "passed"

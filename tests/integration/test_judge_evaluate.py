@@ -97,14 +97,15 @@ def candidate(kernel: str = KERNEL, model: str = MODEL) -> Candidate:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[JudgeSession]:
-    with JudgeSession(TASK, JudgeOptions(device=Device.CPU, timing_budget_s=2.0)) as opened:
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU, timing_budget_s=0.8)) as opened:
         opened.admit()
         yield opened
 
 
 @pytest.fixture(scope="module")
 def untimed() -> Iterator[JudgeSession]:
-    with JudgeSession(TASK, JudgeOptions(device=Device.CPU)) as opened:
+    # Some of its candidates are timed, for what becomes of that and not for their times.
+    with JudgeSession(TASK, JudgeOptions(device=Device.CPU, timing_budget_s=0.5)) as opened:
         eager_only(opened).admit()
         yield opened
 

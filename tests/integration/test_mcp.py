@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Iterator[layout.Workspace]:
-    options = JudgeOptions(device=Device.CPU, timing_budget_s=1.0)
+    options = JudgeOptions(device=Device.CPU, timing_budget_s=0.5)
     yield layout.create(Task(name="gated", source=SOURCE), tmp_path / "ws", options=options)
 
 
@@ -36,7 +36,6 @@ def client(workspace: layout.Workspace, **environment: str) -> mcp.Client:
     return mcp.Client(StdioServerParameters(command=sys.executable, args=arguments, env={**kept, **environment}))
 
 
-@pytest.mark.alone
 def test_compile_verify_profile(workspace: layout.Workspace) -> None:
     told: list[str] = []
 

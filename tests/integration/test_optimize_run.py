@@ -16,7 +16,7 @@ from cuda_agent.workspace import layout
 from integration.scripted_runs import FILES, MODEL_NEW, Scripted, call, move, write_task, writes
 
 pytestmark = pytest.mark.integration
-QUICK = {"device": "cpu", "timing_budget_s": 2.0}
+QUICK = {"device": "cpu", "timing_budget_s": 0.6}
 
 
 @pytest.mark.alone

@@ -40,7 +40,7 @@ def test_two_agents_share_the_device(tmp_path: Path) -> None:
         [writes(files), move(call("Compile")), move(call("Profile")), move(call("Finish", message="done"))]
         for files in (FILES, slow)
     ]
-    run = optimize(write_task(tmp_path), out=out, policy=Each(*scripts), device="cpu", timing_budget_s=2.0, parallel=2)
+    run = optimize(write_task(tmp_path), out=out, policy=Each(*scripts), device="cpu", timing_budget_s=0.6, parallel=2)
     assert run.outcome == "finished"
     assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
     each = [Trajectory.read(out / f"agent-{number}") for number in (1, 2)]

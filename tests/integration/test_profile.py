@@ -110,7 +110,7 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.task = Task(name="toy", source=SOURCE)
-        self.options = JudgeOptions(device=Device.CPU, timing_budget_s=2.5, seed=1, call_timeout_s=60)
+        self.options = JudgeOptions(device=Device.CPU, timing_budget_s=1.2, seed=1, call_timeout_s=60)
         self.secrets = Secrets(1)
         self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
         self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=60)

@@ -41,7 +41,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Filtered, dict[s
     folder = tmp_path_factory.mktemp("filtered")
     broken = {name: forward for name, (_, forward) in BROKEN.items()}
     write_candidates(folder, {**HOSTILE, **GOOD, **broken, "last": "return torch.tanh(x)"})
-    return run(folder, limit_s=15.0, tasks_a_process=3), by_name(folder)
+    return run(folder, limit_s=10.0, tasks_a_process=3), by_name(folder)
 
 
 def test_each_rule_has_its_finding(filtered: tuple[Filtered, dict[str, Measurement]]) -> None:

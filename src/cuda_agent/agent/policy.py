@@ -82,7 +82,7 @@ PolicyMaker = Callable[[Brief], Policy]
 
 def policy_name(policy: str | PolicyMaker) -> str:
     """The name that records hold: that of a trained checkpoint is its folder's path, and `files:` has its folder's.
-    Raises UsageError for the name of no policy."""
+    Raises UsageError for the name of no policy: at once, before a judge is opened."""
     if not isinstance(policy, str):
         return str(getattr(policy, "name", None) or getattr(policy, "__name__", "custom"))
     if policy in POLICIES:
@@ -93,6 +93,9 @@ def policy_name(policy: str | PolicyMaker) -> str:
             raise UsageError(f"{folder} is no folder of kernels", "Give files:DIR, with a folder for each task in DIR")
         return f"{FILES}{folder.resolve()}"
     if Path(policy).is_dir():
+        from cuda_agent.agent.trained.dialogue import check_checkpoint
+
+        check_checkpoint(Path(policy))
         return str(Path(policy).resolve())
     known = f"Choose one of: {', '.join(POLICIES)}, files:DIR; or give the folder of a trained checkpoint"
     raise UsageError(f"No policy {policy!r}", known)

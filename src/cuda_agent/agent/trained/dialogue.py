@@ -91,13 +91,18 @@ def hear(text: str, turn: int) -> Spoken:
     return Spoken(rest, tuple(calls))
 
 
-def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raises UsageError where the folder holds no checkpoint of a policy."""
     for name in (DialogueSettings.file_name, "config.json", "tokenizer.json"):
         if not (checkpoint / name).is_file():
             raise UsageError(
                 f"{checkpoint} is no trained policy: it has no {name}", "Give a folder that training wrote"
             )
+
+
+def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
+    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
+    check_checkpoint(checkpoint)
     settings = DialogueSettings.read(checkpoint)
     if settings.kind == "pocket":
         from cuda_agent.agent.trained.pocket import PocketDialogue
