@@ -1,0 +1,331 @@
+"""What is planned so far, and the kernels of what lies between the skills' operators: as few as fit.
+
+Values that nobody needs in memory are recomputed inside the kernels that use them. A kernel is begun at the last value
+that must be in memory, and takes along every other one that it computes anyway; a reduction that doesn't fit a kernel's
+frame (`Conflict`) is put into memory by a kernel before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import NotCovered
+from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.playbook import ir, kernel
+from cuda_agent.playbook.algebra.draft import node_refs
+from cuda_agent.playbook.coords import Conflict
+from cuda_agent.playbook.lower import Builder
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.operators.windows import write_out
+from cuda_agent.playbook.passes import computed_again
+from cuda_agent.playbook.plan import Buffer, Claim, Step, StridedView
+from cuda_agent.playbook.skills.colreduce.skill import column_step
+from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
+from cuda_agent.playbook.skills.rowreduce.skill import row_step
+from cuda_agent.playbook.skills.scan.skill import scan_step
+from cuda_agent.playbook.skills.stencil.skill import stencil_step
+
+#: a value is put into memory rather than computed anew for each of so many elements that it is spread over.
+_SPREAD = 8
+
+
+@dataclass
+class State:
+    """The planner's state; also what skills may ask (`plan.PlanState`)."""
+
+    graph: Graph
+    device: Device
+    precision: Precision
+    channels_last: bool = False
+    written_out: bool = False
+    builder: Builder = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+    resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    returned: tuple[str, ...] = ()
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _metas: dict[str, TensorMeta] = field(default_factory=dict)
+    _users: dict[str, list[Node]] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.builder = Builder(self.graph)
+        for item in self.graph.inputs:
+            self._metas[item.name] = item.meta
+            if item.values is not None and item.meta.numel == 1:
+                whole = item.meta.dtype not in ir.FLOAT_DTYPES
+                value = self.builder.pointwise(
+                    "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
+                )
+                self.builder.expand(value, item.meta.shape, item.name)
+            else:
+                self.builder.source(item.name, item.meta)
+        for node in self.graph.nodes:
+            self._nodes[node.name] = node
+            meta = node.outputs[0] if node.outputs else None
+            if meta is not None:
+                self._metas[node.name] = meta
+            for name in dict.fromkeys(node_refs(node)):
+                self._users.setdefault(name, []).append(node)
+        self._names = set(self._metas) | set(self._nodes)
+
+    # ---- what skills ask
+
+    def node(self, name: str) -> Node | None:
+        return self._nodes.get(name)
+
+    def meta(self, name: str) -> TensorMeta:
+        if name in self._metas:
+            return self._metas[name]
+        value = self.builder.value(name)
+        return TensorMeta(shape=value.shape, dtype=value.dtype, strides=ir.contiguous(value.shape))
+
+    def users(self, name: str) -> tuple[Node, ...]:
+        return tuple(self._users.get(name, ()))
+
+    def is_output(self, name: str) -> bool:
+        return name in self.graph.outputs
+
+    def strided(self, name: str) -> StridedView | None:
+        """Follows views to a buffer that exists already."""
+        resolved = self.builder.resolve(name)
+        value = self.builder.values.get(resolved)
+        if value is None:
+            return None
+        try:
+            group = kernel.pull(resolved, self.builder.values, self.resident)
+        except Conflict:
+            return None
+        expr = group.puller.nodes[group.stores[0].node]
+        if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.dtype != value.dtype:
+            return None
+        strides = []
+        for root, factors in enumerate(group.frame.roots):
+            coefs = [expr.coord.coef((root, position)) for position in range(len(factors))]
+            for outer in range(len(factors) - 1):
+                if factors[outer] > 1 and coefs[outer] != coefs[outer + 1] * factors[outer + 1]:
+                    return None
+            strides.append(coefs[-1] if factors and factors[-1] > 1 else next((c for c in coefs if c), 0))
+        return StridedView(expr.name, value.shape, tuple(strides), expr.coord.const)
+
+    def fresh(self, stem: str) -> str:
+        name, serial = stem, 1
+        while name in self._names:
+            serial += 1
+            name = f"{stem}_{serial}"
+        self._names.add(name)
+        return name
+
+    # ---- making kernels
+
+    def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
+        """Where a value lies in memory with these strides: where it is, or where it's put now, or a copy of it."""
+        resolved, meta = self.builder.resolve(name), self.meta(name)
+        wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
+        if self.strided(name) is None:
+            if resolved not in {self.builder.resolve(output) for output in self.graph.outputs}:
+                self._metas[resolved] = wanted
+            self.require([name])
+        view = self.strided(name)
+        if view is not None and _lies(view, strides):
+            return view
+        copy = self.fresh(f"{cpp_name(name)}_copy")
+        self._metas[copy] = wanted
+        self.builder.pointwise("copy", resolved, dtype=meta.dtype, name=copy)
+        self.require([copy])
+        return self.strided(copy)
+
+    def in_memory(self, name: str) -> bool:
+        resolved = self.builder.resolve(name)
+        return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)
+
+    def may_lie(self, resolved: str, strides: tuple[int, ...]) -> bool:
+        """Whether a value isn't in memory yet, or lies there with these strides."""
+        value = self.builder.values[resolved]
+        found = value.strides if isinstance(value, ir.Source) else self.resident.get(resolved)
+        return found is None or ir.same_strides(value.shape, found, strides)
+
+    def lies_as(self, resolved: str, meta: TensorMeta) -> None:
+        """How a value lies when it is put into memory."""
+        self._metas[resolved] = meta
+
+    def require(self, names: Sequence[str]) -> None:
+        """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed,
+        NotCovered where one is empty."""
+        order = {name: at for at, name in enumerate(self.builder.values)}
+        wanted = {self.builder.resolve(name) for name in names if not self.in_memory(name)}
+        pending = sorted(wanted, key=lambda name: order[name])
+        empty = [name for name in pending if not ir.numel(self.builder.values[name].shape)]
+        if empty:
+            raise NotCovered(f"{empty[0]!r} is empty: there is nothing to compute", "Remove it from the module")
+        while pending:
+            pending = [name for name in pending if name not in self.resident]
+            if pending:
+                self._kernel_for(pending)
+
+    def _kernel_for(self, pending: list[str]) -> None:
+        """One kernel for the last pending value and all others that fit into it, after what it needs."""
+        last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
+        if self.written_out:
+            for name in self._below(last):
+                write_out(self.builder, name)
+        try:
+            unroll = not self._has_reduction(last)
+            group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
+        except Conflict as conflict:
+            if conflict.inside is not None and write_out(self.builder, conflict.value, conflict.inside):
+                return
+            cut, value = self._cut(conflict, last), self.builder.values[last]
+            if cut == last and isinstance(value, ir.Scan):
+                # What it scans lies otherwise than along one dimension: then from memory.
+                cut = value.arg
+            if cut == last or self.in_memory(cut):
+                raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
+            cut = self._before_it_spreads(cut, last)
+            self.require([cut, *self._siblings(cut)])
+            return
+        costly = computed_again(group)
+        if costly is not None:
+            self.require([costly])
+            return
+        group = self._widen(group, last, pending)
+        strides = {}
+        for store in group.stores:
+            value = self.builder.values[store.name]
+            meta = self._metas.get(store.name)
+            wanted = meta.strides if meta is not None and meta.shape == value.shape else None
+            strides[store.name] = kernel.layout(value, wanted)
+        self._emit(kernel.finish(group, strides), strides)
+
+    def _has_reduction(self, name: str) -> bool:
+        return any(isinstance(self.builder.values[at], ir.Reduce | ir.Scan) for at in self._below(name))
+
+    def _below(self, name: str) -> tuple[str, ...]:
+        """A value and all that it is computed of, as far as that isn't in memory."""
+        seen: dict[str, None] = {}
+        stack = [name]
+        while stack:
+            at = stack.pop()
+            if at not in seen and at not in self.resident:
+                seen[at] = None
+                stack += ir.operands(self.builder.values[at])
+        return tuple(seen)
+
+    def _widen(self, group: kernel.Group, last: str, pending: list[str]) -> kernel.Group:
+        """Take along pending values that the kernel computes anyway, and those that read the same memory."""
+        for name in pending:
+            if name == last:
+                continue
+            store = kernel.computed_everywhere(name, group)
+            if store is not None:
+                group.stores.append(store)
+        taken = {store.name for store in group.stores}
+        reads = {e.name for e in group.puller.nodes if e.op == "load"}
+        extra: list[str] = []
+        for name in pending:
+            if name in taken:
+                continue
+            try:
+                alone = kernel.pull(name, self.builder.values, self.resident)
+                if not reads & {e.name for e in alone.puller.nodes if e.op == "load" and len(e.coord.terms) > 0}:
+                    continue
+                others = [*sorted(taken - {last}), *extra, name]
+                unroll = not self._has_reduction(last)
+                wider = kernel.pull(last, self.builder.values, self.resident, others, unroll=unroll)
+            except Conflict:
+                continue
+            extra.append(name)
+            group = wider
+        return group
+
+    def _cut(self, conflict: Conflict, last: str) -> str:
+        """What to put into memory: the body of the outer reduction where it's as small as the inner one."""
+        value, inside = conflict.value, conflict.inside
+        if inside is not None and inside != value:
+            outer = self.builder.values[inside]
+            inner = self.builder.values[value]
+            assert isinstance(outer, ir.Reduce | ir.Scan)
+            body = self.builder.values[outer.arg]
+            while isinstance(outer, ir.Reduce) and outer.slides and isinstance(body, ir.Strided | ir.Pad):
+                body = self.builder.values[body.arg]
+            if ir.numel(body.shape) <= ir.numel(inner.shape):
+                return body.name
+        if value == last and inside is not None:
+            return inside
+        return value
+
+    def _before_it_spreads(self, cut: str, last: str) -> str:
+        """Further on towards `last`, as long as only one value is made of it: the small one that a view or a broadcast
+        spreads over many more elements, each of which would otherwise compute it anew."""
+        limit = ir.numel(self.builder.values[last].shape) // _SPREAD
+        users: dict[str, list[ir.Value]] = {}
+        for value in self.builder.values.values():
+            for name in set(ir.operands(value)):
+                users.setdefault(name, []).append(value)
+        found = at = cut
+        while len(users.get(at, ())) == 1 and ir.numel(users[at][0].shape) <= limit:
+            at = users[at][0].name
+            if self.in_memory(at):
+                break
+            found = at if isinstance(self.builder.values[at], ir.Pointwise) else found
+        return found
+
+    def _siblings(self, name: str) -> list[str]:
+        """Other reductions of the same value over the same dimensions: one kernel makes them all."""
+        value = self.builder.values[name]
+        if not isinstance(value, ir.Reduce):
+            return []
+        return [
+            other.name
+            for other in self.builder.values.values()
+            if isinstance(other, ir.Reduce) and (other.arg, other.dims) == (value.arg, value.dims) and other != value
+        ]
+
+    def _emit(self, work: kernel.Kernel, strides: dict[str, tuple[int, ...]]) -> None:
+        buffers = tuple(
+            Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
+            for name, dtype in work.writes
+        )
+        self.steps.append(self._step(work, buffers))
+        self.resident.update(strides)
+
+    def _step(self, work: kernel.Kernel, buffers: tuple[Buffer, ...]) -> Step:
+        """The kernel printed by the skill that it belongs to."""
+        if work.scans:
+            along = kernel.reads_along_columns(work)
+            return scan_step(work, buffers, self.device, self._step_name(work, "scan"), along_rows=not along)
+        if not work.reduces:
+            return pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
+        if work.slides:
+            step = stencil_step(work, buffers, self.device, self._step_name(work, "windows"))
+            if step is not None:
+                return step
+        if kernel.reads_along_columns(work):
+            return row_step(work, buffers, self.device, self._step_name(work, "rows"))
+        return column_step(work, buffers, self.device, self._step_name(work, "columns"))
+
+    def _step_name(self, work: kernel.Kernel, stem: str) -> str:
+        words = [
+            e.op
+            for e in work.nodes
+            if e.op not in ("load", "const", "cast", "index", "inside", "reduce", "scan", "wrap_index")
+        ]
+        kinds = [e.name for e in work.nodes if e.op in ("reduce", "scan")]
+        return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
+
+    def accept(self, claim: Claim) -> None:
+        """Add an anchor's steps, after the kernels that make its inputs."""
+        for step in (*claim.before, claim.step):
+            self.require([name for name in step.inputs if not self.in_memory(name)])
+            self.steps.append(step)
+            for buffer in step.outputs:
+                self.builder.source(buffer.name, buffer.meta)
+        if claim.then is not None:
+            claim.then()
+
+
+def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
+    """Whether a window has these strides, and starts at its buffer's first element."""
+    return ir.same_strides(view.shape, view.strides, strides) and view.offset == 0
