@@ -34,7 +34,7 @@ from cuda_agent.workspace.sockets import bound_socket, connected_socket
 DRAIN_S = 0.15
 #: for so long a process that is stopped is waited for: a driver's call goes on until it returns.
 _STILL_S, _LOOK_S = 2.0, 0.01
-_GRANTED, _HUSH, _HUSHED = b"g", b"h", b"u"
+_GRANTED, _HUSH, _UNHUSH = b"g", b"h", b"u"
 #: of a word and what is asked.
 _LONGEST = 2048
 
@@ -168,7 +168,7 @@ class LaneServer:
             needed, owner, rank = asked["bytes"], asked["owner"], asked["rank"]
             self._tell(self.turns.ask(ticket, how, needed=needed, owner=owner, rank=rank, now=now))
             return
-        if said and ticket in self._granted and not said.strip(_HUSH + _HUSHED):
+        if said and ticket in self._granted and not said.strip(_HUSH + _UNHUSH):
             for at in range(len(said)):
                 self._hush(ticket, said[at : at + 1] == _HUSH)
             return
@@ -184,7 +184,7 @@ class LaneServer:
         self._tell(granted)
 
     def _hush(self, ticket: int, hushed: bool) -> None:
-        """Answered when nobody does anything on the device any more."""
+        """`hushed`: answered when nobody does anything on the device any more; else everybody goes on."""
         self._tell(self.turns.hush(ticket, hushed, time.monotonic()))
         if hushed:
             self._wait_for_those_who_stop()
@@ -371,7 +371,7 @@ def _hush(ticket: socket.socket) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            ticket.sendall(_HUSHED)
+            ticket.sendall(_UNHUSH)
 
 
 def _ended() -> WorkerError:
