@@ -5,7 +5,7 @@
 A task: it waits for the device's memory, its reference is captured (aside) and it is admitted (shared), its candidate
 compiles while its baselines are prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then
 verified (shared) and profiled (alone) when its baselines are ready; its workers end (shared). Before each, its workers
-make their contexts (waking), small ones but for those that time; they go on beside one that is alone until it is ready.
+make their contexts (waking), small ones but for the candidate that is timed; they go on beside one that is alone until it is ready.
 Each step takes 0.6 to 1.5 times its usual seconds.
 Printed: seconds a task, and how the device was used in them.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.bench.turns import JOIN_S, How, Turns
+from cuda_agent.bench.turns import JOIN_S, LOOK_AGAIN_S, How, Turns
 
 #: usual seconds: of what takes a core only (a process that starts, a plan, a candidate that compiles), and of turns.
 STEPS = {
@@ -29,10 +29,11 @@ STEPS = {
     "ready-profile": 0.6, "alone-profile": 1.1, "observe": 0.4, "end": 0.6,
 }  # fmt: skip
 #: GiB that an eager call of a task holds (tenths of the suite of 250), and times that: what each turn needs; what an
-#: open task holds (and its contexts), and what there is of each.
+#: open task holds (and its contexts), what there is for open tasks, for them and the turns together, and for the turns
+#: at least.
 PEAKS = 0.05, 0.8, 1.6, 2.8, 4.4, 5.6, 6.0, 6.2, 6.6, 7.0, 7.2
 NEEDS = {"capture": 3.0, "admit": 5.0, "load": 2.0, "verify": 6.5, "observe": 6.0, "baselines": 2.0}
-IDLE, CONTEXTS, OPEN, ROOM = 1.2, 3.0, 0.5 * 140, 0.7 * 140
+IDLE, CONTEXTS, OPEN, USED, LEAST = 1.2, 3.0, 0.5 * 140, 1.15 * 140, 0.25 * 140
 _SPREAD = 0.6, 1.5
 _TWICE = 0.2
 #: a process of the simulation yields seconds to sleep, a turn with the seconds of its work, or what it waits for.
@@ -81,22 +82,33 @@ class Simulation:
             if self._open and sum(self._open.values()) + needed > OPEN:
                 return
             self._open[number] = needed
+            self._set_room()
             self._at(self._now, process)
             del self._closed[0]
+
+    def _set_room(self) -> None:
+        contexts = len(self._open) * CONTEXTS
+        idle = (sum(self._open.values()) - contexts) / 2
+        self.turns.room = int(1000 * max(LEAST, USED - contexts - idle))
 
     def _at(self, time: float, process: Process) -> None:
         heapq.heappush(self._queue, (time, next(self._numbers), process))
 
     def _step(self) -> None:
-        """The next event: of the queue, or the end of one aside, whose work goes on while nobody is alone."""
+        """The next event: of the queue, or the end of one aside, whose work goes on while nobody is alone; or where
+        somebody waits and none comes, another look."""
         moving = {ticket: one for ticket, one in self._aside.items() if not self.turns.stops(one[2])}
         first = min(moving, key=lambda ticket: moving[ticket][0], default=None)
         ends = self._now + moving[first][0] if first is not None else float("inf")
         time = min(ends, self._queue[0][0] if self._queue else float("inf"))
+        looks = bool(self._waiting) and time > self._now + LOOK_AGAIN_S
+        time = self._now + LOOK_AGAIN_S if looks else time
         for ticket, (left, process, how) in moving.items():
             self._aside[ticket] = left - (time - self._now), process, how
         self._now = time
-        if first is not None and ends == time:
+        if looks:
+            self._grant(self.turns.look(time))
+        elif first is not None and ends == time:
             self._leave(first, self._aside.pop(first)[1])
         else:
             self._go_on(heapq.heappop(self._queue)[2])
@@ -163,12 +175,13 @@ class Simulation:
         yield turn(How.SHARED, "end")
         self._done += 1
         del self._open[number]
+        self._set_room()
         self._begin()
 
     def _baselines(self, number: int, turn: Callable[[How, str], Any]) -> Process:
         yield "sleep", self._seconds("import")
-        yield turn(How.WAKING, "context")
-        yield turn(How.WAKING, "context")
+        yield turn(How.WAKING, "small-context")
+        yield turn(How.WAKING, "small-context")
         yield turn(How.ASIDE, "baselines")
         self._ready[number] = True
         if number in self._patient:
@@ -194,7 +207,7 @@ def main() -> None:
     steps = {step: given[step.replace("-", "_")] for step in STEPS}
     print("at work  s a task" + "".join(f"{use:>9}" for use in Turns().seconds))
     for jobs in given["jobs"]:
-        turns = Turns(join_s=given["join"], room=int(ROOM * 1000))
+        turns = Turns(join_s=given["join"], room=int(USED * 1000))
         each = Simulation(jobs, given["tasks"], steps, turns).run()
         used = "".join(f"{seconds / given['tasks']:9.2f}" for seconds in turns.seconds.values())
         print(f"{jobs:7} {each:9.2f}{used}")

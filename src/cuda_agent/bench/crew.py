@@ -12,7 +12,7 @@ from functools import partial
 from statistics import median
 
 from cuda_agent.bench.lane import Address
-from cuda_agent.bench.options import open_bytes, open_capacity, waiting_bytes
+from cuda_agent.bench.options import open_bytes, open_capacity, shared_room, waiting_bytes
 from cuda_agent.bench.player import Job, Player
 from cuda_agent.bench.suite import Problem
 from cuda_agent.core.bench import BenchResult
@@ -29,7 +29,8 @@ _LOOK_S = 0.2
 class Crew:
     """So many players. `job` says how a task is to be played. `close` interrupts what is at work; its runs are whole on
     disk then. `end`: monotonic seconds at which that is due; no task is begun that wouldn't be over by then, if it
-    takes as long as the others did."""
+    takes as long as the others did. `set_room` is told the bytes of the device that open tasks leave to those who share
+    it; None where that doesn't count."""
 
     def __init__(
         self,
@@ -39,8 +40,9 @@ class Crew:
         job: Callable[[Problem, bool], Job],
         *,
         end: float | None = None,
+        set_room: Callable[[int | None], None] = lambda room: None,
     ) -> None:
-        self._device, self._job, self._end = device, job, end
+        self._device, self._job, self._end, self._set_room = device, job, end, set_room
         #: seconds that tasks took, of those that are played now.
         self._walls: list[float] = []
         make = partial(Player, lane, device, len(os.sched_getaffinity(0)) // jobs)
@@ -123,6 +125,7 @@ class Crew:
                 need = open_bytes(self._waiting[0], self._device)
                 if not self._in_use or sum(self._in_use.values()) + need <= self._capacity:
                     self._in_use[self._waiting[0].entry.id] = need
+                    self._tell_room()
                     return self._waiting.popleft()
                 self._room.wait()
         return None
@@ -133,12 +136,17 @@ class Crew:
         with self._room:
             if need is not None and name in self._in_use:
                 self._in_use[name] = need
+                self._tell_room()
                 self._room.notify_all()
 
     def _give_back(self, problem: Problem) -> None:
         with self._room:
             del self._in_use[problem.entry.id]
+            self._tell_room()
             self._room.notify_all()
+
+    def _tell_room(self) -> None:
+        self._set_room(shared_room(self._in_use.values(), self._device))
 
     def _played(self, player: HelperProcess, problem: Problem, alone: bool) -> BenchResult | None:
         """A task's result, also where a process of its judge, or its player, died; None where it was interrupted."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -15,7 +15,7 @@ from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.scarcity import names_scarcity
 from cuda_agent.core.config import TimingStop
-from cuda_agent.core.enums import Device
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
@@ -139,8 +139,14 @@ class LaneSession:
         self._wake_ahead([worker for worker in self._session.next_candidate() if worker not in screener])
         # On a GPU its own baselines are aside, and stand still.
         quiet = partial(self._alone if self._builder else self._quiet, _SCREENING)
-        with self._lane.shared(_LOADING):
-            report = self._session.screen(candidate, configs, quiet=quiet)
+        try:
+            with self._lane.shared(_LOADING):
+                report = self._session.screen(candidate, configs, quiet=quiet)
+        except (TaskError, DeviceError) as error:
+            if self._builder is None or not names_scarcity(str(error)):
+                raise
+            with self._alone(_SCREENING) as hush:
+                report = self._session.screen(candidate, configs, quiet=lambda: nullcontext(hush))
         self._tell_kept()
         return report
 
@@ -169,13 +175,32 @@ class LaneSession:
             session.prewarm()
             case = self._builder.call("build", case)
             self._wake(session.next_candidate())
-        with session.telling(session.progress), ExitStack() as turn:
-            turn.enter_context(self._lane.shared(_VERIFICATION))
-            case.judge(session, with_profile=with_profile, quiet=partial(self._timing, turn))
-            self._count()
-            session.rest()
+        try:
+            with session.telling(session.progress), ExitStack() as turn:
+                turn.enter_context(self._lane.shared(_VERIFICATION))
+                case.judge(session, with_profile=with_profile, quiet=partial(self._timing, turn))
+                self._count()
+                session.rest()
+            short = case.evaluation().verdict is Verdict.OUT_OF_MEMORY
+        except (TaskError, DeviceError) as error:
+            short = names_scarcity(str(error))
+            if self._builder is None or not short:
+                raise
+        if self._builder is not None and short:
+            self._judge_alone(case, with_profile=with_profile)
         self._tell_kept()
         return case.evaluation()
+
+    def _judge_alone(self, case: Case, *, with_profile: bool) -> None:
+        """Once more, since it found no memory beside others."""
+        session = self._session
+        session.prewarm()
+        self._wake(session.next_candidate())
+        session.settle()
+        with session.telling(session.progress), self._alone(_VERIFICATION) as hush:
+            self._rest()
+            case.judge(session, with_profile=with_profile, quiet=lambda: nullcontext(hush))
+            self._count()
 
     def _wake(self, workers: Sequence[Worker]) -> None:
         """Workers make their contexts aside, one at a time: no turn need wait for that. On a CPU there is nothing to
@@ -264,8 +289,7 @@ class LaneSession:
         """Later turns need so many copies of what a call has held here, whatever the suite says."""
         spec = self._session.spec
         if spec is not None and spec.peak_bytes:
-            inputs, outputs = total_bytes(spec.inputs), total_bytes(spec.outputs)
-            self._lane.size = Size(inputs, outputs, max(0, spec.peak_bytes - inputs - outputs))
+            self._lane.size = Size(total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes)
 
 
 class LaneJudges:
@@ -288,7 +312,9 @@ class LaneJudges:
         with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
-            judge.compile_threads = self._compile_threads
+            judge.compile_threads, judge.is_scarcity = self._compile_threads, names_scarcity
+            # Contexts are made one at a time, and beside dozens of others.
+            judge.spares_contexts = self._builder is not None
             stack.callback(judge.close)
             session = LaneSession(judge, self._lane, self._builder, self._counted, self._keeps)
             if not admitted:

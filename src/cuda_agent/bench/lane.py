@@ -20,12 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from cuda_agent.bench.turns import How, Turns
+from cuda_agent.bench.turns import LOOK_AGAIN_S, How, Turns
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.process import go_on, pause, stand_still
 from cuda_agent.workspace.sockets import bound_socket, connected_socket
@@ -77,26 +78,43 @@ _STEP = Step()
 _CONTEXT = Step("context")
 
 
-class _Turn(NamedTuple):
-    """What a client has asked for, and for what."""
+@dataclass
+class _Turn:
+    """What a client has asked for, for what, and what came of it."""
 
     task: str
     step: str
     how: How
+    needed: int
     pids: tuple[int, ...]
     asked: float
+    begun: float | None = None
+    #: seconds of the hushes that are over; and since when it is hushed.
+    hushed_s: float = 0.0
+    hushed_since: float | None = None
+
+    def hush(self, now: float) -> None:
+        """From now on."""
+        if self.hushed_since is None:
+            self.hushed_since = now
+
+    def unhush(self, now: float) -> None:
+        if self.hushed_since is not None:
+            self.hushed_s += now - self.hushed_since
+            self.hushed_since = None
 
 
 class LaneServer:
     """Answers at `path` from a thread of its own, until the `with` block ends; whoever waits then hears of it. `log`:
-    a file that gets a line for every turn, with the times by the system's clock."""
+    a file that gets a line for every turn, with the times by the system's clock. The turns are its thread's from then
+    on; others say with `set_room` what there is."""
 
     def __init__(self, path: Path, turns: Turns | None = None, *, log: Path | None = None) -> None:
         self.address, self.turns = Address(path, secrets.token_bytes(16)), turns or Turns()
+        self._room = self.turns.room
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, socket.socket] = {}
         self._asked: dict[int, _Turn] = {}
-        self._granted: dict[int, float] = {}
         #: with all that they have started.
         self._stopped: dict[int, frozenset[int]] = {}
         self._stopped_at = 0.0
@@ -131,11 +149,22 @@ class LaneServer:
         if self._log is not None:
             self._log.close()
 
+    def set_room(self, room: int | None) -> None:
+        """From now on all who aren't alone may need so many bytes together; nobody loses a turn by that. From any
+        thread."""
+        self._room = room
+
     def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            waits = any(turn.begun is None for turn in self._asked.values())
+            heard = self._selector.select(LOOK_AGAIN_S if waits else None)
+            if not heard:
+                self.turns.room = self._room
+                self._tell(self.turns.look(time.monotonic()))
+            for key, _ in heard:
                 if key.fileobj is self._ended:
                     return
+                self.turns.room = self._room
                 if key.fileobj is self._listener:
                     self._accept()
                 else:
@@ -164,30 +193,36 @@ class LaneServer:
             # What can't be stopped must not be beside one that is alone.
             how = How(asked["how"])
             how = How.SHARED if how.is_aside and not _may_stop(pids) else how
-            self._asked[ticket] = _Turn(asked["task"], asked["step"], how, pids, now)
             needed, owner, rank = asked["bytes"], asked["owner"], asked["rank"]
+            self._asked[ticket] = _Turn(asked["task"], asked["step"], how, needed, pids, now)
             self._tell(self.turns.ask(ticket, how, needed=needed, owner=owner, rank=rank, now=now))
             return
-        if said and ticket in self._granted and not said.strip(_HUSH + _UNHUSH):
+        turn = self._asked.get(ticket)
+        if said and turn is not None and turn.begun is not None and not said.strip(_HUSH + _UNHUSH):
             for at in range(len(said)):
-                self._hush(ticket, said[at : at + 1] == _HUSH)
+                self._hush(ticket, turn, said[at : at + 1] == _HUSH)
             return
         self._selector.unregister(client)
         # Closed after it has left: its number may be the next one's.
         granted = self.turns.leave(ticket, now)
         client.close()
         del self._clients[ticket]
-        turn, begun = self._asked.pop(ticket, None), self._granted.pop(ticket, None)
+        self._asked.pop(ticket, None)
         if turn is not None:
+            turn.unhush(now)
             self._let_go_on(turn.pids)
-            self._note(turn, begun, now)
+            self._note(turn, now)
         self._tell(granted)
 
-    def _hush(self, ticket: int, hushed: bool) -> None:
+    def _hush(self, ticket: int, turn: _Turn, hushed: bool) -> None:
         """`hushed`: answered when nobody does anything on the device any more; else everybody goes on."""
-        self._tell(self.turns.hush(ticket, hushed, time.monotonic()))
+        now = time.monotonic()
+        if not hushed:
+            turn.unhush(now)
+        self._tell(self.turns.hush(ticket, hushed, now))
         if hushed:
             self._wait_for_those_who_stop()
+            turn.hush(time.monotonic())
             with suppress(OSError):
                 self._clients[ticket].send(_GRANTED)
 
@@ -203,14 +238,14 @@ class LaneServer:
         self._stop_or_go_on()
         now = time.monotonic()
         for ticket in granted:
-            self._granted[ticket] = now
+            self._asked[ticket].begun = now
             # One that has just died leaves by itself.
             with suppress(OSError):
                 self._clients[ticket].send(_GRANTED)
 
     def _stop_or_go_on(self) -> None:
         """Processes that are aside, as the rule says."""
-        still = [turn for ticket, turn in self._asked.items() if ticket in self._granted and self.turns.stops(turn.how)]
+        still = [turn for turn in self._asked.values() if turn.begun is not None and self.turns.stops(turn.how)]
         pids = {pid for turn in still for pid in turn.pids}
         self._let_go_on(tuple(self._stopped.keys() - pids))
         if fresh := pids - self._stopped.keys():
@@ -221,13 +256,16 @@ class LaneServer:
         for pid in self._stopped.keys() & set(pids):
             go_on(self._stopped.pop(pid))
 
-    def _note(self, turn: _Turn, begun: float | None, now: float) -> None:
+    def _note(self, turn: _Turn, now: float) -> None:
         if self._log is None:
             return
-        times = {"asked_s": turn.asked, "begun_s": begun, "left_s": now}
-        since = {key: None if at is None else round(self._since + at, 3) for key, at in times.items()}
+        times = {"asked_s": turn.asked, "begun_s": turn.begun, "left_s": now}
+        line: dict[str, Any] = {"task": turn.task, "step": turn.step, "how": turn.how, "bytes": turn.needed}
+        line |= {key: None if at is None else round(self._since + at, 3) for key, at in times.items()}
+        if turn.how is How.ALONE:
+            line["hushed_s"] = round(turn.hushed_s, 3)
         with suppress(OSError):
-            self._log.write(json.dumps({"task": turn.task, "step": turn.step, "how": turn.how} | since) + "\n")
+            self._log.write(json.dumps(line) + "\n")
 
 
 def _may_stop(pids: Sequence[int]) -> bool:

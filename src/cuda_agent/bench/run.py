@@ -19,10 +19,10 @@ from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane import LaneServer
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs, peak_bytes, shared_room
+from cuda_agent.bench.options import BenchOptions, check, default_jobs, peak_bytes
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.scarcity import is_spoilt, names_scarcity
-from cuda_agent.bench.suite import Problem, select
+from cuda_agent.bench.suite import Problem, mixed, select
 from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
 from cuda_agent.core.errors import UsageError
@@ -69,7 +69,7 @@ class Bench:
 
     def _play(self) -> None:
         known = {result.task.id: result for result in self.directory.results()}
-        fresh = [problem for problem in self.problems if problem.entry.id not in known]
+        fresh = mixed([problem for problem in self.problems if problem.entry.id not in known])
         doubtful = [p for p in self.problems if (result := known.get(p.entry.id)) is not None and is_doubtful(result)]
         if not fresh and not doubtful:
             return
@@ -78,9 +78,9 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            turns = Turns(room=shared_room(device))
+            turns = Turns()
             server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
-            crew = Crew(device, jobs, server.address, self._job, end=end)
+            crew = Crew(device, jobs, server.address, self._job, end=end, set_room=server.set_room)
             stack.callback(crew.close)
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())

@@ -74,6 +74,16 @@ def select(
     return chosen[:limit]
 
 
+def mixed(problems: Sequence[Problem]) -> list[Problem]:
+    """Problems of all levels in even proportion, each level's in their order: what compiles for long beside what is
+    timed for long, and a run that is stopped half-way has seen every level."""
+    levels: dict[str | None, list[Problem]] = {}
+    for problem in problems:
+        levels.setdefault(problem.entry.level, []).append(problem)
+    placed = [((place + 0.5) / len(one), p) for one in levels.values() for place, p in enumerate(one)]
+    return [problem for _, problem in sorted(placed, key=lambda pair: pair[0])]
+
+
 def _is_named(problem: Problem, wanted: str) -> bool:
     entry = problem.entry
     if wanted.isdecimal():

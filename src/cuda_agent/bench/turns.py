@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 #: while somebody waits to be alone, others may still join those who share for so long after the first of them began.
 JOIN_S = 3.0
-#: who has no room may be overtaken for so long by those who have.
+#: who has no room may be overtaken for so long by those who have; who shares the device already waits no longer for
+#: room.
 OVERTAKEN_S = 10.0
+#: while anybody waits, somebody looks again after so long in which nothing happened.
+LOOK_AGAIN_S = 0.5
 
 
 class How(StrEnum):
@@ -33,6 +37,14 @@ _ALL, _ASIDE = tuple(How), (How.ASIDE, How.WAKING)
 _USES = (How.SHARED, How.ALONE, How.ASIDE, "idle")
 
 
+class _Need(NamedTuple):
+    """Of a ticket; since when."""
+
+    owner: int
+    needed: int
+    since: float
+
+
 @dataclass
 class Turns:
     """The rule, without sockets. Turns come in phases: all that wait to be alone, one after the other, then all that
@@ -41,9 +53,11 @@ class Turns:
     `hush`: it has something on the clock. Of those who wait, the smallest `rank` comes first: tasks that were begun
     first, so that few are under way and none waits long near its end. Tickets are any numbers.
 
-    `room`: bytes that all who aren't alone may need together; who needs more has it with nobody. An owner's turns need
-    as much as the largest of them. `seconds`: for how long the device was used alone, shared, only by those who are
-    aside, and by nobody."""
+    `room`: bytes that all turns that aren't alone may need together, those of one owner, too; one that needs more comes
+    beside those that need nothing. It may change at any time. An owner that shares the device may wait for another turn
+    of its own before it leaves; so where it has no room, that one comes as soon as no other owner needs any, and after
+    `OVERTAKEN_S` at the latest. `seconds`: for how long the device was used alone, shared, only by those who are aside,
+    and by nobody."""
 
     join_s: float = JOIN_S
     room: int | None = None
@@ -61,9 +75,7 @@ class Turns:
         self._want_some: dict[int, How] = {}
         #: those of the present phase that are still to be alone.
         self._batch: set[int] = set()
-        #: ticket -> owner, bytes; and since when it wants them.
-        self._needs: dict[int, tuple[int, int]] = {}
-        self._wants_since: dict[int, float] = {}
+        self._needs: dict[int, _Need] = {}
         self._shared_since = 0.0
         self._since: float | None = None
 
@@ -77,8 +89,7 @@ class Turns:
         """Somebody wants the device, and `needed` bytes of it; returns the tickets that have it from now on."""
         self._account(now)
         self._ranks[ticket] = rank
-        self._needs[ticket] = ticket if owner is None else owner, needed
-        self._wants_since[ticket] = now
+        self._needs[ticket] = _Need(ticket if owner is None else owner, needed, now)
         if how is How.ALONE:
             self._want_alone[ticket] = None
         else:
@@ -94,7 +105,6 @@ class Turns:
         self._want_some.pop(ticket, None)
         self._want_alone.pop(ticket, None)
         self._needs.pop(ticket, None)
-        self._wants_since.pop(ticket, None)
         self._batch.discard(ticket)
         self._ranks.pop(ticket, None)
         if self._alone == ticket:
@@ -111,6 +121,11 @@ class Turns:
         self._account(now)
         if self._alone == ticket:
             self._hushed = hushed
+        return self._grant(now)
+
+    def look(self, now: float) -> list[int]:
+        """Time has passed, or there is other room; returns the tickets that have the device from now on."""
+        self._account(now)
         return self._grant(now)
 
     def _account(self, now: float) -> None:
@@ -146,17 +161,16 @@ class Turns:
         return [self._alone]
 
     def _let_in(self, now: float, hows: Container[How] = _ALL) -> list[int]:
-        """Of those who want such turns as many as there is room for, but at least one; and those whose owner is there:
-        it may wait for them. Nobody is overtaken for long."""
+        """Of those who want such turns as many as there is room for, but at least one. Nobody is overtaken for long."""
         granted: list[int] = []
         blocked = False
         for ticket in self._ranked(self._want_some):
             how = self._want_some[ticket]
             if how not in hows or (how is How.WAKING and self._waking is not None):
                 continue
-            more = self._more_bytes(ticket)
-            if more > 0 and (blocked or not self._has_room(more)):
-                blocked = blocked or now - self._wants_since[ticket] > OVERTAKEN_S
+            is_late = now - self._needs[ticket].since >= OVERTAKEN_S
+            if not self._may_come(ticket, blocked=blocked, is_late=is_late):
+                blocked = blocked or is_late
                 continue
             del self._want_some[ticket]
             if how is How.SHARED and not self._sharing:
@@ -171,20 +185,18 @@ class Turns:
         """By rank; of equal ones who came first."""
         return sorted(tickets, key=self._ranks.__getitem__)
 
-    def _used(self) -> dict[int, int]:
-        """Bytes of each owner that has the device."""
-        used: dict[int, int] = {}
-        for ticket in self._sharing | self._aside:
-            owner, needed = self._needs[ticket]
-            used[owner] = max(needed, used.get(owner, 0))
-        return used
+    def _may_come(self, ticket: int, *, blocked: bool, is_late: bool) -> bool:
+        """`blocked`: somebody before it has been overtaken long enough."""
+        owner, needed, _ = self._needs[ticket]
+        there = self._sharing | self._aside
+        mine = {other for other in there if self._needs[other].owner == owner}
+        used = self._bytes(there)
+        if needed == 0 or used == self._bytes(mine):
+            return True
+        if not blocked and (self.room is None or used + needed <= self.room):
+            return True
+        # Who shares may wait for what is to go on aside; not the other way round.
+        return is_late and bool(mine & self._sharing)
 
-    def _more_bytes(self, ticket: int) -> int:
-        """What it needs beyond what its owner has; 0 where it has as much."""
-        owner, needed = self._needs[ticket]
-        used = self._used()
-        return max(0, needed - used[owner]) if owner in used else max(1, needed)
-
-    def _has_room(self, more: int) -> bool:
-        used = self._used()
-        return not used or self.room is None or sum(used.values()) + more <= self.room
+    def _bytes(self, tickets: Iterable[int]) -> int:
+        return sum(self._needs[ticket].needed for ticket in tickets)

@@ -67,9 +67,7 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
     }
     if device is Device.CPU:
         return found | {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    # While the compiler is imported, torch asks whether there is a GPU: the management library answers, so that the
-    # driver starts where the worker is told to start it.
-    return found | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return found
 
 
 #: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
@@ -109,6 +107,10 @@ class Baselines:
         self.device_use: DeviceUse = beside_nobody
         #: starts the devices of workers, which takes none of the memory that `device_use` may set aside.
         self.wake: Wake = wake
+        #: whether the task's kernels run on one stream, so that small contexts time it as well; may be waited for.
+        self.is_one_stream: Callable[[], bool] = lambda: False
+        #: whether a failure may be others' fault, so that it is worth another try; to be set before `begin`.
+        self.is_scarcity: Callable[[str], bool] = lambda _reason: False
         #: of the compiler on a GPU; to be set before `begin`.
         self.compile_threads = MAX_COMPILE_THREADS
         self._plain: Worker | None = None
@@ -257,31 +259,55 @@ class Baselines:
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
+        if self.is_one_stream():
+            for worker in workers:
+                worker.shrink()
         self.wake(workers)
-        with self.device_use([worker.pid for worker in workers]):
-            return self._prepare()
+        pids = [worker.pid for worker in workers]
+        try:
+            with self.device_use(pids):
+                whole = self._prepare()
+        except TaskError as error:
+            if not self.is_scarcity(str(error)) or not all(worker.alive for worker in workers):
+                raise
+            with self.device_use(pids):
+                return self._prepare()
+        short = [name for name, reason in self._failed.items() if self.is_scarcity(reason)]
+        if whole and short:
+            with self.device_use(pids):
+                return self._prepare_again(short)
+        return whole
+
+    def _prepare_again(self, names: Sequence[str]) -> bool:
+        for name in names:
+            del self._failed[name]
+        return all(self._prepare_form(name) for name in names) and self._settle_all()
 
     def _prepare(self) -> bool:
         assert self._plain is not None
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)
-        bandwidth = _bandwidth(self._options.device)
-        for name in self.forms:
-            worker = self._compiled if self._forms[name].compiled else self._plain
-            assert worker is not None
-            params = {"form": name, "bandwidth": bandwidth}
-            try:
-                reply = worker.request("prepare", params, timeout_s=self._options.compile_baseline_timeout_s)
-                if isinstance(reply, dict) and reply.get("left_out"):
-                    self._left_out[name] = _shortened(str(reply["left_out"]))
-                self._note_compiled(name, reply)
-            except WorkerFault as error:
-                if name == EAGER or self._closed:
-                    raise self._task_error(error) from None
-                self.fail(name, error.fault.reason)
-                if not worker.alive or error.fault.kind == "device":
-                    return False
+        return all(self._prepare_form(name) for name in self.forms) and self._settle_all()
+
+    def _prepare_form(self, name: str) -> bool:
+        """False where it took its worker down. Raises TaskError."""
+        worker = self._compiled if self._forms[name].compiled else self._plain
+        assert worker is not None
+        params = {"form": name, "bandwidth": _bandwidth(self._options.device)}
+        try:
+            reply = worker.request("prepare", params, timeout_s=self._options.compile_baseline_timeout_s)
+        except WorkerFault as error:
+            if name == EAGER or self._closed:
+                raise self._task_error(error) from None
+            self.fail(name, error.fault.reason)
+            return worker.alive and error.fault.kind != "device"
+        if isinstance(reply, dict) and reply.get("left_out"):
+            self._left_out[name] = _shortened(str(reply["left_out"]))
+        self._note_compiled(name, reply)
+        return True
+
+    def _settle_all(self) -> bool:
         try:
             for worker in filter(None, (self._plain, self._compiled)):
                 self._settle(worker)

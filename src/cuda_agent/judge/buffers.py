@@ -30,7 +30,7 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-#: of the driver, for a process that uses one stream and whose times decide nothing: its context is made and taken apart
+#: of the driver, for a process that uses one stream, or whose times decide nothing: its context is made and taken apart
 #: in half the time, in a third beside nine others (docs/benchmarks.md).
 SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 

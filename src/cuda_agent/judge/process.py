@@ -20,7 +20,7 @@ from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge.buffers import SMALL_CONTEXT, Arena, synchronize
+from cuda_agent.judge.buffers import Arena, synchronize
 from cuda_agent.judge.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
 from cuda_agent.judge.cores import near_gpu
 from cuda_agent.workspace.process import SandboxedProcess
@@ -106,8 +106,8 @@ class Worker:
         *,
         small_context: bool = False,
     ) -> None:
-        """Starts the process and returns at once. `small_context`: what it times decides nothing. Raises SandboxError
-        when it can't be started."""
+        """Starts the process and returns at once. `small_context`: as `shrink`. Raises SandboxError when it can't be
+        started."""
         self.role = role
         self.settings = settings
         self.directory = directory
@@ -132,7 +132,9 @@ class Worker:
         own = self.settings.importable
         more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
-        more |= SMALL_CONTEXT if self._small_context else {}
+        # While something is imported, torch may be asked whether there is a GPU: the management library answers, so
+        # that the driver starts where the worker is told to start it.
+        more |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
@@ -173,6 +175,11 @@ class Worker:
         with contextlib.suppress(WorkerError):
             self.imported("import_task", {"name": task.name, "source": task.source})
 
+    def shrink(self) -> None:
+        """Its context will be a small one (`buffers.SMALL_CONTEXT`): its programs use one stream, or what it times
+        decides nothing. Before it is awake."""
+        self._small_context = True
+
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
 
@@ -183,7 +190,11 @@ class Worker:
             self.imported()
             # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
             near = near_gpu() if self.settings.device is Device.CUDA else None
-            params = {"device": self.settings.device.value, "cores": sorted(near or ())}
+            params = {
+                "device": self.settings.device.value,
+                "cores": sorted(near or ()),
+                "small_context": self._small_context,
+            }
             with self._starting():
                 self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
             self._ready = True

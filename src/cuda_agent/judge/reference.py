@@ -25,6 +25,7 @@ from cuda_agent.judge.buffers import (
     Layout,
     OutOfDeviceMemory,
     contiguous,
+    extent_bytes,
     is_dense,
     synchronize,
     trim,
@@ -57,6 +58,13 @@ class TaskSpec(Record):
     wide_variants: tuple[str, ...] = ()
     #: of the device's memory, that a call holds at the most, inputs and weights included; 0 on the CPU.
     peak_bytes: int = Field(default=0, ge=0)
+    #: of the device, on which kernels of an eager call ran; None where they weren't counted.
+    streams: int | None = Field(default=None, ge=0)
+
+    @property
+    def rest_bytes(self) -> int:
+        """Of `peak_bytes`, what is neither input nor output."""
+        return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
 
 
 @dataclass(frozen=True)
@@ -112,13 +120,14 @@ class Reference:
     def alive(self) -> bool:
         return self._worker.alive
 
-    def load(self, seed: int) -> TaskSpec:
+    def load(self, seed: int, *, count_streams: bool = False) -> TaskSpec:
         """Raises TaskError where the task can't be judged."""
         params = {
             "name": self._task.name,
             "source": self._task.source,
             "seed": seed,
             "precision": self._precision.value,
+            "count_streams": count_streams and self.device is Device.CUDA,
         }
         reply = self._ask("load", params, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
         self.spec = _checked_spec(reply, self._task.name)

@@ -33,6 +33,8 @@ CALL_SECONDS = 80e-6
 RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
 #: copies of a slot's inputs (master, three rings) and outputs (three rings, a burst's results, the null's).
 INPUT_COPIES, OUTPUT_COPIES = 4, 5
+#: that call programs.
+WORKERS = 3
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,13 @@ class RingPlan:
         return 0 if calls * self.traffic_bytes >= needed else needed
 
 
-def plan_ring(device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int) -> RingPlan:
-    """Slots for one task: as many as memory allows, up to what a burst of a short program needs."""
+def plan_ring(
+    device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int, rest_bytes: int = 0
+) -> RingPlan:
+    """Slots for one task: as many as memory allows, up to what a burst of a short program needs. `rest_bytes`: that a
+    call holds besides; each worker keeps so much."""
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
-    most = free_bytes // (2 if device is Device.CUDA else 4)
+    most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
     limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
     slots = max(1, min(MAX_SLOTS[device], limit // each))
     return RingPlan(slots, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0)

@@ -129,7 +129,9 @@ class Rounds:
             self.baselines.freeze()
         self._load_baseline_weights()
         l2_bytes, free = device_facts(device)
-        self._plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
+        self._plan = plan_ring(
+            device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free, spec.rest_bytes
+        )
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))
         self._add_baseline_rings()

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
@@ -96,6 +97,12 @@ class JudgeSession:
         self.wake: Wake = wake
         #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
         self.keeps_spare = True
+        #: whether baselines of a task that uses one stream of the device get small contexts; to be set likewise.
+        self.spares_contexts = False
+        #: whether a failure of a baseline may be others' fault; to be set likewise.
+        self.is_scarcity: Callable[[str], bool] = lambda _reason: False
+        #: known when the reference is loaded; False where it isn't going to be.
+        self._one_stream = Future[bool]()
         #: processes of the baselines' compiler on a GPU; to be set likewise.
         self.compile_threads = MAX_COMPILE_THREADS
         self._lock = threading.RLock()
@@ -147,7 +154,9 @@ class JudgeSession:
         start = functools.partial(self.workers.start, "baseline")
         self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
         self.baselines.device_use, self.baselines.wake = self.device_use, self.wake
-        self.baselines.compile_threads = self.compile_threads
+        self.baselines.compile_threads, self.baselines.is_scarcity = self.compile_threads, self.is_scarcity
+        if self.spares_contexts:
+            self.baselines.is_one_stream = self._one_stream.result
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
@@ -182,6 +191,7 @@ class JudgeSession:
             self._stack.callback(process.kill)
 
     def _release(self) -> None:
+        self._tell_streams(None)
         self.baselines.close()
         # Workers first: memory is freed when nobody maps it any more.
         self.workers.close()
@@ -242,9 +252,18 @@ class JudgeSession:
         reference = Reference(
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
         )
-        reference.load(self.secrets.seed())
+        try:
+            spec = reference.load(self.secrets.seed(), count_streams=self.spares_contexts)
+        except BaseException:
+            self._tell_streams(None)
+            raise
+        self._tell_streams(spec.streams)
         self._reference = reference
         return reference
+
+    def _tell_streams(self, streams: int | None) -> None:
+        with contextlib.suppress(InvalidStateError):
+            self._one_stream.set_result(streams == 1)
 
     @_one_at_a_time
     def graph(self) -> Graph:

@@ -12,10 +12,11 @@ import pytest
 from bench_records import failed, passed, problem, result, written
 
 from cuda_agent.bench import crew as crews
+from cuda_agent.bench import options as bench_options
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import RESULTS_FILE, BenchDirectory, read_results
 from cuda_agent.bench.lane import Address
-from cuda_agent.bench.options import BenchOptions, open_bytes
+from cuda_agent.bench.options import BenchOptions, open_bytes, shared_room
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.run import begin, go_on, is_doubtful
@@ -115,13 +116,15 @@ def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     def job(problem: Problem, alone: bool) -> Job:
         raise AssertionError
 
-    crew = Crew(Device.CPU, 1, Address(Path("lane"), b""), job)
+    told: list[int | None] = []
+    crew = Crew(Device.CPU, 1, Address(Path("lane"), b""), job, set_room=told.append)
     crew._waiting.extend([small, large])
     assert crew._take() == small
     crew._give_back(small)
     assert crew._take() == large, "alone, however large"
     assert crew._take() is None
     crew.close()
+    assert told == [None] * 3, "nobody waits for memory on a CPU"
 
 
 def test_no_task_is_begun_in_vain() -> None:
@@ -144,11 +147,13 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     gib = 1 << 30
     first, second = (replace(problem(name), peak_bytes=20 * gib) for name in ("first", "second"))
     monkeypatch.setattr(crews, "open_capacity", lambda device: open_bytes(first, Device.CUDA) + 6 * gib)
+    monkeypatch.setattr(bench_options, "_device_bytes", lambda: 100 * gib)
+    told: list[int | None] = []
 
     def job(problem: Problem, alone: bool) -> Job:
         raise AssertionError
 
-    crew = Crew(Device.CUDA, 1, Address(Path("lane"), b""), job)
+    crew = Crew(Device.CUDA, 1, Address(Path("lane"), b""), job, set_room=told.append)
     crew._waiting.extend([first, second])
     assert crew._take() == first
     taken: list[Problem | None] = []
@@ -164,6 +169,17 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     crew._give_back(second)
     crew._keeps(first, 0)
     crew.close()
+    rooms = [room // gib for room in told if room is not None]
+    assert rooms == [99, 61, 110, 95, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
+
+
+def test_room_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_options, "_device_bytes", lambda: 1000)
+    monkeypatch.setattr(bench_options, "_CONTEXTS", 10)
+    rooms = [shared_room(in_use, Device.CUDA) for in_use in ([], [10], [110, 60], [700, 700])]
+    assert rooms == [1150, 1140, 1055, 440], "of what is kept besides contexts, half"
+    assert shared_room([2400], Device.CUDA) == 250
+    assert shared_room([10], Device.CPU) is None
 
 
 def test_roofline_classes() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,22 +14,32 @@ import pytest
 from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
 from cuda_agent.bench.lane import Lane, LaneServer, Size, Step
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.records import Candidate, ScreenReport
 from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.quiet import Quiet
 from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.judge.session import JudgeSession
 
 NO_MEMORY = DeviceError("No memory for reference-inputs: cudaMalloc of 7168 MiB", "Make the task smaller")
 TOO_LARGE = TaskError("a_task: the reference runs out of memory (expected)", "Shrink the task")
+CANDIDATE = Candidate(files={"model_new.py": "x = 1"})
 STOCHASTIC = TaskError("a_task is stochastic", "Remove random operators")
 
 
 class _Judge:
     """Admits its task after these failures."""
 
-    progress: Any = None
     spec: Any = None
+    kept_bytes = None
+    task: Any = None
+    options = JudgeOptions(device=Device.CPU)
+
+    def progress(self, *_said: str) -> None:
+        pass
 
     def __init__(self, failures: Sequence[CudaAgentError]) -> None:
         self._failures = list(failures)
@@ -49,6 +60,51 @@ class _Judge:
     def telling(self, _progress: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def prewarm(self) -> None:
+        pass
+
+    settle = prewarm
+
+    def next_candidate(self) -> tuple[()]:
+        return ()
+
+    next_screener = next_candidate
+
+    def screen(self, _candidate: Any, _configs: Any, *, quiet: Quiet) -> str:
+        with quiet() as hush, hush():
+            self.admit()
+        return "times"
+
+
+class _Case:
+    """Is judged with these failures, or verdicts."""
+
+    def __init__(self, ends: Sequence[CudaAgentError | Verdict]) -> None:
+        self._ends = list(ends)
+
+    def judge(self, _session: Any, *, with_profile: bool, quiet: Quiet) -> None:
+        assert with_profile
+        end = self._ends.pop(0)
+        if isinstance(end, CudaAgentError):
+            raise end
+        self.verdict = end
+        if end is Verdict.PASSED:
+            with quiet() as hush, hush():
+                pass
+
+    def evaluation(self) -> Any:
+        return SimpleNamespace(verdict=self.verdict)
+
+
+class _Builder:
+    """Hands out a case that is built."""
+
+    def __init__(self, case: _Case | None = None) -> None:
+        self._case = case
+
+    def call(self, *_said: Any) -> Any:
+        return self._case
+
 
 @pytest.mark.parametrize("failure", [NO_MEMORY, TOO_LARGE])
 def test_a_task_without_memory_beside_others_is_admitted_alone(tmp_path: Path, failure: CudaAgentError) -> None:
@@ -63,6 +119,40 @@ def test_what_cannot_be_admitted_says_so(
 ) -> None:
     with pytest.raises(type(failures[0])):
         _turns(tmp_path, failures, builder)
+
+
+@pytest.mark.parametrize("end", [NO_MEMORY, TOO_LARGE, Verdict.OUT_OF_MEMORY])
+def test_a_candidate_without_memory_beside_others_is_judged_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: CudaAgentError | Verdict
+) -> None:
+    assert _judged(tmp_path, monkeypatch, [end, Verdict.PASSED]) == ["shared verification", "alone verification"]
+
+
+def test_a_candidate_that_passes_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = ["shared verification", "alone profile", "shared observation"]
+    assert _judged(tmp_path, monkeypatch, [Verdict.PASSED]) == turns
+
+
+@pytest.mark.parametrize("ends", [[STOCHASTIC], [NO_MEMORY, NO_MEMORY]])
+def test_what_cannot_be_judged_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: list[CudaAgentError]
+) -> None:
+    with pytest.raises(type(ends[0])):
+        _judged(tmp_path, monkeypatch, ends)
+
+
+@pytest.mark.parametrize(
+    ("failures", "turns"),
+    [([], ["alone screening", "shared loading"]), ([NO_MEMORY], ["alone screening", "shared loading"] * 2)],
+)
+def test_a_screening_without_memory_is_made_alone(
+    tmp_path: Path, failures: list[CudaAgentError], turns: list[str]
+) -> None:
+    def screen(session: LaneSession) -> None:
+        assert session.screen(CANDIDATE, []) == cast("ScreenReport", "times")
+
+    found = _turns_of(tmp_path, _Judge(failures), cast("HelperProcess", _Builder()), screen)
+    assert sorted(set(found)) == sorted(set(turns)) and found.count("alone screening") == len(failures) + 1
 
 
 def test_what_a_step_needs() -> None:
@@ -90,17 +180,34 @@ def test_a_task_needs_what_its_reference_has_held(tmp_path: Path) -> None:
     assert lane.size == Size(inputs=24, outputs=48, rest=28)
 
 
+def _judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Sequence[CudaAgentError | Verdict]) -> list[str]:
+    """The turns of a verdict whose attempts end so."""
+    monkeypatch.setattr(judging, "Case", lambda *_args: None)
+    builder = cast("HelperProcess", _Builder(_Case(ends)))
+    return _turns_of(tmp_path, _Judge([]), builder, lambda session: session.evaluate(CANDIDATE))
+
+
 def _turns(tmp_path: Path, failures: Sequence[CudaAgentError], builder: object | None) -> list[str]:
     """How an admission had the device; `builder`: there is one on a GPU."""
+    helper = cast("HelperProcess | None", builder)
+    turns = _turns_of(tmp_path, _Judge(failures), helper, LaneSession.admit)
+    return [turn.removesuffix(" admission") for turn in turns if turn.endswith(" admission")]
+
+
+def _turns_of(
+    tmp_path: Path, judge: _Judge, builder: HelperProcess | None, work: Callable[[LaneSession], object]
+) -> list[str]:
+    """How something had the device, and for which step."""
     log = tmp_path / "turns.jsonl"
     with LaneServer(tmp_path / "lane", log=log) as server:
-        judge, helper = cast("JudgeSession", _Judge(failures)), cast("HelperProcess | None", builder)
-        session = LaneSession(judge, Lane(server.address), helper, lambda _work: None, lambda _bytes: None)
-        session.admit()
+        session = LaneSession(
+            cast("JudgeSession", judge), Lane(server.address), builder, lambda _work: None, lambda _bytes: None
+        )
+        work(session)
         # Comes when the others have left, and are in the log.
         with Lane(server.address).alone():
             turns = [json.loads(line) for line in log.read_text().splitlines()]
-    return [turn["how"] for turn in turns if turn["step"] == "admission"]
+    return [f"{turn['how']} {turn['step']}" for turn in turns]
 
 
 @pytest.fixture(autouse=True)

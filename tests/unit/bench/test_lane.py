@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer
-from cuda_agent.bench.turns import Turns
+from cuda_agent.bench import turns as rule
+from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer, Size, Step
+from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.process import descendants, stand_still
 from cuda_agent.workspace.sockets import connected_socket
@@ -143,6 +145,71 @@ def test_contexts_are_made_while_nothing_is_on_the_clock(
             pass
     with pytest.raises(WorkerError), hush():
         pass
+
+
+def _ask(server: LaneServer, how: How, needed: int, owner: int, step: str = "") -> socket.socket:
+    """As the lane of a process with such an id."""
+    client = connected_socket(server.address.path)
+    assert client is not None
+    client.settimeout(5)
+    asked = {"how": how, "bytes": needed, "owner": owner, "pids": [os.getpid()], "task": "", "step": step}
+    client.sendall(server.address.word + json.dumps(asked | {"rank": 0.0}).encode())
+    return client
+
+
+def test_who_waits_for_room_comes_when_there_is_more(tmp_path: Path) -> None:
+    with LaneServer(tmp_path / "lane", Turns(room=10)) as server:
+        server.set_room(3)
+        with _ask(server, How.SHARED, 5, owner=1) as one, _ask(server, How.SHARED, 5, owner=2) as other:
+            assert one.recv(1)
+            other.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                other.recv(1)
+            server.set_room(10)
+            other.settimeout(5)
+            assert other.recv(1), "though nobody has said anything"
+
+
+def test_two_who_wait_for_themselves_wait_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "OVERTAKEN_S", 0.1)
+    with (
+        LaneServer(tmp_path / "lane", Turns(room=10)) as server,
+        _ask(server, How.SHARED, 5, owner=1) as one,
+        _ask(server, How.SHARED, 5, owner=2) as other,
+    ):
+        assert one.recv(1) and other.recv(1)
+        with _ask(server, How.ASIDE, 5, owner=1) as mine, _ask(server, How.ASIDE, 5, owner=2) as others:
+            assert mine.recv(1) and others.recv(1)
+
+
+def test_what_is_said_of_turns(tmp_path: Path, counting: tuple[int, Callable[[], int]]) -> None:
+    pid, _ = counting
+    log = tmp_path / "turns.jsonl"
+    with LaneServer(tmp_path / "lane", log=log) as server:
+        lane = Lane(server.address)
+        lane.size = Size(100, 10, 1)
+        with lane.shared(Step("verification", 5, 8, 3)):
+            pass
+        with lane.aside([pid], Step("baselines", 2)), Lane(server.address).alone(Step("profile")) as hush:
+            for _ in range(2):
+                with hush():
+                    time.sleep(0.1)
+        with _ask(server, How.ALONE, 7, owner=1, step="dying") as dying:
+            assert dying.recv(1)
+            dying.sendall(b"h")
+            assert dying.recv(1)
+            time.sleep(0.1)
+        with lane.alone(Step("screening")):
+            pass
+    said = {turn["step"]: turn for turn in map(json.loads, log.read_text().splitlines())}
+    needed = {"verification": 583, "baselines": 200, "profile": 0, "dying": 7, "screening": 0}
+    assert {step: turn["bytes"] for step, turn in said.items()} == needed
+    assert {step for step, turn in said.items() if "hushed_s" in turn} == {"profile", "dying", "screening"}
+    alone, died = said["profile"], said["dying"]
+    drained = alone["left_s"] - alone["begun_s"] - 0.8 * DRAIN_S
+    assert 0.2 <= alone["hushed_s"] <= drained, "what it waited for those who stop doesn't count"
+    assert 0.1 <= died["hushed_s"] <= died["left_s"] - died["begun_s"] + 0.01
+    assert said["screening"]["hushed_s"] == 0.0
 
 
 def test_what_was_stopped_goes_on_when_the_benchmark_ends(

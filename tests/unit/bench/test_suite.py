@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from bench_records import problem
 
-from cuda_agent.bench.suite import problem_of, read_suite, select
+from cuda_agent.bench.suite import mixed, problem_of, read_suite, select
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.records import DatasetTask
@@ -138,3 +138,16 @@ def test_nothing_there(tmp_path: Path) -> None:
         read_suite([str(tmp_path / "missing")])
     with pytest.raises(UsageError, match=r"holds no task"):
         read_suite([str(tmp_path)])
+
+
+def test_levels_are_mixed_evenly(tmp_path: Path) -> None:
+    for level, count in (("level1", 4), ("level2", 2), ("level3", 1)):
+        (tmp_path / level).mkdir()
+        for number in range(1, count + 1):
+            (tmp_path / level / f"{number}_task.py").write_text(SOURCE)
+    problems = read_suite([str(tmp_path)])
+    assert [p.entry.id for p in mixed(problems)] == [
+        "level1-1_task", "level2-1_task", "level1-2_task", "level3-1_task", "level1-3_task", "level2-2_task",
+        "level1-4_task",
+    ]  # fmt: skip
+    assert mixed(problems[:4]) == problems[:4], "of one level as they come"

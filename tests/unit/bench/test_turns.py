@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuda_agent.bench.turns import How, Turns
+from cuda_agent.bench.turns import OVERTAKEN_S, How, Turns
 
 
 def test_those_who_share_are_together_and_never_beside_one_alone() -> None:
@@ -103,15 +103,79 @@ def test_who_shares_needs_room() -> None:
     assert turns.leave(4, 15) == [5], "with nobody else, however much it needs"
 
 
-def test_an_owner_needs_room_once() -> None:
+def test_what_an_owner_needs_adds_up() -> None:
     turns = Turns(room=10)
-    assert turns.ask(1, How.ASIDE, needed=6, owner=1, now=0) == [1]
-    assert turns.ask(2, How.SHARED, needed=8, owner=1, now=0) == [2]
+    assert turns.ask(1, How.ASIDE, needed=4, owner=1, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=8, owner=1, now=0) == [2], "nobody else has the device"
     assert turns.ask(3, How.SHARED, needed=3, owner=2, now=0) == []
     assert turns.ask(4, How.ALONE, now=0) == []
-    assert turns.ask(5, How.ASIDE, needed=6, owner=1, now=0) == [5], "its owner may wait for it, and 3 for its owner"
+    assert turns.ask(5, How.ASIDE, needed=4, owner=1, now=0) == [5], "its owner may wait for it, and 3 for its owner"
     assert turns.leave(2, 1) == [4], "nobody waits for memory that who is aside holds"
-    assert turns.leave(4, 2) == [3]
+    assert turns.leave(4, 2) == [], "those aside need 8 together"
+    assert turns.leave(5, 3) == [3]
+
+
+def test_who_has_the_device_waits_for_room_beside_others() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.SHARED, needed=4, owner=1, now=0) == [1]
+    assert turns.ask(2, How.ASIDE, needed=4, owner=2, now=0) == [2]
+    assert turns.ask(3, How.ASIDE, needed=4, owner=1, now=1) == []
+    assert turns.ask(4, How.SHARED, needed=1, owner=3, now=2) == [4], "who has room overtakes"
+    assert turns.leave(2, 3) == [3]
+    assert turns.ask(5, How.ASIDE, needed=4, owner=1, now=4) == []
+    assert turns.leave(4, 5) == [5], "beside its owner only, whatever that has"
+
+
+def test_who_has_the_device_waits_for_room_for_a_while() -> None:
+    """Each of two shares, and waits for a turn of its own that has no room beside the other."""
+    turns = Turns(room=10)
+    for owner in (1, 2):
+        assert turns.ask(owner, How.SHARED, needed=5, owner=owner, now=0) == [owner]
+    assert turns.ask(3, How.ASIDE, needed=5, owner=1, now=1) == turns.ask(4, How.ASIDE, needed=5, owner=2, now=2) == []
+    assert turns.look(0.9 + OVERTAKEN_S) == []
+    assert turns.look(1 + OVERTAKEN_S) == [3] and turns.look(1 + OVERTAKEN_S) == []
+    assert turns.leave(3, 1.1 + OVERTAKEN_S) == []
+    assert turns.leave(1, 1.2 + OVERTAKEN_S) == [4], "nobody but its owner is left"
+    assert turns.seconds["shared"] == 1.2 + OVERTAKEN_S
+
+
+def test_who_is_awaited_comes_though_another_one_has_waited_longer() -> None:
+    turns = Turns(room=10)
+    for owner in (1, 2):
+        assert turns.ask(owner, How.SHARED, needed=4, owner=owner, now=0) == [owner]
+    assert turns.ask(3, How.SHARED, needed=9, owner=3, now=1) == []
+    assert turns.ask(4, How.ASIDE, needed=2, owner=1, now=2 + OVERTAKEN_S) == [], "3 is overtaken no more"
+    assert turns.look(2 + 2 * OVERTAKEN_S) == [4]
+
+
+def test_who_makes_a_context_waits_for_nobody() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.SHARED, needed=8, owner=1, now=0) == [1]
+    assert turns.ask(2, How.WAKING, owner=2, now=0) == [2]
+    assert turns.ask(3, How.SHARED, needed=8, owner=2, now=0) == turns.look(2 * OVERTAKEN_S) == []
+    assert turns.leave(1, 3 * OVERTAKEN_S) == [3]
+
+
+def test_who_needs_nothing_needs_no_room() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.SHARED, needed=10, now=0) == [1]
+    assert turns.ask(2, How.SHARED, needed=5, now=0) == turns.look(2 * OVERTAKEN_S) == []
+    assert turns.ask(3, How.SHARED, now=2 * OVERTAKEN_S) == [3], "it takes nothing from who has waited long"
+    assert turns.ask(4, How.SHARED, needed=11, now=2 * OVERTAKEN_S) == []
+    assert turns.leave(1, 3 * OVERTAKEN_S) == [2]
+    assert turns.leave(2, 3 * OVERTAKEN_S) == [4], "beside one that needs nothing"
+
+
+def test_room_may_change() -> None:
+    turns = Turns(room=10)
+    assert turns.ask(1, How.SHARED, needed=8, now=0) == [1]
+    turns.room = 5
+    assert turns.ask(2, How.SHARED, needed=1, now=0) == []
+    turns.room = 9
+    assert turns.look(1) == [2]
+    assert turns.ask(3, How.SHARED, needed=1, now=1) == []
+    turns.room = None
+    assert turns.look(2) == [3]
 
 
 def test_who_has_no_room_beside_one_aside_comes_when_that_ends() -> None:

@@ -15,7 +15,7 @@ from cuda_agent.judge.rings import MAX_SLOTS, Ring, plan_ring
 from cuda_agent.judge.rounds import affordable
 from cuda_agent.judge.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 H200 = {"l2_bytes": 60 * MIB, "free_bytes": 130 << 30}
 
 
@@ -51,6 +51,14 @@ def test_huge_tasks_fit() -> None:
     plan = plan_ring(Device.CUDA, 6400 * MIB, 6400 * MIB, **H200)
     assert plan.slots == 1 and plan.flush_bytes(1) == 0
     assert plan_ring(Device.CUDA, 60 << 30, 60 << 30, **H200).slots == 1, "the allocation will say that it doesn't fit"
+
+
+def test_what_calls_hold_besides_is_left_to_them() -> None:
+    usual, rest = plan_ring(Device.CUDA, GIB, GIB, **H200), 30 * GIB
+    assert plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=GIB).slots == usual.slots
+    spared = plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=rest)
+    assert 1 < spared.slots < usual.slots and 9 * spared.slots * GIB <= (H200["free_bytes"] - 3 * rest) // 2
+    assert plan_ring(Device.CUDA, GIB, GIB, **H200, rest_bytes=2 * rest).slots == 1
 
 
 def test_cpu_takes_few() -> None:

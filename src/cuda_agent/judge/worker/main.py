@@ -19,7 +19,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
-from cuda_agent.judge.buffers import Attached, OutOfDeviceMemory, Slot, synchronize
+from cuda_agent.judge.buffers import SMALL_CONTEXT, Attached, OutOfDeviceMemory, Slot, synchronize
 from cuda_agent.judge.channel import ChannelClosed, Request, WorkerChannel
 
 ROLES = ("reference", "baseline", "candidate", "patched", "zygote")
@@ -57,11 +57,14 @@ class Context:
         return [memory.tensor(Slot.from_wire(wire)) for wire in layout]
 
     def start(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Chooses the device and wakes it up, on the given cores if the system allows them; none given: anywhere."""
+        """Chooses the device and wakes it up, on the given cores if the system allows them; none given: anywhere. With
+        `small_context` it has one connection to the device."""
         self.device = Device(params["device"])
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, set(params.get("cores", ())) & os.sched_getaffinity(0))
         if self.device is Device.CUDA:
+            if params.get("small_context"):
+                os.environ.update(SMALL_CONTEXT)
             import torch
 
             torch.cuda.init()

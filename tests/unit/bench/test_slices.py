@@ -1,0 +1,28 @@
+"""What `benchmarks/suite.py` says of a run's turns on the device."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+
+def test_how_long_turns_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[3] / "benchmarks" / "suite.py"
+    spec = importlib.util.spec_from_file_location("benchmark_in_slices", path)
+    assert spec is not None and spec.loader is not None
+    suite = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(suite)
+    log = tmp_path / "turns.jsonl"
+    suite._say_turns(log)
+    old = {"task": "a", "step": "profile", "how": "alone", "asked_s": 1.0, "begun_s": 4.0, "left_s": 5.0}
+    new = old | {"bytes": 0, "left_s": 6.0, "hushed_s": 0.8}
+    shared = old | {"how": "shared", "bytes": 10}
+    log.write_text("".join(json.dumps(turn) + "\n" for turn in (old, new, shared, new | {"begun_s": None})))
+    suite._say_turns(log)
+    assert capsys.readouterr().out.splitlines() == [
+        "alone: 2 turns of 1.5 s, 0.8 s of it hushed, waited for 3.0 s",
+        "shared: 1 turns of 1.0 s, waited for 3.0 s",
+    ]
