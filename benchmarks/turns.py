@@ -5,7 +5,7 @@
 A task: it waits for the device's memory, its reference is captured (aside) and it is admitted (shared), its candidate
 compiles while its baselines are prepared (aside), it is screened (loaded shared, timed alone; one in five twice), then
 verified (shared) and profiled (alone) when its baselines are ready; its workers end (shared). Before each, its workers
-make their contexts (waking), small ones but for the candidate that is timed; they go on beside one that is alone until it is ready.
+make their contexts (waking), small ones but for the candidate's; they go on beside one that is alone until it is ready.
 Each step takes 0.6 to 1.5 times its usual seconds.
 Printed: seconds a task, and how the device was used in them.
 """
