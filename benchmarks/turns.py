@@ -33,7 +33,7 @@ STEPS = {
 #: at least.
 PEAKS = 0.05, 0.8, 1.6, 2.8, 4.4, 5.6, 6.0, 6.2, 6.6, 7.0, 7.2
 NEEDS = {"capture": 3.0, "admit": 5.0, "load": 2.0, "verify": 6.5, "observe": 6.0, "baselines": 2.0}
-IDLE, CONTEXTS, OPEN, USED, LEAST = 1.2, 3.0, 0.5 * 140, 1.15 * 140, 0.25 * 140
+IDLE, CONTEXTS, OPEN, USED, LEAST = 1.2, 3.0, 0.8 * 140, 1.3 * 140, 0.25 * 140
 _SPREAD = 0.6, 1.5
 _TWICE = 0.2
 #: a process of the simulation yields seconds to sleep, a turn with the seconds of its work, or what it waits for.

@@ -23,10 +23,10 @@ _CONTEXTS = 3 * _GIB
 #: judge hasn't said it; on a CPU what is there at most (inputs, answers in float64, copies in several processes).
 _IDLE, _MOST = 1.2, 5
 #: of the device's memory, for all open tasks while they wait; for them and those who share the device together, more
-#: than there is, since few hold at a time what is reserved (half of it was in use in the median, five sixths in 97 of
-#: 100 looks, where what was reserved added up to as much), and who finds none tries again alone; and for those who
-#: share it at least. The one that is timed has what those who wait leave.
-_OPEN_SHARE, _USED_SHARE, _LEAST_SHARED = 0.5, 1.15, 0.25
+#: than there is, since few hold at a time what is reserved (with 0.5 and 1.2, half of an H200 was in use in the median,
+#: five sixths in 97 of 100 looks), and who finds none tries again alone; and for those who share it at least. The one
+#: that is timed has what those who wait leave.
+_OPEN_SHARE, _USED_SHARE, _LEAST_SHARED = 0.8, 1.3, 0.25
 #: what an eager call holds, where nobody has said it.
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from cuda_agent.judge.worker.cupti import Span, busy_ns
+from cuda_agent.judge.worker import screen as screen_module
+from cuda_agent.judge.worker.cupti import Span, busy_ns, streams
 from cuda_agent.judge.worker.runner import OutputError, Runner, laid_out, lies_otherwise, null_program
 from cuda_agent.judge.worker.screen import difference, screen
 
@@ -130,6 +131,23 @@ def test_screen_stops_with_its_budget() -> None:
     tunable = Tunable()
     found = screen(Runner("cpu"), tunable, tunable.set_config, [{"mode": 0}] * 50, slots(), budget_s=0.1)
     assert found.latency_us[0] is not None and "budget" in found.failures[49]
+
+
+def test_streams_of_kernels() -> None:
+    spans = [Span("kernel", "a", 0, 1, stream=7), Span("memset", "", 1, 2), Span("kernel", "b", 2, 3, stream=7)]
+    assert streams([]) == 0 and streams(spans) == 1
+    assert streams([*spans, Span("kernel", "c", 2, 3, stream=13)]) == 2
+
+
+def test_difference_of_large_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen_module, "BLOCKS", 4)
+    monkeypatch.setattr(screen_module, "BLOCK", 8)
+    right = torch.arange(1.0, 1025.0).view(32, 32).t()
+    end, between = right.clone(), right.clone()
+    end[-1, -1] = between[0, 1] = 9e5
+    assert difference([end], [right]) is not None, "the last block ends where the tensor does"
+    assert difference([between], [right]) is None, "between two blocks"
+    assert difference([between.contiguous()], [right]) is not None, "what lies otherwise is compared as a whole"
 
 
 def test_difference() -> None:
