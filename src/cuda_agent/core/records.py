@@ -96,6 +96,8 @@ class VerifyReport(Record):
     derive_ms: float | None = None
     dropped_variants: tuple[str, ...] = ()
     duration_s: float = 0.0
+    #: of that: `reference`, `candidate`, `comparison`.
+    parts_s: dict[str, float] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _passed_means_all(self) -> VerifyReport:
@@ -174,6 +176,9 @@ class ProfileReport(Record):
     throttle_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     duration_s: float = 0.0
+    #: of that: `weights`, `memory`, `warm` before anything is timed, `plan`, in the rounds `inputs`, `bursts` and
+    #: `checks`, and `after`.
+    parts_s: dict[str, float] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _matched_exists(self) -> ProfileReport:

@@ -93,7 +93,8 @@ def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | Non
         load = wait_for_quiet(device, rounds.clocks.uuid)
         if load is not None:
             return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
-    rounds.plan()
+    with rounds.spent.on("plan"):
+        rounds.plan()
     rounds.run()
     rounds.clocks.read()
     unasked = () if torch_computes else _computed_by_torch(rounds, device)
@@ -166,8 +167,9 @@ def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
 
 
 def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> ProfileReport:
-    mine = _record(rounds, CANDIDATE)
-    records = {name: _record(rounds, name) for name in baselines.forms if rounds.schedule.has(name)}
+    with rounds.spent.on("after"):
+        mine = _record(rounds, CANDIDATE)
+        records = {name: _record(rounds, name) for name in baselines.forms if rounds.schedule.has(name)}
     # A form may have failed in `queue`, after its rounds.
     records = {name: record for name, record in records.items() if name in baselines.forms}
     return ProfileReport(
@@ -187,6 +189,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         throttle_reasons=rounds.clocks.throttle_reasons(),
         notes=(*notes, *rounds.remarks(), *_left_out(baselines)),
         duration_s=rounds.elapsed_s,
+        parts_s=dict(rounds.spent),
     )
 
 

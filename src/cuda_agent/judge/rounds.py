@@ -41,6 +41,7 @@ from cuda_agent.judge.rings import (
     total_bytes,
 )
 from cuda_agent.judge.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
+from cuda_agent.judge.spent import Spent
 from cuda_agent.judge.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.timing import Burst, Round
 from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
@@ -94,6 +95,7 @@ class Rounds:
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
+    spent: Spent = field(default_factory=Spent)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()
@@ -120,7 +122,17 @@ class Rounds:
 
     def prepare(self) -> None:
         """Weights, rings and warm programs: nothing that is measured yet."""
-        spec, device = self.reference.spec, self.options.device
+        with self.spent.on("weights"):
+            self._prepare_weights()
+        with self.spent.on("memory"):
+            self._take_memory()
+        # Compiling and mapping memory isn't timing.
+        self._begin = time.monotonic()
+        with self.spent.on("warm"):
+            self._warm_up()
+        self._spent_s = time.monotonic() - self._begin
+
+    def _prepare_weights(self) -> None:
         self.reference.draw_weights(self.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
         self._for_candidate(lambda: self.candidate.ask("forget", {}))
@@ -128,6 +140,9 @@ class Rounds:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
         self._load_baseline_weights()
+
+    def _take_memory(self) -> None:
+        spec, device = self.reference.spec, self.options.device
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(
             device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free, spec.rest_bytes
@@ -135,8 +150,9 @@ class Rounds:
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))
         self._add_baseline_rings()
-        # Compiling and mapping memory isn't timing.
-        self._begin = time.monotonic()
+
+    def _warm_up(self) -> None:
+        device = self.options.device
         self._draw(self._plan.slots)
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
@@ -144,7 +160,6 @@ class Rounds:
         warm_s = FIRST_WARM_SECONDS[device], WARM_SECONDS[device]
         for index, name in enumerate((*self.baselines.forms, CANDIDATE)):
             self._warm(name, warm_s[index > 0])
-        self._spent_s = time.monotonic() - self._begin
 
     def plan(self) -> None:
         """How many slots a round has, by the time of a call, and a burst of each program on decoys."""
@@ -216,14 +231,16 @@ class Rounds:
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
         self.bystander.look()
         while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
-            self._draw(self._active)
+            with self.spent.on("inputs"):
+                self._draw(self._active)
             self._core = self._cores.pick() if self._cores is not None else None
             found = self._one_round()
             if found is not None:
-                self.schedule.add(found)
-                self._load.look()
-                self.bystander.look()
-                self.clocks.watch()
+                with self.spent.on("checks"):
+                    self.schedule.add(found)
+                    self._load.look()
+                    self.bystander.look()
+                    self.clocks.watch()
                 self.progress("profile", self.schedule.said())
         # What is asked after the rounds runs on inputs such as the task draws.
         for ring in self._rings.values():
@@ -239,13 +256,15 @@ class Rounds:
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in self.schedule.taking_part():
-            with self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext():
+            busy = self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext()
+            with self.spent.on("bursts"), busy:
                 burst, samples[name] = self._burst(name)
             if burst is None:
                 return None
             found.bursts[name] = burst
         found.null = found.bursts.pop(NULL, None)
-        self.wrong_output = self.check.compare(samples[CANDIDATE], samples[EAGER])
+        with self.spent.on("checks"):
+            self.wrong_output = self.check.compare(samples[CANDIDATE], samples[EAGER])
         return found
 
     def _choose_positions(self) -> None:

@@ -25,6 +25,7 @@ from cuda_agent.judge.compare import Errors, Measured, all_finite, measure, pool
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.judge.process import Worker
 from cuda_agent.judge.reference import Answer, Places, Reference, Spec, allocate, comparing
+from cuda_agent.judge.spent import Spent
 
 Progress = Callable[[str, str], None]
 MODEL_FILE = "model_new.py"
@@ -218,6 +219,7 @@ class Verification:
     _finite: bool = True
     #: the candidate's last answer.
     reply: dict[str, Any] = field(default_factory=dict)
+    _spent: Spent = field(default_factory=Spent)
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
@@ -236,6 +238,7 @@ class Verification:
             derive_ms=self.candidate.derive_ms,
             dropped_variants=tuple(self._dropped),
             duration_s=time.monotonic() - begin,
+            parts_s=dict(self._spent),
         )
 
     def failing(self) -> Regression | None:
@@ -301,30 +304,36 @@ class Verification:
         seed = self.secrets.seed() if seed is None else seed
         self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
         places = inputs or self.candidate.inputs
-        if variant is None:
-            spec = self.reference.draw_inputs(seed)
-        else:
-            spec, dropped = self.reference.draw_variant(seed, variant)
-            if dropped is not None:
-                self._dropped.append(dropped)
-                return True
+        with self._spent.on("reference"):
+            spec, dropped = (
+                (self.reference.draw_inputs(seed), None)
+                if variant is None
+                else self.reference.draw_variant(seed, variant)
+            )
+        if dropped is not None:
+            self._dropped.append(dropped)
+            return True
         places.arena.copy_from(self.reference.inputs.arena)
         try:
-            answer = self.reference.answer(spec, self.secrets.seed())
+            with self._spent.on("reference"):
+                answer = self.reference.answer(spec, self.secrets.seed())
         except TaskError as error:
             if variant is None or not self.reference.alive:
                 raise
             self._dropped.append(f"{kind}: {error.cause}")
             return True
-        finite = all_finite(answer.eager)
+        with self._spent.on("comparison"):
+            finite = all_finite(answer.eager)
         if variant is not None and self._finite and not finite:
             self._dropped.append(f"{kind}: the reference is not finite")
             return True
         self._finite = self._finite and finite
         self._oracles.add(answer.oracle_kind)
-        self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
-        trial = self._measure(kind, answer, self.reply.get("spec"))
-        trial.reason = trial.reason or self._changed(places)
+        with self._spent.on("candidate"):
+            self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
+        with self._spent.on("comparison"):
+            trial = self._measure(kind, answer, self.reply.get("spec"))
+            trial.reason = trial.reason or self._changed(places)
         trial.again = self._now
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
