@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Size, Step
-from cuda_agent.bench.scarcity import names_scarcity
+from cuda_agent.bench.scarcity import lacks_memory, names_memory
 from cuda_agent.core.config import TimingStop
-from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
@@ -58,7 +58,7 @@ class LaneSession:
     ) -> None:
         self._session, self._lane, self._builder = session, lane, builder
         self._counted, self._keeps = counted, keeps
-        session.device_use, session.wake = self._beside, self._wake
+        session.device_use, session.wake, session.step_back = self._beside, self._wake, lane.step_back
         # Mostly one verdict is asked for, and compiling takes longer than a worker's imports.
         session.keeps_spare = builder is None
         self._is_counted = False
@@ -90,7 +90,7 @@ class LaneSession:
             with self._lane.shared(_ADMISSION):
                 self._admit()
         except (TaskError, DeviceError) as error:
-            if self._builder is None or not names_scarcity(str(error)):
+            if self._builder is None or not names_memory(str(error)):
                 raise
         else:
             return
@@ -107,11 +107,22 @@ class LaneSession:
     def graph(self) -> Graph:
         """Raises TaskError."""
         if self._graph is None:
-            with self._lane.shared(_ADMISSION):
-                self._graph = self._session.graph()
-                self._count()
-                self._rest()
+            try:
+                with self._lane.shared(_ADMISSION):
+                    self._capture()
+            except TaskError as error:
+                if self._builder is None or not names_memory(str(error)):
+                    raise
+                with self._alone(_ADMISSION) as hush, hush():
+                    self._rest()
+                    self._capture()
+        assert self._graph is not None
         return self._graph
+
+    def _capture(self) -> None:
+        self._graph = self._session.graph()
+        self._count()
+        self._rest()
 
     def built(self, candidate: Candidate) -> Built:
         """As `JudgeSession.built`."""
@@ -143,8 +154,9 @@ class LaneSession:
             with self._lane.shared(_LOADING):
                 report = self._session.screen(candidate, configs, quiet=quiet)
         except (TaskError, DeviceError) as error:
-            if self._builder is None or not names_scarcity(str(error)):
+            if self._builder is None or not names_memory(str(error)):
                 raise
+            self._wake(self._session.next_screener())
             with self._alone(_SCREENING) as hush:
                 report = self._session.screen(candidate, configs, quiet=lambda: nullcontext(hush))
         self._tell_kept()
@@ -181,9 +193,9 @@ class LaneSession:
                 case.judge(session, with_profile=with_profile, quiet=partial(self._timing, turn))
                 self._count()
                 session.rest()
-            short = case.evaluation().verdict is Verdict.OUT_OF_MEMORY
+            short = lacks_memory(case.evaluation())
         except (TaskError, DeviceError) as error:
-            short = names_scarcity(str(error))
+            short = names_memory(str(error))
             if self._builder is None or not short:
                 raise
         if self._builder is not None and short:
@@ -312,17 +324,20 @@ class LaneJudges:
         with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
-            judge.compile_threads, judge.is_scarcity = self._compile_threads, names_scarcity
+            judge.compile_threads, judge.is_scarcity = self._compile_threads, names_memory
             # Contexts are made one at a time, and beside dozens of others.
             judge.spares_contexts = self._builder is not None
             stack.callback(judge.close)
+            # Not while what still prepares baselines, and may wait for a turn, is waited for.
+            stack.callback(turn.close)
+            stack.callback(judge.free)
             session = LaneSession(judge, self._lane, self._builder, self._counted, self._keeps)
             if not admitted:
                 session.admit()
             # The server asks for no more than is above.
             server = stack.enter_context(JudgeServer(cast("JudgeSession", session), workspace, folder / "judge.sock"))
             # Left in reverse: workers end first, so that a request that is still being answered fails at once.
-            stack.callback(_end_workers, judge)
+            stack.callback(judge.end_workers)
             stack.callback(self._take, turn)
             yield session, server.path
 
@@ -330,12 +345,6 @@ class LaneJudges:
         """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel."""
         with suppress(WorkerError):
             turn.enter_context(self._lane.shared(_END))
-
-
-def _end_workers(session: JudgeSession) -> None:
-    workers = getattr(session, "workers", None)
-    if workers is not None:
-        workers.close()
 
 
 def use_device(device: Device, lane: Lane) -> None:

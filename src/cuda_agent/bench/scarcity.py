@@ -5,11 +5,12 @@ from __future__ import annotations
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation
 
-#: verdicts that a task's neighbours may be to blame for, and words of a failure that they may be to blame for.
+#: verdicts that a task's neighbours may be to blame for; words of a failure for want of the device's memory, and of any
+#: that they may be to blame for.
 _SCARCE = (Verdict.OUT_OF_MEMORY, Verdict.TIMED_OUT, Verdict.TIMING_VOID)
+_MEMORY_WORDS = ("out of memory", "No memory", "STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
 _SCARCE_WORDS = (
-    "out of memory",
-    "No memory",
+    *_MEMORY_WORDS,
     "takes too long",
     "for its memory",
     "gave no answer within",
@@ -20,7 +21,22 @@ _SCARCE_WORDS = (
 def is_spoilt(evaluation: Evaluation) -> bool:
     """Whether a task's neighbours may be to blame for a verdict, or for a baseline that it lacks."""
     lacking = {} if evaluation.profile is None else evaluation.profile.failed_baselines
-    return evaluation.verdict in _SCARCE or any(map(names_scarcity, lacking.values()))
+    return evaluation.verdict in _SCARCE or _broke(evaluation) or any(map(names_scarcity, lacking.values()))
+
+
+def lacks_memory(evaluation: Evaluation) -> bool:
+    """Whether a candidate found too little of the device's memory, as far as its verdict says."""
+    return names_memory(evaluation.reason) and (evaluation.verdict is Verdict.OUT_OF_MEMORY or _broke(evaluation))
+
+
+def names_memory(failure: str) -> bool:
+    """Whether it failed for want of the device's memory."""
+    return any(words in failure for words in _MEMORY_WORDS)
+
+
+def _broke(evaluation: Evaluation) -> bool:
+    """A library says that it found no memory in words of its own."""
+    return evaluation.verdict in (Verdict.CRASHED, Verdict.RAISED) and names_memory(evaluation.reason)
 
 
 def names_scarcity(failure: str) -> bool:

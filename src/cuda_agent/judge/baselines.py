@@ -122,6 +122,11 @@ class Baselines:
         #: bytes of the device, by the worker's id.
         self._held: dict[int, int] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
+        #: forms whose failure may be others' fault, in the present attempt, and those that were tried again for that.
+        self._short: list[str] = []
+        self._tried: set[str] = set()
+        #: whether the workers have small contexts.
+        self.small_contexts = False
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -259,29 +264,43 @@ class Baselines:
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
-        if self.is_one_stream():
+        self.small_contexts = self.is_one_stream()
+        if self.small_contexts:
             for worker in workers:
                 worker.shrink()
         self.wake(workers)
         pids = [worker.pid for worker in workers]
+        self._short.clear()
         try:
             with self.device_use(pids):
                 whole = self._prepare()
         except TaskError as error:
-            if not self.is_scarcity(str(error)) or not all(worker.alive for worker in workers):
+            alive = all(worker.alive for worker in workers)
+            if EAGER in self._tried or not alive or not self.is_scarcity(str(error)):
                 raise
+            self._tried.add(EAGER)
+            self._give_back(workers)
             with self.device_use(pids):
                 return self._prepare()
-        short = [name for name, reason in self._failed.items() if self.is_scarcity(reason)]
-        if whole and short:
-            with self.device_use(pids):
-                return self._prepare_again(short)
-        return whole
+        if not whole or not self._short:
+            return whole
+        self._tried.update(self._short)
+        with self.device_use(pids):
+            return self._prepare_again(tuple(self._short))
+
+    def _give_back(self, workers: Sequence[Worker]) -> None:
+        """Nothing of a failed attempt stays on the device while another one is waited for."""
+        for worker in workers:
+            with contextlib.suppress(WorkerFault):
+                worker.request("give_back", {}, timeout_s=self._options.call_timeout_s)
 
     def _prepare_again(self, names: Sequence[str]) -> bool:
-        for name in names:
-            del self._failed[name]
-        return all(self._prepare_form(name) for name in names) and self._settle_all()
+        """Forms that found no memory. What one fails of now may follow from that; its first reason stays."""
+        first = {name: self._failed.pop(name) for name in names}
+        whole = all(self._prepare_form(name) for name in names)
+        for name in first.keys() & self._failed.keys():
+            self.fail(name, f"{first[name][:300]}; again: {self._failed[name]}")
+        return whole and self._settle_all()
 
     def _prepare(self) -> bool:
         assert self._plain is not None
@@ -301,7 +320,10 @@ class Baselines:
             if name == EAGER or self._closed:
                 raise self._task_error(error) from None
             self.fail(name, error.fault.reason)
-            return worker.alive and error.fault.kind != "device"
+            whole = worker.alive and error.fault.kind != "device"
+            if whole and name not in self._tried and self.is_scarcity(error.fault.reason):
+                self._short.append(name)
+            return whole
         if isinstance(reply, dict) and reply.get("left_out"):
             self._left_out[name] = _shortened(str(reply["left_out"]))
         self._note_compiled(name, reply)

@@ -187,17 +187,18 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
         compiled={name: report for name, report in baselines.compiled.items() if name in records},
         clocks=rounds.clocks.summary(),
         throttle_reasons=rounds.clocks.throttle_reasons(),
-        notes=(*notes, *rounds.remarks(), *_left_out(baselines)),
+        notes=(*notes, *rounds.remarks(), *_remarks(baselines)),
         duration_s=rounds.elapsed_s,
         parts_s=dict(rounds.spent),
     )
 
 
-def _left_out(baselines: Baselines) -> list[str]:
-    """Why a form has no time."""
+def _remarks(baselines: Baselines) -> list[str]:
+    """What is to be known of them, and why a form has no time."""
     said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
+    known = ["the baselines' workers had one connection to the device"] if baselines.small_contexts else []
     early = [f"{name} wasn't prepared: {why}" for name, why in baselines.left_out.items()]
-    return [*early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
+    return [*known, *early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
 
 
 def _record(rounds: Rounds, name: str) -> Timing:

@@ -66,7 +66,7 @@ def plan_ring(
     device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int, rest_bytes: int = 0
 ) -> RingPlan:
     """Slots for one task: as many as memory allows, up to what a burst of a short program needs. `rest_bytes`: that a
-    call holds besides; each worker keeps so much."""
+    call holds besides, without what workers hold already; each of them keeps so much."""
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
     most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
     limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
@@ -120,7 +120,11 @@ class Ring:
         device = worker.settings.device
         self.worker, self.device, self._masters = worker, device, masters
         self._inputs = allocate("ring", inputs, device, slots)
-        self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
+        try:
+            self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
+        except BaseException:
+            self._inputs.arena.close()
+            raise
         self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}

@@ -145,7 +145,12 @@ class Rounds:
         spec, device = self.reference.spec, self.options.device
         l2_bytes, free = device_facts(device)
         self._plan = plan_ring(
-            device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free, spec.rest_bytes
+            device,
+            total_bytes(spec.inputs),
+            total_bytes(spec.outputs),
+            l2_bytes,
+            free,
+            max(0, spec.rest_bytes - total_bytes(list(spec.state.values()))),
         )
         self._masters = Masters(spec.inputs, self._plan.slots, device)
         self._for_candidate(lambda: self._add_ring(self.candidate.worker))

@@ -101,6 +101,8 @@ class JudgeSession:
         self.spares_contexts = False
         #: whether a failure of a baseline may be others' fault; to be set likewise.
         self.is_scarcity: Callable[[str], bool] = lambda _reason: False
+        #: gives up what is shared of the device, before something else is waited for long; to be set likewise.
+        self.step_back: Callable[[], None] = lambda: None
         #: known when the reference is loaded; False where it isn't going to be.
         self._one_stream = Future[bool]()
         #: processes of the baselines' compiler on a GPU; to be set likewise.
@@ -193,8 +195,18 @@ class JudgeSession:
     def _release(self) -> None:
         self._tell_streams(None)
         self.baselines.close()
+        self.free()
+
+    def end_workers(self) -> None:
+        """Ends its processes; who still asks them something, or prepares baselines, finds none. Harmless before it is
+        open."""
+        if self._opened:
+            self.workers.close()
+
+    def free(self) -> None:
+        """Ends its processes and frees its buffers, which nobody may use any more."""
         # Workers first: memory is freed when nobody maps it any more.
-        self.workers.close()
+        self.end_workers()
         self._end_screenings()
         if self._reference is not None:
             self._reference.release()
@@ -219,7 +231,7 @@ class JudgeSession:
 
     def settle(self) -> None:
         """Returns when no baseline is being compiled. What is wrong with them is said to who needs them."""
-        if self._reference is not None:
+        if self._one_stream.done():
             with contextlib.suppress(CudaAgentError):
                 self.baselines.wait()
 
@@ -273,6 +285,8 @@ class JudgeSession:
             try:
                 self._graph = reference.graph(self.secrets.seed())
             except TaskError as error:
+                if self.is_scarcity(str(error)):
+                    raise
                 self._graph_error = error
         if self._graph_error is not None:
             raise self._graph_error
@@ -311,10 +325,12 @@ class JudgeSession:
         return error_floor(self.options.precision, self.options.device, length, spec.products)
 
     def known_graph(self) -> Graph | None:
-        """`graph`, or None where it can't be captured."""
+        """`graph`, or None where it can't be captured. Raises TaskError where that may be others' fault."""
         try:
             return self.graph()
-        except TaskError:
+        except TaskError as error:
+            if self.is_scarcity(str(error)):
+                raise
             return None
 
     # ------------------------------------------------------------ candidates

@@ -56,9 +56,13 @@ class CandidateProcess:
         self._timeout_s = timeout_s
         self._places: list[Places] = []
         spec, device = reference.spec, reference.device
-        self.weights = self._allocate("candidate-weights", tuple(spec.state.values()))
-        self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in spec.outputs])
-        self.inputs = self.new_inputs()
+        try:
+            self.weights = self._allocate("candidate-weights", tuple(spec.state.values()))
+            self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in spec.outputs])
+            self.inputs = self.new_inputs()
+        except BaseException:
+            self.close()
+            raise
         self.device = device
         self.frozen = False
         self.derive_ms: float | None = None

@@ -93,7 +93,7 @@ class _Case:
                 pass
 
     def evaluation(self) -> Any:
-        return SimpleNamespace(verdict=self.verdict)
+        return SimpleNamespace(verdict=self.verdict, reason="CUDA out of memory")
 
 
 class _Builder:

@@ -26,6 +26,7 @@ class _Worker:
     numbers = iter(range(1, 1000))
 
     def __init__(self, failures: dict[str, list[str]], kind: str) -> None:
+        # What a deadline or the host's memory ends is gone.
         self.pid, self.alive, self.small = next(self.numbers), True, False
         self._failures, self._kind = failures, kind
         self.asked: list[str] = []
@@ -52,6 +53,7 @@ class _Worker:
             return {"forms": [{"name": name, "matched": True} for name in names]}
         left = self._failures.get(params.get("form", ""), [])
         if left:
+            self.alive = self._kind != "died"
             raise WorkerFault(Fault(Verdict.RAISED, left.pop(0), self._kind))
         return {"held_bytes": 1} if op == "settle" else {}
 
@@ -99,6 +101,27 @@ def test_what_fails_for_good(tmp_path: Path, reasons: list[str]) -> None:
     with pytest.raises(TaskError, match="forward"):
         made.baselines.wait()
     assert made.uses == len(reasons)
+
+
+def test_a_form_that_takes_its_worker_down_is_left_out(tmp_path: Path) -> None:
+    made = _Made(tmp_path, {"graphs": [NO_MEMORY] * 9}, kind="died")
+    made.baselines.wait()
+    assert set(made.baselines.failed) == {"graphs"} and len(made.workers) == 4 and made.uses == 2
+
+
+def test_a_frozen_form_that_failed_is_not_prepared_again(tmp_path: Path) -> None:
+    made = _Made(tmp_path, {})
+    made.baselines.wait()
+    made.baselines.fail("frozen_tf32", NO_MEMORY)
+    made.workers[0].kill()
+    made.baselines.wait()
+    assert set(made.baselines.failed) == {"frozen_tf32"} and made.uses == 2
+
+
+def test_the_first_reason_stays(tmp_path: Path) -> None:
+    made = _Made(tmp_path, {"graphs": [NO_MEMORY, "a graph is being recorded"]})
+    made.baselines.wait()
+    assert made.baselines.failed["graphs"] == f"{NO_MEMORY}; again: a graph is being recorded"
 
 
 @pytest.mark.parametrize("one_stream", [True, False])

@@ -43,6 +43,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,
         "settle": baseline.settle,
+        "give_back": baseline.forget,
         "retire": baseline.retire,
         "set_weights": baseline.set_weights,
     }
@@ -67,12 +68,22 @@ class Baseline:
         """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker
         is for the compiled ones."""
         precision = Precision(params["precision"])
+        self.forget({})
         self._set = BaselineSet(
             params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
         )
         found = self._set.forms(autotune=bool(params["autotune"]))
         self._forms = {form.name: form for form in found if (form.mode != "eager") is params["compiled"]}
         return {"forms": [{"name": form.name, "matched": form.matched} for form in self._forms.values()]}
+
+    def forget(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Frees whatever is loaded."""
+        self._forms = {}
+        if hasattr(self, "_set"):
+            del self._set
+        gc.collect()
+        self.give_back()
+        return {}
 
     def prepare(self, params: dict[str, Any]) -> dict[str, Any]:
         """{form, bandwidth}: compile it and run it until it is warm, unless it can't be the fastest (None: nobody knows

@@ -59,8 +59,8 @@ def record(call: Callable[[], None]) -> list[Span]:
     """The activities of `call`, which is run once and awaited, in the order of their starts. Raises CuptiUnavailable;
     lets the call's own exceptions pass."""
     cupti = _Cupti()
-    cupti.enable()
     try:
+        cupti.enable()
         call()
         torch.cuda.synchronize()
         cupti.flush()

@@ -24,7 +24,7 @@ from cuda_agent.judge.worker.runner import OutputError, Program, Runner, Slot, o
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
 MAX_DISTANCE = 1e-2
 #: of a larger output so many blocks are compared, spread evenly: all of it would take longer than the call.
-BLOCKS = BLOCK = 4096
+BLOCKS, BLOCK = 1 << 16, 256
 FINALISTS = 4
 FINAL_SAMPLES = 15
 #: times the fastest one's time: who can't win any more after a first look, and after a few samples.
@@ -155,8 +155,9 @@ def _some(a: Any, b: Any) -> tuple[Any, Any]:
     dense = a.stride() == b.stride() and 1 + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) == count
     if count < 2 * BLOCKS * BLOCK or not dense:
         return a, b
-    apart = count // BLOCKS
-    # The last block ends where the tensor does.
+    # Odd, so that they aren't always the same columns; the last block ends where the tensor does.
+    apart = (count - BLOCK) // (BLOCKS - 1)
+    apart -= 1 - apart % 2
     begin = count - (BLOCKS - 1) * apart - BLOCK
     x, y = (t.as_strided((BLOCKS, BLOCK), (apart, 1), t.storage_offset() + begin) for t in (a, b))
     return x, y
