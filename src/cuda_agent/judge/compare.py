@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.onepass import ONE_PASS
 
 BLOCK = 4096
 #: how much worse than PyTorch's own error a candidate may be.
@@ -115,6 +116,8 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     if not eager.dtype.is_floating_point:
         return _exact(candidate, eager, dtype)
     sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR, atol, rtol)
+    if sums.add_in_one_pass(candidate, eager, policy, oracle):
+        return sums.result(eager.numel(), dtype)
     parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
     with _one_thread():
         # One wait for the device, which other processes may have in turn, not one a piece.
@@ -155,6 +158,12 @@ class _Sums:
         self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
         self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
         self._worst = {"candidate": 0.0, "policy": 0.0}
+
+    def add_in_one_pass(self, c: Any, e: Any, p: Any, o: Any) -> bool:
+        """Whether it took all of a large output in at once: everything was finite."""
+        bounds = {"tiny": self._tiny, "atol": self._atol, "rtol": self._rtol}
+        numbers = ONE_PASS.numbers(c, e, p, o, **bounds, passes=self.piece)
+        return numbers is not None and not self.add(numbers, c, e, p, o)
 
     def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
         """What `add` needs to know of a piece, on its device: NaN or infinity where any value isn't finite, for each is
