@@ -15,7 +15,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -26,13 +25,12 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
-from cuda_agent.judge.process import Worker, WorkerFault, wake
+from cuda_agent.judge.neighbours import MAX_COMPILE_THREADS, Neighbours
+from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.roofline import datasheet
 
 EAGER = "eager"
 NULL = "null"
-#: processes of one compiler, where nobody else compiles beside it.
-MAX_COMPILE_THREADS = 4
 #: how the compiled forms are compiled: mode of a form -> arguments of `torch.compile`.
 COMPILED: Mapping[str, Mapping[str, Any]] = {
     "compile": {},
@@ -70,18 +68,6 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
     return found
 
 
-#: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
-DeviceUse = Callable[[Sequence[int]], AbstractContextManager[None]]
-
-
-Wake = Callable[[Sequence[Worker]], None]
-
-
-def beside_nobody(_pids: Sequence[int]) -> AbstractContextManager[None]:
-    """The device is ours."""
-    return contextlib.nullcontext()
-
-
 class StartWorker(Protocol):
     """Starts a worker of the baselines; one with `writable` folders may write there."""
 
@@ -97,22 +83,23 @@ class Baselines:
     """Baselines of one session. Compilers keep what they make in `folder`."""
 
     def __init__(
-        self, task: Task, options: JudgeOptions, start: StartWorker, folder: Path, *, autotune: bool = False
+        self,
+        task: Task,
+        options: JudgeOptions,
+        start: StartWorker,
+        folder: Path,
+        *,
+        autotune: bool = False,
+        neighbours: Neighbours | None = None,
+        is_one_stream: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_one_stream`: whether the task's kernels run on one stream, so that small contexts time it as well; waited
+        for where neighbours ask for such."""
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
         #: no other form than eager is prepared; to be set before `begin`.
         self.eager_only = False
-        #: entered for as long as something is prepared, which computes on the device; to be set before `begin`.
-        self.device_use: DeviceUse = beside_nobody
-        #: starts the devices of workers, which takes none of the memory that `device_use` may set aside.
-        self.wake: Wake = wake
-        #: whether the task's kernels run on one stream, so that small contexts time it as well; may be waited for.
-        self.is_one_stream: Callable[[], bool] = lambda: False
-        #: whether a failure may be others' fault, so that it is worth another try; to be set before `begin`.
-        self.is_scarcity: Callable[[str], bool] = lambda _reason: False
-        #: of the compiler on a GPU; to be set before `begin`.
-        self.compile_threads = MAX_COMPILE_THREADS
+        self._neighbours, self._is_one_stream = neighbours or Neighbours(), is_one_stream
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -170,7 +157,7 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            with self.device_use([worker.pid]):
+            with self._neighbours.device_use([worker.pid]):
                 reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
                 self._settle(worker)
             self._note_compiled(name, reply)
@@ -259,33 +246,33 @@ class Baselines:
         # Seconds of imports, for which nobody needs the device.
         if self._compiled is not None:
             device = self._options.device
-            environment = compile_environment(self._folder, device, self.compile_threads)
+            environment = compile_environment(self._folder, device, self._neighbours.compile_threads)
             self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
-        self.small_contexts = self.is_one_stream()
+        self.small_contexts = self._neighbours.spares_contexts and self._is_one_stream()
         if self.small_contexts:
             for worker in workers:
                 worker.shrink()
-        self.wake(workers)
+        self._neighbours.wake(workers)
         pids = [worker.pid for worker in workers]
         self._short.clear()
         try:
-            with self.device_use(pids):
+            with self._neighbours.device_use(pids):
                 whole = self._prepare()
         except TaskError as error:
             alive = all(worker.alive for worker in workers)
-            if EAGER in self._tried or not alive or not self.is_scarcity(str(error)):
+            if EAGER in self._tried or not alive or not self._neighbours.is_scarcity(str(error)):
                 raise
             self._tried.add(EAGER)
             self._give_back(workers)
-            with self.device_use(pids):
+            with self._neighbours.device_use(pids):
                 return self._prepare()
         if not whole or not self._short:
             return whole
         self._tried.update(self._short)
-        with self.device_use(pids):
+        with self._neighbours.device_use(pids):
             return self._prepare_again(tuple(self._short))
 
     def _give_back(self, workers: Sequence[Worker]) -> None:
@@ -321,7 +308,7 @@ class Baselines:
                 raise self._task_error(error) from None
             self.fail(name, error.fault.reason)
             whole = worker.alive and error.fault.kind != "device"
-            if whole and name not in self._tried and self.is_scarcity(error.fault.reason):
+            if whole and name not in self._tried and self._neighbours.is_scarcity(error.fault.reason):
                 self._short.append(name)
             return whole
         if isinstance(reply, dict) and reply.get("left_out"):

@@ -20,19 +20,13 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import (
-    MAX_COMPILE_THREADS,
-    Baselines,
-    DeviceUse,
-    Wake,
-    beside_nobody,
-    compile_cache,
-)
+from cuda_agent.judge.baselines import Baselines, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings, wake
+from cuda_agent.judge.neighbours import Neighbours
+from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings
 from cuda_agent.judge.quiet import Quiet, nobody_else
 from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
@@ -91,22 +85,10 @@ class JudgeSession:
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
         self._importable = tuple(importable)
-        #: entered for as long as baselines are prepared in the background; to be set before anything is asked.
-        self.device_use: DeviceUse = beside_nobody
-        #: starts the baselines' devices; to be set likewise.
-        self.wake: Wake = wake
-        #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
-        self.keeps_spare = True
-        #: whether baselines of a task that uses one stream of the device get small contexts; to be set likewise.
-        self.spares_contexts = False
-        #: whether a failure of a baseline may be others' fault; to be set likewise.
-        self.is_scarcity: Callable[[str], bool] = lambda _reason: False
-        #: gives up what is shared of the device, before something else is waited for long; to be set likewise.
-        self.step_back: Callable[[], None] = lambda: None
+        #: of the device; to be set before anything is asked.
+        self.neighbours = Neighbours()
         #: known when the reference is loaded; False where it isn't going to be.
         self._one_stream = Future[bool]()
-        #: processes of the baselines' compiler on a GPU; to be set likewise.
-        self.compile_threads = MAX_COMPILE_THREADS
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -154,11 +136,15 @@ class JudgeSession:
         self.workers.prewarm_screenings()
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, "baseline")
-        self.baselines = Baselines(self.task, self.options, start, folder, autotune=self.options.autotune)
-        self.baselines.device_use, self.baselines.wake = self.device_use, self.wake
-        self.baselines.compile_threads, self.baselines.is_scarcity = self.compile_threads, self.is_scarcity
-        if self.spares_contexts:
-            self.baselines.is_one_stream = self._one_stream.result
+        self.baselines = Baselines(
+            self.task,
+            self.options,
+            start,
+            folder,
+            autotune=self.options.autotune,
+            neighbours=self.neighbours,
+            is_one_stream=self._one_stream.result,
+        )
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
@@ -265,7 +251,7 @@ class JudgeSession:
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
         )
         try:
-            spec = reference.load(self.secrets.seed(), count_streams=self.spares_contexts)
+            spec = reference.load(self.secrets.seed(), count_streams=self.neighbours.spares_contexts)
         except BaseException:
             self._tell_streams(None)
             raise
@@ -285,7 +271,7 @@ class JudgeSession:
             try:
                 self._graph = reference.graph(self.secrets.seed())
             except TaskError as error:
-                if self.is_scarcity(str(error)):
+                if self.neighbours.is_scarcity(str(error)):
                     raise
                 self._graph_error = error
         if self._graph_error is not None:
@@ -329,7 +315,7 @@ class JudgeSession:
         try:
             return self.graph()
         except TaskError as error:
-            if self.is_scarcity(str(error)):
+            if self.neighbours.is_scarcity(str(error)):
                 raise
             return None
 
@@ -413,7 +399,7 @@ class JudgeSession:
             yield process
         finally:
             process.close()
-            if self.keeps_spare:
+            if self.neighbours.keeps_spare:
                 self.workers.prewarm()
 
     @_one_at_a_time

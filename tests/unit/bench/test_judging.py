@@ -20,6 +20,7 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ScreenReport
 from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.judge.neighbours import Neighbours
 from cuda_agent.judge.quiet import Quiet
 from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.judge.session import JudgeSession
@@ -37,6 +38,7 @@ class _Judge:
     kept_bytes = None
     task: Any = None
     options = JudgeOptions(device=Device.CPU)
+    neighbours = Neighbours()
 
     def progress(self, *_said: str) -> None:
         pass

@@ -14,6 +14,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.neighbours import Neighbours
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
 
 NO_MEMORY = "Model.forward ran out of memory (line 7)"
@@ -59,7 +60,13 @@ class _Worker:
 
 
 class _Made:
-    def __init__(self, tmp_path: Path, failures: dict[str, list[str]], kind: str = "oom") -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        failures: dict[str, list[str]],
+        kind: str = "oom",
+        one_stream: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.workers: list[_Worker] = []
         self.uses = 0
 
@@ -73,9 +80,11 @@ class _Made:
             return nullcontext()
 
         options = JudgeOptions(device=Device.CPU)
-        self.baselines = Baselines(Task(name="a", source="x = 1"), options, start, tmp_path)
-        self.baselines.device_use = use
-        self.baselines.is_scarcity = lambda reason: "out of memory" in reason
+        neighbours = Neighbours(device_use=use, is_scarcity=lambda reason: "out of memory" in reason)
+        neighbours.spares_contexts = True
+        self.baselines = Baselines(
+            Task(name="a", source="x = 1"), options, start, tmp_path, neighbours=neighbours, is_one_stream=one_stream
+        )
 
 
 def test_a_form_that_found_no_memory_is_prepared_again(tmp_path: Path) -> None:
@@ -126,8 +135,6 @@ def test_the_first_reason_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one_stream", [True, False])
 def test_programs_of_one_stream_get_small_contexts(tmp_path: Path, one_stream: bool) -> None:
-    made = _Made(tmp_path, {})
-    known: Callable[[], bool] = lambda: one_stream  # noqa: E731
-    made.baselines.is_one_stream = known
+    made = _Made(tmp_path, {}, one_stream=lambda: one_stream)
     made.baselines.wait()
     assert [worker.small for worker in made.workers] == [one_stream] * 2

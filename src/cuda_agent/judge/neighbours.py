@@ -1,0 +1,47 @@
+"""How a session makes way for others on the same device; usually there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from cuda_agent.judge.process import Worker, wake
+
+#: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
+DeviceUse = Callable[[Sequence[int]], AbstractContextManager[None]]
+Wake = Callable[[Sequence[Worker]], None]
+#: processes of one compiler, where nobody else compiles beside it.
+MAX_COMPILE_THREADS = 4
+
+
+def beside_nobody(_pids: Sequence[int]) -> AbstractContextManager[None]:
+    """The device is ours."""
+    return nullcontext()
+
+
+def _nothing() -> None: ...
+
+
+def _never(_reason: str) -> bool:
+    return False
+
+
+@dataclass
+class Neighbours:
+    """What they ask of a session and its baselines; to be set before anything is asked of these."""
+
+    #: entered for as long as baselines are prepared, which computes on the device.
+    device_use: DeviceUse = beside_nobody
+    #: starts the devices of workers, which takes none of the memory that `device_use` may set aside.
+    wake: Wake = wake
+    #: gives up what is shared of the device, before something else is waited for long.
+    step_back: Callable[[], None] = _nothing
+    #: whether a failure may be their fault, so that it is worth another try.
+    is_scarcity: Callable[[str], bool] = _never
+    #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
+    keeps_spare: bool = True
+    #: whether baselines of a task that uses one stream of the device get small contexts.
+    spares_contexts: bool = False
+    #: processes of the baselines' compiler on a GPU.
+    compile_threads: int = MAX_COMPILE_THREADS
