@@ -58,13 +58,13 @@ class LaneSession:
     ) -> None:
         self._session, self._lane, self._builder = session, lane, builder
         self._counted, self._keeps = counted, keeps
-        neighbours = session.neighbours
-        neighbours.device_use, neighbours.wake, neighbours.step_back = self._beside, self._wake, lane.step_back
-        neighbours.is_scarcity = names_memory
+        sharing = session.sharing
+        sharing.device_use, sharing.wake, sharing.step_back = self._beside, self._wake, lane.step_back
+        sharing.is_scarcity = names_memory
         # Mostly one verdict is asked for, and compiling takes longer than a worker's imports.
-        neighbours.keeps_spare = builder is None
+        sharing.keeps_spare = builder is None
         # Contexts are made one at a time, and beside dozens of others.
-        neighbours.spares_contexts = builder is not None
+        sharing.spares_contexts = builder is not None
         self._is_counted = False
         #: threads in which workers make their contexts ahead, by the workers' ids.
         self._waking: dict[int, threading.Thread] = {}
@@ -328,7 +328,7 @@ class LaneJudges:
         with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
-            judge.neighbours.compile_threads = self._compile_threads
+            judge.sharing.compile_threads = self._compile_threads
             stack.callback(judge.close)
             # Not while what still prepares baselines, and may wait for a turn, is waited for.
             stack.callback(turn.close)

@@ -29,7 +29,7 @@ from cuda_agent.core.records import RunManifest, Task, Trajectory
 from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.holder import Builder
 from cuda_agent.judge.inspection.reached import device_roofline
-from cuda_agent.judge.neighbours import MAX_COMPILE_THREADS
+from cuda_agent.judge.sharing import MAX_COMPILE_THREADS
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
 from cuda_agent.reward import reward

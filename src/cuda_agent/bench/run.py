@@ -126,7 +126,7 @@ def is_doubtful(result: BenchResult) -> bool:
     if result.alone:
         return False
     spoilt = result.evaluation is not None and is_spoilt(result.evaluation)
-    scarce = result.outcome in ("error", "not_covered") and names_scarcity(result.message)
+    scarce = result.outcome == "error" and names_scarcity(result.message)
     return spoilt or scarce or result.outcome == "policy_error"
 
 

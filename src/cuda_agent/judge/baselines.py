@@ -25,9 +25,9 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
-from cuda_agent.judge.neighbours import MAX_COMPILE_THREADS, Neighbours
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.roofline import datasheet
+from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 
 EAGER = "eager"
 NULL = "null"
@@ -58,14 +58,12 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
     in the cache; it saves 2 s a kernel. Nor a library that tries the processor's vector instructions in every new
     folder (5 s): any g++ that we take knows them."""
     threads = 1 if device is Device.CPU else min(threads, os.cpu_count() or 1)
-    found = {
+    on_cpu = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder),
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
-    }
-    if device is Device.CPU:
-        return found | {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-    return found
+    } | (on_cpu if device is Device.CPU else {})
 
 
 class StartWorker(Protocol):
@@ -90,16 +88,16 @@ class Baselines:
         folder: Path,
         *,
         autotune: bool = False,
-        neighbours: Neighbours | None = None,
+        sharing: Sharing | None = None,
         is_one_stream: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_one_stream`: whether the task's kernels run on one stream, so that small contexts time it as well; waited
-        for where neighbours ask for such."""
+        for where `sharing` asks for such."""
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
         #: no other form than eager is prepared; to be set before `begin`.
         self.eager_only = False
-        self._neighbours, self._is_one_stream = neighbours or Neighbours(), is_one_stream
+        self._sharing, self._is_one_stream = sharing or Sharing(), is_one_stream
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -157,7 +155,7 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            with self._neighbours.device_use([worker.pid]):
+            with self._sharing.device_use([worker.pid]):
                 reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
                 self._settle(worker)
             self._note_compiled(name, reply)
@@ -246,40 +244,40 @@ class Baselines:
         # Seconds of imports, for which nobody needs the device.
         if self._compiled is not None:
             device = self._options.device
-            environment = compile_environment(self._folder, device, self._neighbours.compile_threads)
+            environment = compile_environment(self._folder, device, self._sharing.compile_threads)
             self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
-        self.small_contexts = self._neighbours.spares_contexts and self._is_one_stream()
+        self.small_contexts = self._sharing.spares_contexts and self._is_one_stream()
         if self.small_contexts:
             for worker in workers:
                 worker.shrink()
-        self._neighbours.wake(workers)
+        self._sharing.wake(workers)
         pids = [worker.pid for worker in workers]
         self._short.clear()
         try:
-            with self._neighbours.device_use(pids):
+            with self._sharing.device_use(pids):
                 whole = self._prepare()
         except TaskError as error:
             alive = all(worker.alive for worker in workers)
-            if EAGER in self._tried or not alive or not self._neighbours.is_scarcity(str(error)):
+            if EAGER in self._tried or not alive or not self._sharing.is_scarcity(str(error)):
                 raise
             self._tried.add(EAGER)
-            self._give_back(workers)
-            with self._neighbours.device_use(pids):
+            self._forget(workers)
+            with self._sharing.device_use(pids):
                 return self._prepare()
         if not whole or not self._short:
             return whole
         self._tried.update(self._short)
-        with self._neighbours.device_use(pids):
+        with self._sharing.device_use(pids):
             return self._prepare_again(tuple(self._short))
 
-    def _give_back(self, workers: Sequence[Worker]) -> None:
+    def _forget(self, workers: Sequence[Worker]) -> None:
         """Nothing of a failed attempt stays on the device while another one is waited for."""
         for worker in workers:
             with contextlib.suppress(WorkerFault):
-                worker.request("give_back", {}, timeout_s=self._options.call_timeout_s)
+                worker.request("forget", {}, timeout_s=self._options.call_timeout_s)
 
     def _prepare_again(self, names: Sequence[str]) -> bool:
         """Forms that found no memory. What one fails of now may follow from that; its first reason stays."""
@@ -308,7 +306,7 @@ class Baselines:
                 raise self._task_error(error) from None
             self.fail(name, error.fault.reason)
             whole = worker.alive and error.fault.kind != "device"
-            if whole and name not in self._tried and self._neighbours.is_scarcity(error.fault.reason):
+            if whole and name not in self._tried and self._sharing.is_scarcity(error.fault.reason):
                 self._short.append(name)
             return whole
         if isinstance(reply, dict) and reply.get("left_out"):

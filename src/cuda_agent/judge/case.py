@@ -163,7 +163,7 @@ class Case:
         if verified.frozen:
             # Compiles: before the device is held for the timing alone.
             session.progress("profile", "compiling the baseline with constant weights")
-            session.neighbours.step_back()
+            session.sharing.step_back()
             session.baselines.freeze()
         with self._enter(Phase.PROFILE, session.progress):
             with quiet() as hush:

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.judge.onepass import ONE_PASS
+from cuda_agent.judge.onepass import BLOCK, ONE_PASS
 
-BLOCK = 4096
 #: how much worse than PyTorch's own error a candidate may be.
 SLACK = 4.0
 #: fast-math intrinsics (`__expf`, `rsqrtf`) are this good.

@@ -27,15 +27,13 @@ from cuda_agent.judge.toolchain import gencode
 
 #: elements of an output from which on it is worth it.
 LEAST_ELEMENTS = 1 << 20
+#: elements whose error is also looked at by itself; `kBlock` of the kernel.
 BLOCK = 4096
 _SOURCES = tuple(Path(__file__).with_name("headers") / name for name in ("onepass.cu", "onepass.h"))
 _OPTIONS = ("-O3", "-std=c++17", "-shared", "-cudart", "shared", "-Xcompiler=-fPIC,-fvisibility=hidden")
 _NUMBERS = 7
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 _COMPILE_TIMEOUT_S = 120.0
-
-#: (candidate, eager, policy, oracle, tiny, atol, rtol) -> as `compare`'s passes say.
-Measure = Callable[..., Any]
 
 
 class OnePass:

@@ -99,8 +99,6 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()
-        #: of the timing's budget, before the rounds.
-        self._spent_s = 0.0
         self._rng = random.Random(self.secrets.seed())
         self.schedule = Schedule(self.options, self.baselines, self._rng)
         self.check = OutputCheck(self.bounds, self._rng)
@@ -126,11 +124,8 @@ class Rounds:
             self._prepare_weights()
         with self.spent.on("memory"):
             self._take_memory()
-        # Compiling and mapping memory isn't timing.
-        self._begin = time.monotonic()
         with self.spent.on("warm"):
             self._warm_up()
-        self._spent_s = time.monotonic() - self._begin
 
     def _prepare_weights(self) -> None:
         self.reference.draw_weights(self.secrets.seed())
@@ -168,8 +163,8 @@ class Rounds:
 
     def plan(self) -> None:
         """How many slots a round has, by the time of a call, and a burst of each program on decoys."""
-        # What was waited for since then isn't timing either.
-        self._begin = time.monotonic() - self._spent_s
+        # Compiling and mapping memory isn't timing, nor what was waited for since then.
+        self._begin = time.monotonic() - self.spent["warm"]
         calls = {name: self._call_s(name) for name in (*self.baselines.forms, CANDIDATE)}
         # The first draw met new memory.
         each_s = self._draw(self._plan.slots) / self._plan.slots

@@ -25,11 +25,11 @@ from cuda_agent.judge.build import Built, HeaderAhead, build
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.neighbours import Neighbours
 from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings
 from cuda_agent.judge.quiet import Quiet, nobody_else
 from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
+from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
@@ -85,8 +85,8 @@ class JudgeSession:
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
         self._importable = tuple(importable)
-        #: of the device; to be set before anything is asked.
-        self.neighbours = Neighbours()
+        #: to be set before anything is asked.
+        self.sharing = Sharing()
         #: known when the reference is loaded; False where it isn't going to be.
         self._one_stream = Future[bool]()
         self._lock = threading.RLock()
@@ -142,7 +142,7 @@ class JudgeSession:
             start,
             folder,
             autotune=self.options.autotune,
-            neighbours=self.neighbours,
+            sharing=self.sharing,
             is_one_stream=self._one_stream.result,
         )
 
@@ -251,7 +251,7 @@ class JudgeSession:
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
         )
         try:
-            spec = reference.load(self.secrets.seed(), count_streams=self.neighbours.spares_contexts)
+            spec = reference.load(self.secrets.seed(), count_streams=self.sharing.spares_contexts)
         except BaseException:
             self._tell_streams(None)
             raise
@@ -271,7 +271,7 @@ class JudgeSession:
             try:
                 self._graph = reference.graph(self.secrets.seed())
             except TaskError as error:
-                if self.neighbours.is_scarcity(str(error)):
+                if self.sharing.is_scarcity(str(error)):
                     raise
                 self._graph_error = error
         if self._graph_error is not None:
@@ -315,7 +315,7 @@ class JudgeSession:
         try:
             return self.graph()
         except TaskError as error:
-            if self.neighbours.is_scarcity(str(error)):
+            if self.sharing.is_scarcity(str(error)):
                 raise
             return None
 
@@ -399,7 +399,7 @@ class JudgeSession:
             yield process
         finally:
             process.close()
-            if self.neighbours.keeps_spare:
+            if self.sharing.keeps_spare:
                 self.workers.prewarm()
 
     @_one_at_a_time

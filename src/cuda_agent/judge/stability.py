@@ -104,7 +104,7 @@ def same_twice(
 
     Raises what a judge raises."""
     judge = JudgeSession(kernel.task(), options, progress=progress)
-    judge.neighbours.spares_contexts = spares_contexts
+    judge.sharing.spares_contexts = spares_contexts
     with judge as session:
         session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)

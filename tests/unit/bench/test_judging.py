@@ -20,10 +20,10 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ScreenReport
 from cuda_agent.judge.helper import HelperProcess
-from cuda_agent.judge.neighbours import Neighbours
 from cuda_agent.judge.quiet import Quiet
 from cuda_agent.judge.reference import TaskSpec
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.sharing import Sharing
 
 NO_MEMORY = DeviceError("No memory for reference-inputs: cudaMalloc of 7168 MiB", "Make the task smaller")
 TOO_LARGE = TaskError("a_task: the reference runs out of memory (expected)", "Shrink the task")
@@ -38,7 +38,7 @@ class _Judge:
     kept_bytes = None
     task: Any = None
     options = JudgeOptions(device=Device.CPU)
-    neighbours = Neighbours()
+    sharing = Sharing()
 
     def progress(self, *_said: str) -> None:
         pass

@@ -14,8 +14,8 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.baselines import Baselines
-from cuda_agent.judge.neighbours import Neighbours
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
+from cuda_agent.judge.sharing import Sharing
 
 NO_MEMORY = "Model.forward ran out of memory (line 7)"
 WRONG = "Model.forward fails (line 7)"
@@ -80,10 +80,10 @@ class _Made:
             return nullcontext()
 
         options = JudgeOptions(device=Device.CPU)
-        neighbours = Neighbours(device_use=use, is_scarcity=lambda reason: "out of memory" in reason)
-        neighbours.spares_contexts = True
+        sharing = Sharing(device_use=use, is_scarcity=lambda reason: "out of memory" in reason)
+        sharing.spares_contexts = True
         self.baselines = Baselines(
-            Task(name="a", source="x = 1"), options, start, tmp_path, neighbours=neighbours, is_one_stream=one_stream
+            Task(name="a", source="x = 1"), options, start, tmp_path, sharing=sharing, is_one_stream=one_stream
         )
 
 

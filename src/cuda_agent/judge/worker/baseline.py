@@ -43,7 +43,7 @@ def create(context: Context) -> Mapping[str, Operation]:
         "prepare": baseline.prepare,
         "freeze": baseline.freeze,
         "settle": baseline.settle,
-        "give_back": baseline.forget,
+        "forget": baseline.forget,
         "retire": baseline.retire,
         "set_weights": baseline.set_weights,
     }

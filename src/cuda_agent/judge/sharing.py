@@ -1,4 +1,4 @@
-"""How a session makes way for others on the same device; usually there are none."""
+"""How a session shares its device with others of ours, as in a benchmark; usually there are none."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _never(_reason: str) -> bool:
 
 
 @dataclass
-class Neighbours:
-    """What they ask of a session and its baselines; to be set before anything is asked of these."""
+class Sharing:
+    """What others ask of a session and its baselines; to be set before anything is asked of these."""
 
     #: entered for as long as baselines are prepared, which computes on the device.
     device_use: DeviceUse = beside_nobody
@@ -37,7 +37,7 @@ class Neighbours:
     wake: Wake = wake
     #: gives up what is shared of the device, before something else is waited for long.
     step_back: Callable[[], None] = _nothing
-    #: whether a failure may be their fault, so that it is worth another try.
+    #: whether a failure may be others' fault, so that it is worth another try.
     is_scarcity: Callable[[str], bool] = _never
     #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
     keeps_spare: bool = True
