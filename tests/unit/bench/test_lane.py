@@ -95,6 +95,15 @@ def _moves(count: Callable[[], int]) -> bool:
     return count() > before
 
 
+def _goes_on(count: Callable[[], int]) -> bool:
+    """As `_moves`, on a machine that is busy."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        if _moves(count):
+            return True
+    return False
+
+
 def test_processes_that_are_aside_stand_still_while_somebody_is_alone(
     tmp_path: Path, counting: tuple[int, Callable[[], int]]
 ) -> None:
@@ -105,19 +114,19 @@ def test_processes_that_are_aside_stand_still_while_somebody_is_alone(
         mine.task = other.task = "a task"
         with mine.aside([pid]):
             with other.shared():
-                assert _moves(count)
+                assert _goes_on(count)
             with other.alone():
                 assert not _moves(count)
-            assert _moves(count)
+            assert _goes_on(count)
             with mine.alone():
                 assert not _moves(count), "its own, too"
                 with mine.aside([pid]):
                     assert not _moves(count), "harmless in the thread that is alone"
-            assert _moves(count)
+            assert _goes_on(count)
             holding = other.alone()
             holding.__enter__()
             assert not _moves(count)
-        assert _moves(count), "it is over"
+        assert _goes_on(count), "it is over"
         holding.__exit__(None, None, None)
     turns = [json.loads(line) for line in log.read_text().splitlines()]
     assert [turn["how"] for turn in turns] == ["shared", "alone", "alone", "aside", "alone"]
@@ -131,11 +140,11 @@ def test_contexts_are_made_while_nothing_is_on_the_clock(
     with LaneServer(tmp_path / "lane") as server:
         mine, other = Lane(server.address), Lane(server.address)
         with other.alone() as hush, mine.waking(pid):
-            assert _moves(count)
+            assert _goes_on(count)
             for _ in range(2):
                 with hush():
                     assert stand_still([pid, *descendants(pid)]) and not _moves(count)
-            assert _moves(count) and not stand_still([pid, *descendants(pid)])
+            assert _goes_on(count) and not stand_still([pid, *descendants(pid)])
         with mine.aside([pid]), other.alone() as hush:
             begin = time.monotonic()
             with hush():
@@ -221,7 +230,7 @@ def test_what_was_stopped_goes_on_when_the_benchmark_ends(
         aside.__enter__()
         alone.__enter__()
         assert not _moves(count)
-    assert _moves(count)
+    assert _goes_on(count)
 
 
 def test_what_cannot_be_stopped_shares(tmp_path: Path) -> None:
