@@ -33,6 +33,8 @@ EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16
 #: elements of an output that are looked at before all of them, where a failure is likely.
 _FIRST = 1 << 20
 _SMALLEST_NORMAL = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.1e-5}
+#: what is smaller has a square that is 0 in double.
+_LEAST_WITH_SQUARE = 1e-150
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
         return _exact(candidate, eager, dtype)
-    sums = _Sums(_SMALLEST_NORMAL[dtype] / FLOOR, atol, rtol)
+    sums = _Sums(max(_SMALLEST_NORMAL[dtype] / FLOOR, _LEAST_WITH_SQUARE), atol, rtol)
     if sums.add_in_one_pass(candidate, eager, policy, oracle):
         return sums.result(eager.numel(), dtype)
     parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []

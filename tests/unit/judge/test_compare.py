@@ -102,11 +102,23 @@ def test_flushed_denormals_are_no_error() -> None:
     assert ruled(torch.zeros_like(values), values).passed
 
 
-def test_zeros_against_zeros_and_empty() -> None:
-    zeros = torch.zeros(100)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_zeros_against_zeros_and_empty(dtype: torch.dtype) -> None:
+    zeros, none = torch.zeros(100, dtype=dtype), torch.zeros(0, dtype=dtype)
     assert ruled(zeros.clone(), zeros).passed
-    assert ruled(torch.zeros(0), torch.zeros(0)).passed
+    assert ruled(none.clone(), none).passed
     assert not ruled(zeros + 1e-3, zeros).passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_block_of_zeros_hides_no_other(values: Any, dtype: torch.dtype) -> None:
+    values = values.to(dtype)
+    values[:BLOCK] = 0
+    wrong = values.clone()
+    wrong[BLOCK : BLOCK + 9] *= 1 + 1e-2
+    measured = compared(wrong, values)
+    assert measured.candidate.block == pytest.approx(1e-2 * math.sqrt(9 / BLOCK), rel=0.9)
+    assert not rule(measured, FLOOR).passed
 
 
 def test_integers_and_booleans_must_be_equal() -> None:
