@@ -65,7 +65,7 @@ class LaneSession:
         sharing.keeps_spare = builder is None
         # Contexts are made one at a time, and beside dozens of others.
         sharing.spares_contexts = builder is not None
-        self._is_counted = False
+        self._is_counted = self._is_begun = False
         #: threads in which workers make their contexts ahead, by the workers' ids.
         self._waking: dict[int, threading.Thread] = {}
         #: captured at the admission; who asks for it again needs no turn.
@@ -79,10 +79,20 @@ class LaneSession:
         """`progress` is told meanwhile."""
         return self._session.telling(progress)
 
+    def _begin(self) -> Sequence[Worker]:
+        """Its processes import what they need, for which no turn is held: a run that is gone on with asks for a verdict
+        at once. Returns those that came to be awake."""
+        if self._is_begun:
+            return ()
+        self._is_begun = True
+        with self._lane.starting():
+            workers = self._session.start()
+        self._wake(workers)
+        return workers
+
     def admit(self) -> None:
         """Where it finds no memory beside others, once more alone. Raises TaskError, DeviceError."""
-        workers = self._session.start()
-        self._wake(workers)
+        workers = self._begin()
         if self._builder is not None:
             # Seconds of the host's work, for which nobody need wait. What goes wrong is said below.
             with self._lane.aside([worker.pid for worker in workers], _CAPTURE), suppress(CudaAgentError):
@@ -111,6 +121,7 @@ class LaneSession:
     def graph(self) -> Graph:
         """Raises TaskError."""
         if self._graph is None:
+            self._begin()
             try:
                 with self._lane.shared(_ADMISSION):
                     self._capture()
@@ -146,6 +157,7 @@ class LaneSession:
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
         """As `JudgeSession.screen`."""
+        self._begin()
         # The session finds it in the cache then.
         self.built(candidate)
         screener = self._session.next_screener()
@@ -168,6 +180,7 @@ class LaneSession:
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`."""
+        self._begin()
         self.built(candidate)
         with self._quiet(_INSPECTION) as hush, hush():
             return self._session.inspect(candidate)
@@ -183,6 +196,7 @@ class LaneSession:
     def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
         session = self._session
         case = Case(session.task, session.options.stopping(stop), candidate)
+        self._begin()
         if self._builder is None:
             with self._lane.shared(_BUILD):
                 case.build(self.progress)
@@ -198,7 +212,7 @@ class LaneSession:
                 self._count()
                 session.rest()
             short = lacks_memory(case.evaluation())
-        except (TaskError, DeviceError) as error:
+        except (TaskError, DeviceError, WorkerError) as error:
             short = names_memory(str(error))
             if self._builder is None or not short:
                 raise
@@ -212,9 +226,11 @@ class LaneSession:
         session = self._session
         session.prewarm()
         self._wake(session.next_candidate())
+        session.baselines.renew()
         session.settle()
         with session.telling(session.progress), self._alone(_VERIFICATION) as hush:
             self._rest()
+            session.baselines.renew()
             case.judge(session, with_profile=with_profile, quiet=lambda: nullcontext(hush))
             self._count()
 

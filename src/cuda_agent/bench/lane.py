@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
 #: which step a turn is for is nobody's business.
 _STEP = Step()
-_CONTEXT = Step("context")
+_CONTEXT, _IMPORTS = Step("context"), Step("imports")
 
 
 @dataclass
@@ -269,9 +269,11 @@ class LaneServer:
 
 
 def _may_stop(pids: Sequence[int]) -> bool:
+    """One that has ended need not be stopped."""
     try:
         for pid in pids:
-            os.kill(pid, 0)
+            with suppress(ProcessLookupError):
+                os.kill(pid, 0)
     except OSError:
         return False
     return True
@@ -325,6 +327,12 @@ class Lane:
             yield
             return
         with self._wait(How.WAKING, _CONTEXT, [pid]):
+            yield
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Processes of this one import what they need, not beside too many others that do so. Raises WorkerError."""
+        with self._wait(How.STARTING, _IMPORTS):
             yield
 
     @contextmanager

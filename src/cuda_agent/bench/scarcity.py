@@ -5,14 +5,19 @@ from __future__ import annotations
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation
 
-#: verdicts that a task's neighbours may be to blame for; words of a failure for want of the device's memory, and of any
-#: that they may be to blame for.
+#: verdicts that a task's neighbours may be to blame for; words of a failure for want of memory (where the device's is
+#: full, a process that makes its context there is killed), and of any that they may be to blame for.
 _SCARCE = (Verdict.OUT_OF_MEMORY, Verdict.TIMED_OUT, Verdict.TIMING_VOID)
-_MEMORY_WORDS = ("out of memory", "No memory", "STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED")
+_MEMORY_WORDS = (
+    "out of memory",
+    "No memory",
+    "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "for its memory",
+)
 _SCARCE_WORDS = (
     *_MEMORY_WORDS,
     "takes too long",
-    "for its memory",
     "gave no answer within",
     "ended while",
 )
@@ -30,7 +35,7 @@ def lacks_memory(evaluation: Evaluation) -> bool:
 
 
 def names_memory(failure: str) -> bool:
-    """Whether it failed for want of the device's memory."""
+    """Whether it failed for want of memory."""
     return any(words in failure for words in _MEMORY_WORDS)
 
 

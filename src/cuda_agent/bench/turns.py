@@ -26,13 +26,15 @@ class How(StrEnum):
     #: aside, one at a time: making contexts, which a driver does one after the other anyway, and whoever takes memory
     #: meanwhile waits behind all that want one.
     WAKING = "waking"
+    #: no use of the device: processes import what they need, so many at a time that the first soon have done so.
+    STARTING = "starting"
 
     @property
     def is_aside(self) -> bool:
         return self in _ASIDE
 
 
-_ALL, _ASIDE = tuple(How), (How.ASIDE, How.WAKING)
+_ALL, _ASIDE = (How.SHARED, How.ASIDE, How.WAKING), (How.ASIDE, How.WAKING)
 #: of the device.
 _USES = (How.SHARED, How.ALONE, How.ASIDE, "idle")
 
@@ -56,11 +58,12 @@ class Turns:
     `room`: bytes that all turns that aren't alone may need together, those of one owner, too; one that needs more comes
     beside those that need nothing. It may change at any time. An owner that shares the device may wait for another turn
     of its own before it leaves; so where it has no room, that one comes as soon as no other owner needs any, and after
-    `OVERTAKEN_S` at the latest. `seconds`: for how long the device was used alone, shared, only by those who are aside,
-    and by nobody."""
+    `OVERTAKEN_S` at the latest. `starts`: how many start at a time, whoever has the device. `seconds`: for how long the
+    device was used alone, shared, only by those who are aside, and by nobody."""
 
     join_s: float = JOIN_S
     room: int | None = None
+    starts: int = 4
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_USES, 0.0))
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class Turns:
         self._sharing: set[int] = set()
         self._aside: set[int] = set()
         self._waking: int | None = None
+        self._starting: set[int] = set()
+        self._want_start: dict[int, None] = {}
         self._ranks: dict[int, float] = {}
         self._want_alone: dict[int, None] = {}
         #: for one that wants to share or to be aside: which.
@@ -92,6 +97,8 @@ class Turns:
         self._needs[ticket] = _Need(ticket if owner is None else owner, needed, now)
         if how is How.ALONE:
             self._want_alone[ticket] = None
+        elif how is How.STARTING:
+            self._want_start[ticket] = None
         else:
             self._want_some[ticket] = how
         return self._grant(now)
@@ -102,6 +109,8 @@ class Turns:
         was_shared = bool(self._sharing)
         self._sharing.discard(ticket)
         self._aside.discard(ticket)
+        self._starting.discard(ticket)
+        self._want_start.pop(ticket, None)
         self._want_some.pop(ticket, None)
         self._want_alone.pop(ticket, None)
         self._needs.pop(ticket, None)
@@ -139,6 +148,16 @@ class Turns:
         return How.SHARED if self._sharing else How.ASIDE if self._aside else "idle"
 
     def _grant(self, now: float) -> list[int]:
+        return self._let_start() + self._give_device(now)
+
+    def _let_start(self) -> list[int]:
+        granted = self._ranked(self._want_start)[: max(0, self.starts - len(self._starting))]
+        for ticket in granted:
+            del self._want_start[ticket]
+            self._starting.add(ticket)
+        return granted
+
+    def _give_device(self, now: float) -> list[int]:
         if self._alone is not None:
             return [] if self._hushed else self._let_in(now, (How.WAKING,))
         if self._sharing:

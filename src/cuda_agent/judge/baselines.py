@@ -132,6 +132,13 @@ class Baselines:
         if self._error is not None:
             raise self._error
 
+    def renew(self) -> None:
+        """Where they couldn't be prepared since others had what they need, who next waits prepares them anew."""
+        if self._error is not None and self._sharing.is_scarcity(str(self._error)):
+            self._end_workers()
+            self._tried.clear()
+            self._error = None
+
     def workers(self) -> tuple[Worker, ...]:
         """Those that run, prepared. Raises TaskError."""
         self.wait()
@@ -259,11 +266,12 @@ class Baselines:
         try:
             with self._sharing.device_use(pids):
                 whole = self._prepare()
-        except TaskError as error:
-            alive = all(worker.alive for worker in workers)
-            if EAGER in self._tried or not alive or not self._sharing.is_scarcity(str(error)):
+        except (TaskError, WorkerError) as error:
+            if EAGER in self._tried or not self._sharing.is_scarcity(str(error)):
                 raise
             self._tried.add(EAGER)
+            if not all(worker.alive for worker in workers):
+                return False
             self._forget(workers)
             with self._sharing.device_use(pids):
                 return self._prepare()

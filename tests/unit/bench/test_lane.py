@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cuda_agent.bench import lane as lane_module
 from cuda_agent.bench import turns as rule
 from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer, Size, Step
 from cuda_agent.bench.turns import How, Turns
@@ -233,15 +234,20 @@ def test_what_was_stopped_goes_on_when_the_benchmark_ends(
     assert _goes_on(count)
 
 
-def test_what_cannot_be_stopped_shares(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+@pytest.mark.parametrize(("error", "shares"), [(PermissionError, True), (ProcessLookupError, False)])
+def test_what_cannot_be_stopped_shares_but_not_what_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError], shares: bool
+) -> None:
+    def refuse(_pid: int, _signal: int) -> None:
+        raise error
+
     with LaneServer(tmp_path / "lane") as server:
-        with Lane(server.address).aside([gone.pid]):
+        monkeypatch.setattr(lane_module.os, "kill", refuse)
+        with Lane(server.address).aside([os.getpid()]):
             waiting = threading.Thread(target=lambda: Lane(server.address).alone().__enter__(), daemon=True)
             waiting.start()
-            waiting.join(0.2)
-            assert waiting.is_alive()
+            waiting.join(0.2 if shares else 5)
+            assert waiting.is_alive() == shares
         waiting.join(5)
         assert not waiting.is_alive()
 

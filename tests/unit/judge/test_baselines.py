@@ -11,7 +11,7 @@ import pytest
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import TaskError
+from cuda_agent.core.errors import TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.process import Fault, Worker, WorkerFault
@@ -49,6 +49,9 @@ class _Worker:
     def request(self, op: str, params: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         del timeout_s
         self.asked.append(params.get("form", op))
+        if op == "load" and self._failures.get("start"):
+            self.alive = False
+            raise WorkerError(self._failures["start"].pop(0), "Run again")
         if op == "load":
             names = ["compile", "graphs"] if params["compiled"] else ["eager"]
             return {"forms": [{"name": name, "matched": True} for name in names]}
@@ -99,6 +102,27 @@ def test_eager_that_found_no_memory_is_prepared_again(tmp_path: Path) -> None:
     made = _Made(tmp_path, {"eager": [NO_MEMORY]}, kind="task")
     made.baselines.wait()
     assert set(made.baselines.forms) == {"eager", "compile", "graphs"} and made.uses == 2
+
+
+@pytest.mark.parametrize(("failing", "kind"), [("start", "oom"), ("eager", "died")])
+def test_workers_that_end_for_want_of_memory_are_replaced_once(tmp_path: Path, failing: str, kind: str) -> None:
+    made = _Made(tmp_path, {failing: [NO_MEMORY]}, kind=kind)
+    made.baselines.wait()
+    assert set(made.baselines.forms) == {"eager", "compile", "graphs"} and len(made.workers) == 4
+    made = _Made(tmp_path, {failing: [NO_MEMORY] * 2}, kind=kind)
+    with pytest.raises((TaskError, WorkerError), match="memory"):
+        made.baselines.wait()
+
+
+@pytest.mark.parametrize(("reason", "is_renewed"), [(NO_MEMORY, True), (WRONG, False)])
+def test_what_found_no_memory_can_be_renewed(tmp_path: Path, reason: str, is_renewed: bool) -> None:
+    made = _Made(tmp_path, {"eager": [reason] * 2}, kind="task")
+    with pytest.raises(TaskError, match="forward"):
+        made.baselines.wait()
+    made.baselines.renew()
+    with nullcontext() if is_renewed else pytest.raises(TaskError, match="forward"):
+        made.baselines.wait()
+    assert len(made.workers) == (4 if is_renewed else 2)
 
 
 @pytest.mark.parametrize("reasons", [[NO_MEMORY, NO_MEMORY], [WRONG]])
