@@ -41,7 +41,7 @@ _ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 
 #: one more verified call, whose kernels are looked at.
 _OBSERVATION = Step("observation", 4, 8, 3)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
-_BUILD, _END, _START = Step("build"), Step("end"), Step("start")
+_BUILD, _END, _START, _IMPORTS = Step("build"), Step("end"), Step("start"), Step("imports")
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
@@ -85,7 +85,7 @@ class LaneSession:
         if self._is_begun:
             return ()
         self._is_begun = True
-        with self._lane.starting():
+        with self._lane.host(_IMPORTS):
             workers = self._session.start()
         self._wake(workers)
         return workers
@@ -147,7 +147,8 @@ class LaneSession:
         self.progress("build", "")
         self._session.prewarm()
         self._wake_ahead(self._session.next_screener())
-        built: Built = self._builder.call("compile", candidate, self._session.options)
+        with self._lane.host(_BUILD):
+            built: Built = self._builder.call("compile", candidate, self._session.options)
         self._tell_kept()
         return built
 
@@ -203,7 +204,8 @@ class LaneSession:
         else:
             self.progress("build", "")
             session.prewarm()
-            case = self._builder.call("build", case)
+            with self._lane.host(_BUILD):
+                case = self._builder.call("build", case)
             self._wake(session.next_candidate())
         try:
             with session.telling(session.progress), ExitStack() as turn:

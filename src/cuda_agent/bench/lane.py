@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
 #: which step a turn is for is nobody's business.
 _STEP = Step()
-_CONTEXT, _IMPORTS = Step("context"), Step("imports")
+_CONTEXT = Step("context")
 
 
 @dataclass
@@ -330,9 +330,9 @@ class Lane:
             yield
 
     @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Processes of this one import what they need, not beside too many others that do so. Raises WorkerError."""
-        with self._wait(How.STARTING, _IMPORTS):
+    def host(self, step: Step = _STEP) -> Iterator[None]:
+        """Processes of this one keep cores busy, not beside too many others that do so. Raises WorkerError."""
+        with self._wait(How.HOST, step):
             yield
 
     @contextmanager

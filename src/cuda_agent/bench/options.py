@@ -31,8 +31,8 @@ _OPEN_SHARE, _USED_SHARE, _LEAST_SHARED = 0.8, 1.15, 0.25
 _USUAL_PEAK = {Device.CUDA: _GIB, Device.CPU: _GIB // 4}
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
-#: processes of a task that import torch when it begins.
-_IMPORTERS = 3
+#: processes of a task that import torch when it begins, and compilers of its candidate.
+_BUSY = 3
 #: more wait for the device without using it, and hold its memory; and with every context that lives it takes longer to
 #: make another.
 _MOST_JOBS = 10
@@ -76,9 +76,9 @@ def default_jobs(device: Device) -> int:
     return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
 
 
-def starts_at_once() -> int:
-    """How many tasks' processes import torch at once: so many that each has a core."""
-    return max(1, len(os.sched_getaffinity(0)) // _IMPORTERS)
+def host_share() -> int:
+    """How many tasks import and compile at once: so many that each of their processes has a core."""
+    return max(1, len(os.sched_getaffinity(0)) // _BUSY)
 
 
 def open_bytes(problem: Problem, device: Device) -> int:

@@ -19,7 +19,7 @@ from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane import LaneServer
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs, peak_bytes, starts_at_once
+from cuda_agent.bench.options import BenchOptions, check, default_jobs, host_share, peak_bytes
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.scarcity import is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, mixed, select
@@ -78,7 +78,7 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            turns = Turns(starts=starts_at_once())
+            turns = Turns(host_share=host_share())
             server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
             crew = Crew(device, jobs, server.address, self._job, end=end, set_room=server.set_room)
             stack.callback(crew.close)

@@ -26,8 +26,9 @@ class How(StrEnum):
     #: aside, one at a time: making contexts, which a driver does one after the other anyway, and whoever takes memory
     #: meanwhile waits behind all that want one.
     WAKING = "waking"
-    #: no use of the device: processes import what they need, so many at a time that the first soon have done so.
-    STARTING = "starting"
+    #: no use of the device: what keeps cores busy, imports and compilers, so many at a time that the first soon are
+    #: done.
+    HOST = "host"
 
     @property
     def is_aside(self) -> bool:
@@ -58,12 +59,12 @@ class Turns:
     `room`: bytes that all turns that aren't alone may need together, those of one owner, too; one that needs more comes
     beside those that need nothing. It may change at any time. An owner that shares the device may wait for another turn
     of its own before it leaves; so where it has no room, that one comes as soon as no other owner needs any, and after
-    `OVERTAKEN_S` at the latest. `starts`: how many start at a time, whoever has the device. `seconds`: for how long the
-    device was used alone, shared, only by those who are aside, and by nobody."""
+    `OVERTAKEN_S` at the latest. `host_share`: how many work on the host at a time, whoever has the device. `seconds`:
+    for how long the device was used alone, shared, only by those who are aside, and by nobody."""
 
     join_s: float = JOIN_S
     room: int | None = None
-    starts: int = 4
+    host_share: int = 4
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_USES, 0.0))
 
     def __post_init__(self) -> None:
@@ -72,8 +73,8 @@ class Turns:
         self._sharing: set[int] = set()
         self._aside: set[int] = set()
         self._waking: int | None = None
-        self._starting: set[int] = set()
-        self._want_start: dict[int, None] = {}
+        self._on_host: set[int] = set()
+        self._want_host: dict[int, None] = {}
         self._ranks: dict[int, float] = {}
         self._want_alone: dict[int, None] = {}
         #: for one that wants to share or to be aside: which.
@@ -97,8 +98,8 @@ class Turns:
         self._needs[ticket] = _Need(ticket if owner is None else owner, needed, now)
         if how is How.ALONE:
             self._want_alone[ticket] = None
-        elif how is How.STARTING:
-            self._want_start[ticket] = None
+        elif how is How.HOST:
+            self._want_host[ticket] = None
         else:
             self._want_some[ticket] = how
         return self._grant(now)
@@ -109,8 +110,8 @@ class Turns:
         was_shared = bool(self._sharing)
         self._sharing.discard(ticket)
         self._aside.discard(ticket)
-        self._starting.discard(ticket)
-        self._want_start.pop(ticket, None)
+        self._on_host.discard(ticket)
+        self._want_host.pop(ticket, None)
         self._want_some.pop(ticket, None)
         self._want_alone.pop(ticket, None)
         self._needs.pop(ticket, None)
@@ -148,13 +149,13 @@ class Turns:
         return How.SHARED if self._sharing else How.ASIDE if self._aside else "idle"
 
     def _grant(self, now: float) -> list[int]:
-        return self._let_start() + self._give_device(now)
+        return self._let_on_host() + self._give_device(now)
 
-    def _let_start(self) -> list[int]:
-        granted = self._ranked(self._want_start)[: max(0, self.starts - len(self._starting))]
+    def _let_on_host(self) -> list[int]:
+        granted = self._ranked(self._want_host)[: max(0, self.host_share - len(self._on_host))]
         for ticket in granted:
-            del self._want_start[ticket]
-            self._starting.add(ticket)
+            del self._want_host[ticket]
+            self._on_host.add(ticket)
         return granted
 
     def _give_device(self, now: float) -> list[int]:

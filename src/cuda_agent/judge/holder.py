@@ -8,6 +8,7 @@ import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ class Holder:
     def judge(self, case: Case, with_profile: bool) -> Evaluation:
         """Raises what isn't the candidate's fault; the task's next candidate then finds a new session."""
         with self._session(case.task) as session:
-            case.judge(session, with_profile=with_profile, quiet=self._quiet)
+            case.judge(session, with_profile=with_profile, quiet=partial(self._for_verdict, session))
+            # Where nothing was timed, or the next worker is only there now.
+            _rouse_next(session)
         return case.evaluation()
 
     def ask(self, task: Task, method: str, arguments: tuple[Any, ...], quiet: bool) -> Any:
@@ -99,12 +102,25 @@ class Holder:
             raise
 
     @contextlib.contextmanager
+    def _for_verdict(self, session: JudgeSession) -> Iterator[Hush]:
+        """`_quiet`; then the next worker's device starts beside what is left to do for this candidate."""
+        with self._quiet() as hush:
+            yield hush
+        _rouse_next(session)
+
+    @contextlib.contextmanager
     def _quiet(self) -> Iterator[Hush]:
-        """Nothing of ours computes beside a timing: no compiler of any task's baselines, on the CPU no builder."""
+        """Nothing of ours computes beside a timing: no compiler of any task's baselines, no worker that starts its
+        device, which holds up everybody's launches, on the CPU no builder."""
         for session in self._sessions.values():
             session.settle()
         with timing(self._gate):
             yield no_hush
+
+
+def _rouse_next(session: JudgeSession) -> None:
+    for worker in session.next_candidate():
+        worker.begin()
 
 
 @contextlib.contextmanager

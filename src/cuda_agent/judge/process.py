@@ -118,7 +118,7 @@ class Worker:
             path.mkdir(parents=True, exist_ok=True)
         self._writable = writable
         self._small_context = small_context
-        self._imported = self._ready = False
+        self._imported = self._begun = self._ready = False
         self._starts = threading.Lock()
         self._killed = False
         #: nothing of it is left but its folder.
@@ -201,12 +201,15 @@ class Worker:
 
     def begin(self) -> None:
         """Gets `ready` in the background; what goes wrong there is said to who first asks it something."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self.settle, name=f"ready-{self.role}", daemon=True).start()
 
-        def get_ready() -> None:
+    def settle(self) -> None:
+        """Where it was told to `begin`, waits until that is done."""
+        if self._begun:
             with contextlib.suppress(WorkerError):
                 self.ready()
-
-        threading.Thread(target=get_ready, name=f"ready-{self.role}", daemon=True).start()
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:

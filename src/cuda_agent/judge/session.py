@@ -132,8 +132,9 @@ class JudgeSession:
         self._fill_bytecode()
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
         self._reference_worker = self.workers.start("reference", small_context=True)
-        self.workers.prewarm()
-        self.workers.prewarm_screenings()
+        # Where others want the cores, what is needed first comes first.
+        if self.sharing.keeps_spare:
+            self.prewarm()
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, "baseline")
         self.baselines = Baselines(
@@ -156,9 +157,11 @@ class JudgeSession:
         return (self._reference_worker,)
 
     def prewarm(self) -> None:
-        """A candidate is judged next: its worker imports torch meanwhile. Nothing before the session is open."""
+        """A candidate is judged next: its worker, and that of screenings, import torch meanwhile. Nothing before the
+        session is open."""
         if self._opened:
             self.workers.prewarm()
+            self.workers.prewarm_screenings()
 
     def next_screener(self) -> Sequence[Worker]:
         """The next screening's worker; none before the session is open."""
@@ -216,10 +219,13 @@ class JudgeSession:
         return None if held is None or prepared is None else held + prepared
 
     def settle(self) -> None:
-        """Returns when no baseline is being compiled. What is wrong with them is said to who needs them."""
+        """Returns when no baseline is being compiled and no worker that was roused ahead still starts its device. What
+        is wrong with them is said to who needs them."""
         if self._one_stream.done():
             with contextlib.suppress(CudaAgentError):
                 self.baselines.wait()
+        if self._opened:
+            self.workers.settle()
 
     @contextlib.contextmanager
     def telling(self, progress: Progress) -> Iterator[None]:
@@ -390,11 +396,14 @@ class JudgeSession:
 
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
-        """The candidate, loaded in a worker of its own that ends with the block; the next worker is then warmed."""
+        """The candidate, loaded in a worker of its own that ends with the block; the next worker is warmed then, or
+        already beside it."""
         self._end_screenings()
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
         try:
+            if self.sharing.keeps_spare:
+                self.workers.prewarm_early()
             process.load(candidate, library)
             yield process
         finally:

@@ -39,7 +39,8 @@ class Sharing:
     step_back: Callable[[], None] = _nothing
     #: whether a failure may be others' fault, so that it is worth another try.
     is_scarcity: Callable[[str], bool] = _never
-    #: whether the next candidate's worker is started as soon as one was taken, or only when it is asked for ahead.
+    #: whether candidates' workers are started as soon as there is a session and one was taken, or only when they are
+    #: asked for ahead.
     keeps_spare: bool = True
     #: whether baselines of a task that uses one stream of the device get small contexts.
     spares_contexts: bool = False

@@ -7,11 +7,16 @@ import shutil
 import threading
 from pathlib import Path
 
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.judge.process import Worker, WorkerSettings
 
-#: with so many, a worker that may not be needed costs nobody anything.
+#: with so many, a worker that may not be needed costs nobody anything, and its import disturbs nobody.
 _MANY_CORES = 8
+
+
+def _cores_abound() -> bool:
+    return len(os.sched_getaffinity(0)) >= _MANY_CORES
 
 
 class WorkerSupply:
@@ -24,6 +29,7 @@ class WorkerSupply:
         self._count = 0
         self._spare: Worker | None = None
         self._for_screenings: Worker | None = None
+        self._screens = False
         self._all: list[Worker] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -52,15 +58,27 @@ class WorkerSupply:
         if self._spare is None or not self._spare.alive:
             self._spare = self.start("candidate")
 
+    def prewarm_early(self) -> None:
+        """As `prewarm`, while the present candidate is judged: where cores abound, and on a GPU, since on the CPU the
+        import shares the memory's bandwidth with what is timed."""
+        if self.settings.device is Device.CUDA and _cores_abound():
+            self.prewarm()
+
     def prewarm_screenings(self) -> None:
-        """Starts their worker, where cores abound."""
-        if len(os.sched_getaffinity(0)) >= _MANY_CORES:
+        """Starts their first worker, where cores abound."""
+        if not self._screens and _cores_abound():
+            self._screens = True
             self._for_screenings = self.start("candidate", small_context=True)
 
     def rouse(self) -> None:
         """The next candidate's worker starts its device while that candidate is still compiled."""
         if self._spare is not None:
             self._spare.begin()
+
+    def settle(self) -> None:
+        """Waits until the next candidate's worker has started its device, if it was told to."""
+        if self._spare is not None:
+            self._spare.settle()
 
     @property
     def spare(self) -> Worker | None:

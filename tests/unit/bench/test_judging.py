@@ -215,7 +215,7 @@ def _turns_of(
         # Comes when the others have left, and are in the log.
         with Lane(server.address).alone():
             turns = [json.loads(line) for line in log.read_text().splitlines()]
-    return [f"{turn['how']} {turn['step']}" for turn in turns if turn["how"] != "starting"]
+    return [f"{turn['how']} {turn['step']}" for turn in turns if turn["how"] != "host"]
 
 
 @pytest.fixture(autouse=True)

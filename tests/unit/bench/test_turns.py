@@ -197,13 +197,13 @@ def test_who_dies_waiting_is_forgotten() -> None:
     assert turns.seconds == {"alone": 2.0, "shared": 0.0, "aside": 0.0, "idle": 0.0}
 
 
-def test_so_many_start_at_a_time_whoever_has_the_device() -> None:
-    turns = Turns(starts=2)
+def test_so_many_work_on_the_host_at_a_time_whoever_has_the_device() -> None:
+    turns = Turns(host_share=2)
     assert turns.ask(1, How.ALONE, now=0) == [1]
     turns.hush(1, True, 0)
-    assert turns.ask(2, How.STARTING, rank=2, now=1) == [2] and turns.ask(3, How.STARTING, rank=3, now=1) == [3]
-    assert turns.ask(4, How.STARTING, rank=4, now=1) == [] and turns.ask(5, How.STARTING, rank=1, now=1) == []
-    assert not turns.stops(How.STARTING)
+    assert turns.ask(2, How.HOST, rank=2, now=1) == [2] and turns.ask(3, How.HOST, rank=3, now=1) == [3]
+    assert turns.ask(4, How.HOST, rank=4, now=1) == [] and turns.ask(5, How.HOST, rank=1, now=1) == []
+    assert not turns.stops(How.HOST)
     assert turns.leave(3, 2) == [5], "the task that was begun first"
     assert turns.leave(4, 3) == [], "it gave up"
     assert turns.leave(1, 4) == turns.leave(2, 4) == turns.leave(5, 4) == []
