@@ -28,6 +28,7 @@ from cuda_agent.judge.process import Worker
 from cuda_agent.judge.quiet import Hush
 from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.sharing import NextWorker
 from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ class LaneSession:
         sharing = session.sharing
         sharing.device_use, sharing.wake, sharing.step_back = self._beside, self._wake, lane.step_back
         sharing.is_scarcity = names_memory
-        # Mostly one verdict is asked for, and compiling takes longer than a worker's imports.
-        sharing.keeps_spare = builder is None
+        if builder is not None:
+            # Mostly one verdict is asked for, and compiling takes longer than a worker's imports.
+            sharing.next_worker = NextWorker.ASKED
         # Contexts are made one at a time, and beside dozens of others.
         sharing.spares_contexts = builder is not None
         self._is_counted = self._is_begun = False

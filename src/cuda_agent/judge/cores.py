@@ -15,6 +15,8 @@ from pathlib import Path
 FREE = 0.2
 #: with fewer free cores the scheduler knows better.
 LEAST_FREE = 3
+#: for a judge, the program that it times, and the next one's worker, with some to choose from.
+LEAST_SHARE = 6
 
 
 class Cores:
@@ -33,6 +35,14 @@ class Cores:
         free = free_cores(self._before, now) & self._allowed
         self._before = now
         return self._rng.choice(sorted(free)) if len(free) >= LEAST_FREE else None
+
+
+def share(cores: set[int], number: int, count: int) -> set[int]:
+    """Those of one of `count` that are at work side by side, the `number`-th from 0: of every part of the machine as
+    many; all where each would have fewer than `LEAST_SHARE`. Both threads of a core go to one, whether they are
+    neighbours or half of all apart."""
+    mine = {core for core in cores if core // 2 % count == number}
+    return mine if len(mine) >= LEAST_SHARE else cores
 
 
 def near_gpu() -> set[int] | None:

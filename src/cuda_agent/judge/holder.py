@@ -17,8 +17,10 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
+from cuda_agent.judge.cores import share
 from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.sharing import NextWorker
 
 #: builders give way to what is timed.
 _NICE = 5
@@ -51,8 +53,19 @@ class Holder:
     """Owns one device: verifies and times, and keeps the sessions of the tasks that it saw last."""
 
     def __init__(
-        self, options: JudgeOptions, gpu: str | None, gate: Path | None, keep: int, hidden: tuple[Path, ...] = ()
+        self,
+        options: JudgeOptions,
+        gpu: str | None,
+        gate: Path | None,
+        keep: int,
+        hidden: tuple[Path, ...] = (),
+        place: tuple[int, int] = (0, 1),
     ) -> None:
+        """`place`: its number among so many holders of this machine. Each keeps to its own cores, since one's workers
+        would disturb what another one times."""
+        number, count = place
+        if count > 1:
+            os.sched_setaffinity(0, share(os.sched_getaffinity(0), number, count))
         if gpu is not None:
             # Before anything asks the driver. Sandboxes pass it on to the workers.
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -88,6 +101,7 @@ class Holder:
             while len(self._sessions) >= self._keep:
                 self._sessions.popitem(last=False)[1].close()
             session = JudgeSession(task, self._options, hidden=self._hidden)
+            session.sharing.next_worker = NextWorker.BESIDE
         for key, other in list(self._sessions.items()):
             try:
                 other.rest()

@@ -69,15 +69,16 @@ class Pool:
         self._builders = [self._helper(partial(Builder, gate), f"builder {i}", device=False) for i in range(count)]
         self._idle = Idle(self._builders)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
+        places = list(enumerate(gpus or (None,)))
         self._holders = [
             _Lane(
                 self._helper(
-                    partial(Holder, options, gpu, gate, sessions, tuple(hidden)),
+                    partial(Holder, options, gpu, gate, sessions, tuple(hidden), (number, len(places))),
                     f"holder of {gpu or 'the device'}",
                     device=True,
                 )
             )
-            for gpu in (gpus or (None,))
+            for number, gpu in places
         ]
         self._sessions = sessions
         self._lock = threading.Lock()

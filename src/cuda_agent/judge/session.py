@@ -29,7 +29,7 @@ from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings
 from cuda_agent.judge.quiet import Quiet, nobody_else
 from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
-from cuda_agent.judge.sharing import Sharing
+from cuda_agent.judge.sharing import NextWorker, Sharing
 from cuda_agent.judge.supply import WorkerSupply
 from cuda_agent.judge.verify import CandidateProcess, Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
@@ -133,7 +133,7 @@ class JudgeSession:
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
         self._reference_worker = self.workers.start("reference", small_context=True)
         # Where others want the cores, what is needed first comes first.
-        if self.sharing.keeps_spare:
+        if self.sharing.next_worker is not NextWorker.ASKED:
             self.prewarm()
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, "baseline")
@@ -402,13 +402,13 @@ class JudgeSession:
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
         try:
-            if self.sharing.keeps_spare:
-                self.workers.prewarm_early()
+            if self.sharing.next_worker is NextWorker.BESIDE:
+                self.workers.prewarm_beside()
             process.load(candidate, library)
             yield process
         finally:
             process.close()
-            if self.sharing.keeps_spare:
+            if self.sharing.next_worker is not NextWorker.ASKED:
                 self.workers.prewarm()
 
     @_one_at_a_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cuda_agent.judge.process import Worker, wake
 
@@ -27,6 +28,15 @@ def _never(_reason: str) -> bool:
     return False
 
 
+class NextWorker(StrEnum):
+    """When it is started: when somebody asks for it ahead, where what is at work wants the cores; after each candidate,
+    and at the beginning; or already while one is judged, where the next one waits and cores abound."""
+
+    ASKED = "asked"
+    AFTER = "after"
+    BESIDE = "beside"
+
+
 @dataclass
 class Sharing:
     """What others ask of a session and its baselines; to be set before anything is asked of these."""
@@ -39,9 +49,8 @@ class Sharing:
     step_back: Callable[[], None] = _nothing
     #: whether a failure may be others' fault, so that it is worth another try.
     is_scarcity: Callable[[str], bool] = _never
-    #: whether candidates' workers are started as soon as there is a session and one was taken, or only when they are
-    #: asked for ahead.
-    keeps_spare: bool = True
+    #: when the next candidate's worker is started.
+    next_worker: NextWorker = NextWorker.AFTER
     #: whether baselines of a task that uses one stream of the device get small contexts.
     spares_contexts: bool = False
     #: processes of the baselines' compiler on a GPU.

@@ -58,7 +58,7 @@ class WorkerSupply:
         if self._spare is None or not self._spare.alive:
             self._spare = self.start("candidate")
 
-    def prewarm_early(self) -> None:
+    def prewarm_beside(self) -> None:
         """As `prewarm`, while the present candidate is judged: where cores abound, and on a GPU, since on the CPU the
         import shares the memory's bandwidth with what is timed."""
         if self.settings.device is Device.CUDA and _cores_abound():

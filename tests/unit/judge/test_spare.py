@@ -23,6 +23,7 @@ from cuda_agent.judge.holder import Holder
 from cuda_agent.judge.process import Worker, WorkerSettings
 from cuda_agent.judge.quiet import Quiet
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.sharing import NextWorker
 from cuda_agent.judge.supply import WorkerSupply
 
 CANDIDATE = Candidate(files={"model_new.py": "x = 1"})
@@ -137,6 +138,7 @@ def _session(task: Task, folder: Path, device: Device = Device.CUDA) -> JudgeSes
     """One that is open, and whose task is loaded."""
     session = JudgeSession(task, JudgeOptions(device=device))
     session._opened = True
+    session.sharing.next_worker = NextWorker.BESIDE
     session.workers = WorkerSupply(WorkerSettings(device, SandboxLevel.REDUCED, 1024), folder / task.name)
     session._stack.callback(session.workers.close)
     session._reference_worker = cast("Any", SimpleNamespace(alive=True))
@@ -187,13 +189,14 @@ def _entering(holder: Holder) -> tuple[threading.Thread, threading.Event]:
 
 
 @pytest.mark.parametrize(
-    ("device", "cores", "keeps", "order"),
+    ("device", "cores", "when", "order"),
     [
-        (Device.CUDA, 16, True, ["2 imports", "1 is loaded", "verified", "1 ends"]),
-        (Device.CUDA, 8, True, ["2 imports", "1 is loaded", "verified", "1 ends"]),
-        (Device.CUDA, 7, True, ["1 is loaded", "verified", "1 ends", "2 imports"]),
-        (Device.CPU, 16, True, ["1 is loaded", "verified", "1 ends", "2 imports"]),
-        (Device.CUDA, 16, False, ["1 is loaded", "verified", "1 ends"]),
+        (Device.CUDA, 16, NextWorker.BESIDE, ["2 imports", "1 is loaded", "verified", "1 ends"]),
+        (Device.CUDA, 8, NextWorker.BESIDE, ["2 imports", "1 is loaded", "verified", "1 ends"]),
+        (Device.CUDA, 7, NextWorker.BESIDE, ["1 is loaded", "verified", "1 ends", "2 imports"]),
+        (Device.CPU, 16, NextWorker.BESIDE, ["1 is loaded", "verified", "1 ends", "2 imports"]),
+        (Device.CUDA, 16, NextWorker.AFTER, ["1 is loaded", "verified", "1 ends", "2 imports"]),
+        (Device.CUDA, 16, NextWorker.ASKED, ["1 is loaded", "verified", "1 ends"]),
     ],
 )
 def test_the_next_worker_imports_beside_a_candidate_where_cores_abound(
@@ -202,17 +205,17 @@ def test_the_next_worker_imports_beside_a_candidate_where_cores_abound(
     tmp_path: Path,
     device: Device,
     cores: int,
-    keeps: bool,
+    when: NextWorker,
     order: list[str],
 ) -> None:
     _have_cores(monkeypatch, cores)
     session = _session(TASKS[0], tmp_path, device)
-    session.sharing.keeps_spare = keeps
+    session.sharing.next_worker = when
     with session.process(CANDIDATE, None) as process:
         machine.happened.append("verified")
         assert process.worker not in session.next_candidate()
     assert [what.removeprefix("candidate-") for what in machine.happened] == ["1 imports", *order]
-    assert len(session.next_candidate()) == keeps
+    assert len(session.next_candidate()) == (when is not NextWorker.ASKED)
     session.close()
     assert all(process.code is not None for process in machine.processes), "left behind"
 
