@@ -89,8 +89,8 @@ throughput() { # [SECONDS AT THE MOST]
     timeout -k 10 $((seconds < ${1:-seconds} ? seconds : ${1:-seconds})) python3 benchmarks/throughput.py --tasks 4 --candidates 5 \
         --stop "${STOP:-decided}" --out "$here/throughput.json" 2>"$here/throughput.log"
 }
-watch() { # SECONDS: what it waits for, the processors' and the GPU's busy share and its memory, every so often
-    while sleep "$1"; do date +%s && grep '^cpu[0-9]' /proc/stat; done >"$here/cpus.txt" &
+watch() { # SECONDS: what it waits for, the busy share and the memory of the processors and of the GPU, every so often
+    while sleep "$1"; do date +%s && grep '^cpu[0-9]' /proc/stat && grep ^MemAvailable /proc/meminfo; done >"$here/cpus.txt" &
     watching=($!)
     nvidia-smi -i "$CUDA_VISIBLE_DEVICES" -l "$1" --format=csv,noheader \
         --query-gpu=timestamp,utilization.gpu,utilization.memory,memory.used >"$here/gpu.csv" 2>&1 &
@@ -122,6 +122,7 @@ suite() { # [FILE [SECONDS AFTER WHICH IT IS KILLED]]
     python3 benchmarks/suite.py "$file" --out "runs/$name" --seconds "$(left "$limit")" \
         ${2:+--kill-after "$2"} -- --jobs "${JOBS:-$((each < 10 ? each : 10))}" >"$here/$name.log" 2>&1
     kill "${watching[@]}"
+    dmesg 2>&1 | grep -iE "out of memory|killed process|NVRM|not permitted" | tail -20 >"$here/kernel.txt"
     tail -30 "$here/$name.log"
     # In pieces, since what comes back may not be large.
     tar c -C runs --exclude='*.so' --exclude='*.o' "$name" | xz -T "$each" | split -d -b 14m - "$out/$name.txz."
