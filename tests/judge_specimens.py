@@ -7,9 +7,10 @@ directly.
 from __future__ import annotations
 
 from cuda_agent.core.records import Candidate, Task, VerifyReport
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import CandidateProcess, Verification, failing
+from cuda_agent.judge.verify import Verification, failing
 
 TASK = Task(
     name="scaled_relu",

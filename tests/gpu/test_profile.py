@@ -13,12 +13,13 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.baselines import Baselines, compile_cache
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.clocks import read_clocks
 from cuda_agent.judge.process import WorkerSettings
 from cuda_agent.judge.profile import Profiled, gpu_uuid, profile
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.judge.verify import Secrets
 from cuda_agent.judge.worker.baselines import BaselineSet
 from cuda_agent.judge.worker.runner import Runner
 from cuda_agent.workspace.sandbox import available_level

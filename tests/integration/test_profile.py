@@ -14,12 +14,13 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
 from cuda_agent.judge.baselines import Baselines, compile_cache
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.process import WorkerSettings
 from cuda_agent.judge.profile import Profiled, profile
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rounds import OTHERWISE
 from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.judge.verify import Secrets
 from cuda_agent.workspace.sandbox import available_level
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]

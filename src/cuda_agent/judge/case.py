@@ -23,11 +23,12 @@ from cuda_agent.core.records import (
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import guard, roofline
 from cuda_agent.judge.build import Progress, build
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.process import Fault, WorkerFault
 from cuda_agent.judge.profile import profile
 from cuda_agent.judge.quiet import Hush, Quiet, nobody_else
-from cuda_agent.judge.verify import CandidateProcess, Verification, failing
+from cuda_agent.judge.verify import Verification, failing
 from cuda_agent.workspace.sandbox import resolve_level
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
 from cuda_agent.judge import intervals, timing
 from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.load import foreign_load
@@ -20,7 +21,7 @@ from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rounds import CandidateFault, Rounds, number
 from cuda_agent.judge.schedule import CANDIDATE
 from cuda_agent.judge.timedcheck import Bounds, bounds_from
-from cuda_agent.judge.verify import PLAIN, CandidateProcess, Progress, Secrets
+from cuda_agent.judge.verify import PLAIN, Progress, Secrets
 
 #: how long foreign work on the GPU is waited out.
 FOREIGN_PATIENCE_S = 30.0

@@ -25,6 +25,7 @@ from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.buffers import synchronize
 from cuda_agent.judge.bystander import Bystander
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.clocks import ClockLog
 from cuda_agent.judge.cores import Cores, near_gpu
 from cuda_agent.judge.load import LoadMonitor
@@ -44,7 +45,7 @@ from cuda_agent.judge.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
 from cuda_agent.judge.spent import Spent
 from cuda_agent.judge.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.timing import Burst, Round
-from cuda_agent.judge.verify import CandidateProcess, Progress, Secrets
+from cuda_agent.judge.verify import Progress, Secrets
 from cuda_agent.workspace.process import page_faults
 
 #: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than

@@ -24,11 +24,11 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, Evaluation, Violation
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge.buffers import extent_bytes
+from cuda_agent.judge.candidate import MODEL_FILE
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.process import memory_limit_mib
 from cuda_agent.judge.profile import gpu_uuid
 from cuda_agent.judge.reference import Places
-from cuda_agent.judge.verify import MODEL_FILE
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
 if TYPE_CHECKING:

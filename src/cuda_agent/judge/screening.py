@@ -9,13 +9,14 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.profile import gpu_uuid
 from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.reference import Reference
 from cuda_agent.judge.rings import Masters, Ring, device_facts, plan_ring, total_bytes
-from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.judge.verify import Secrets
 
 #: settings take turns on so many sets of inputs; each costs a draw.
 MOST_SLOTS = 2

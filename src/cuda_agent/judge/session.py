@@ -22,6 +22,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.judge.admission import Admission, check_answers, random_operators
 from cuda_agent.judge.baselines import Baselines, compile_cache
 from cuda_agent.judge.build import Built, HeaderAhead, build
+from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.compare import error_floor
 from cuda_agent.judge.folder import judge_folder
@@ -31,7 +32,7 @@ from cuda_agent.judge.reference import Reference, TaskSpec
 from cuda_agent.judge.screening import prepare, screen
 from cuda_agent.judge.sharing import NextWorker, Sharing
 from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import CandidateProcess, Secrets
+from cuda_agent.judge.verify import Secrets
 from cuda_agent.judge.worker.errorfloor import largest_reduction
 from cuda_agent.workspace.sandbox import resolve_level
 

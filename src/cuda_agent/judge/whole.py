@@ -16,10 +16,11 @@ from typing import Any
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ProfileReport, VerifyReport
+from cuda_agent.judge.candidate import MODEL_FILE, CandidateProcess
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.profile import profile
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import MODEL_FILE, CandidateProcess, Verification, failing
+from cuda_agent.judge.verify import Verification, failing
 
 #: relative L2 error of an output that is allowed in any case.
 FLOOR = 1e-3
