@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Size, Step
-from cuda_agent.bench.scarcity import lacks_memory, names_memory
+from cuda_agent.bench.scarcity import lacks_memory, names_memory, screened_none
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
@@ -172,9 +172,12 @@ class LaneSession:
         try:
             with self._lane.shared(_LOADING):
                 report = self._session.screen(candidate, configs, quiet=quiet)
+            short = screened_none(report)
         except (TaskError, DeviceError) as error:
-            if self._builder is None or not names_memory(str(error)):
+            short = names_memory(str(error))
+            if self._builder is None or not short:
                 raise
+        if self._builder is not None and short:
             self._wake(self._session.next_screener())
             with self._alone(_SCREENING) as hush:
                 report = self._session.screen(candidate, configs, quiet=lambda: nullcontext(hush))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.records import Evaluation
+from cuda_agent.core.records import Evaluation, ScreenReport
 
 #: verdicts that a task's neighbours may be to blame for; words of a failure for want of memory (where the device's is
 #: full, a process that makes its context there is killed), and of any that they may be to blame for.
@@ -32,6 +32,12 @@ def is_spoilt(evaluation: Evaluation) -> bool:
 def lacks_memory(evaluation: Evaluation) -> bool:
     """Whether a candidate found too little of the device's memory, as far as its verdict says."""
     return names_memory(evaluation.reason) and (evaluation.verdict is Verdict.OUT_OF_MEMORY or _broke(evaluation))
+
+
+def screened_none(report: ScreenReport) -> bool:
+    """Whether no setting has a time, and one found too little memory."""
+    timed = any(time_us is not None for time_us in report.latency_us)
+    return not timed and any(map(names_memory, report.failures.values()))
 
 
 def names_memory(failure: str) -> bool:

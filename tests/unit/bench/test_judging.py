@@ -14,9 +14,10 @@ import pytest
 from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
 from cuda_agent.bench.lane import Lane, LaneServer, Size, Step
+from cuda_agent.bench.scarcity import screened_none
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError
+from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ScreenReport
 from cuda_agent.judge.helper import HelperProcess
@@ -29,6 +30,12 @@ NO_MEMORY = DeviceError("No memory for reference-inputs: cudaMalloc of 7168 MiB"
 TOO_LARGE = TaskError("a_task: the reference runs out of memory (expected)", "Shrink the task")
 CANDIDATE = Candidate(files={"model_new.py": "x = 1"})
 STOCHASTIC = TaskError("a_task is stochastic", "Remove random operators")
+
+
+#: of a screening: what the candidate's worker says of its only setting.
+IN_ITS_WORKER = WorkerError("OutOfMemoryError: CUDA out of memory", "")
+TIMES = ScreenReport(configs=({},), latency_us=(1.0,))
+NO_TIMES = ScreenReport(configs=({},), latency_us=(None,), failures={0: "it raises"})
 
 
 class _Judge:
@@ -78,10 +85,12 @@ class _Judge:
 
     next_screener = next_candidate
 
-    def screen(self, _candidate: Any, _configs: Any, *, quiet: Quiet) -> str:
+    def screen(self, _candidate: Any, _configs: Any, *, quiet: Quiet) -> ScreenReport:
         with quiet() as hush, hush():
+            if self._failures and self._failures[0] is IN_ITS_WORKER:
+                return NO_TIMES.model_copy(update={"failures": {0: str(self._failures.pop(0))}})
             self.admit()
-        return "times"
+        return TIMES
 
 
 class _Case:
@@ -151,16 +160,25 @@ def test_what_cannot_be_judged_says_so(
 
 @pytest.mark.parametrize(
     ("failures", "turns"),
-    [([], ["alone screening", "shared loading"]), ([NO_MEMORY], ["alone screening", "shared loading"] * 2)],
+    [
+        ([], ["alone screening", "shared loading"]),
+        ([NO_MEMORY], ["alone screening", "shared loading"] * 2),
+        ([IN_ITS_WORKER], ["alone screening", "shared loading"] * 2),
+    ],
 )
 def test_a_screening_without_memory_is_made_alone(
     tmp_path: Path, failures: list[CudaAgentError], turns: list[str]
 ) -> None:
     def screen(session: LaneSession) -> None:
-        assert session.screen(CANDIDATE, []) == cast("ScreenReport", "times")
+        assert session.screen(CANDIDATE, [{}]) == TIMES
 
     found = _turns_of(tmp_path, _Judge(failures), cast("HelperProcess", _Builder()), screen)
     assert sorted(set(found)) == sorted(set(turns)) and found.count("alone screening") == len(failures) + 1
+
+
+def test_which_screening_found_no_memory() -> None:
+    assert not screened_none(TIMES) and not screened_none(NO_TIMES)
+    assert screened_none(NO_TIMES.model_copy(update={"failures": {0: "CUDA out of memory"}}))
 
 
 def test_what_a_step_needs() -> None:
