@@ -44,6 +44,9 @@ _OBSERVATION = Step("observation", 4, 8, 3)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
 _BUILD, _END, _START, _IMPORTS = Step("build"), Step("end"), Step("start"), Step("imports")
 
+#: how a lack of memory shows, besides in a verdict.
+_SHORT = (TaskError, DeviceError, WorkerError)
+
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
 #: told how many bytes of the device a task keeps while it waits, as soon as that is known.
@@ -68,6 +71,7 @@ class LaneSession:
         # Contexts are made one at a time, and beside dozens of others.
         sharing.spares_contexts = builder is not None
         self._is_counted = self._is_begun = False
+        self._beginning = threading.Lock()
         #: threads in which workers make their contexts ahead, by the workers' ids.
         self._waking: dict[int, threading.Thread] = {}
         #: captured at the admission; who asks for it again needs no turn.
@@ -84,12 +88,13 @@ class LaneSession:
     def _begin(self) -> Sequence[Worker]:
         """Its processes import what they need, for which no turn is held: a run that is gone on with asks for a verdict
         at once. Returns those that came to be awake."""
-        if self._is_begun:
-            return ()
-        self._is_begun = True
-        with self._lane.host(_IMPORTS):
-            workers = self._session.start()
-        self._wake(workers)
+        with self._beginning:
+            if self._is_begun:
+                return ()
+            with self._lane.host(_IMPORTS):
+                workers = self._session.start()
+            self._wake(workers)
+            self._is_begun = True
         return workers
 
     def admit(self) -> None:
@@ -105,7 +110,7 @@ class LaneSession:
         try:
             with self._lane.shared(_ADMISSION):
                 self._admit()
-        except (TaskError, DeviceError) as error:
+        except _SHORT as error:
             if self._builder is None or not names_memory(str(error)):
                 raise
         else:
@@ -125,12 +130,12 @@ class LaneSession:
         if self._graph is None:
             self._begin()
             try:
-                with self._lane.shared(_ADMISSION):
+                with self._telling(), self._lane.shared(_ADMISSION):
                     self._capture()
-            except TaskError as error:
+            except _SHORT as error:
                 if self._builder is None or not names_memory(str(error)):
                     raise
-                with self._alone(_ADMISSION) as hush, hush():
+                with self._telling(), self._alone(_ADMISSION) as hush, hush():
                     self._rest()
                     self._capture()
         assert self._graph is not None
@@ -144,12 +149,12 @@ class LaneSession:
     def built(self, candidate: Candidate) -> Built:
         """As `JudgeSession.built`."""
         if self._builder is None:
-            with self._lane.shared(_BUILD):
+            with self._telling(), self._lane.shared(_BUILD):
                 return self._session.built(candidate)
         self.progress("build", "")
-        self._session.prewarm()
-        self._wake_ahead(self._session.next_screener())
         with self._lane.host(_BUILD):
+            self._session.prewarm()
+            self._wake_ahead(self._session.next_screener())
             built: Built = self._builder.call("compile", candidate, self._session.options)
         self._tell_kept()
         return built
@@ -170,16 +175,16 @@ class LaneSession:
         # On a GPU its own baselines are aside, and stand still.
         quiet = partial(self._alone if self._builder else self._quiet, _SCREENING)
         try:
-            with self._lane.shared(_LOADING):
+            with self._telling(), self._lane.shared(_LOADING):
                 report = self._session.screen(candidate, configs, quiet=quiet)
             short = screened_none(report)
-        except (TaskError, DeviceError) as error:
+        except _SHORT as error:
             short = names_memory(str(error))
             if self._builder is None or not short:
                 raise
         if self._builder is not None and short:
             self._wake(self._session.next_screener())
-            with self._alone(_SCREENING) as hush:
+            with self._telling(), self._alone(_SCREENING) as hush:
                 report = self._session.screen(candidate, configs, quiet=lambda: nullcontext(hush))
         self._tell_kept()
         return report
@@ -188,7 +193,7 @@ class LaneSession:
         """As `JudgeSession.inspect`."""
         self._begin()
         self.built(candidate)
-        with self._quiet(_INSPECTION) as hush, hush():
+        with self._telling(), self._quiet(_INSPECTION) as hush, hush():
             return self._session.inspect(candidate)
 
     def verify(self, candidate: Candidate) -> Evaluation:
@@ -208,18 +213,18 @@ class LaneSession:
                 case.build(self.progress)
         else:
             self.progress("build", "")
-            session.prewarm()
             with self._lane.host(_BUILD):
+                session.prewarm()
                 case = self._builder.call("build", case)
             self._wake(session.next_candidate())
         try:
-            with session.telling(session.progress), ExitStack() as turn:
+            with self._telling(), ExitStack() as turn:
                 turn.enter_context(self._lane.shared(_VERIFICATION))
                 case.judge(session, with_profile=with_profile, quiet=partial(self._timing, turn))
                 self._count()
                 session.rest()
             short = lacks_memory(case.evaluation())
-        except (TaskError, DeviceError, WorkerError) as error:
+        except _SHORT as error:
             short = names_memory(str(error))
             if self._builder is None or not short:
                 raise
@@ -231,15 +236,16 @@ class LaneSession:
     def _judge_alone(self, case: Case, *, with_profile: bool) -> None:
         """Once more, since it found no memory beside others."""
         session = self._session
-        session.prewarm()
-        self._wake(session.next_candidate())
-        session.baselines.renew()
-        session.settle()
-        with session.telling(session.progress), self._alone(_VERIFICATION) as hush:
-            self._rest()
+        with self._telling():
+            session.prewarm()
+            self._wake(session.next_candidate())
             session.baselines.renew()
-            case.judge(session, with_profile=with_profile, quiet=lambda: nullcontext(hush))
-            self._count()
+            session.settle()
+            with self._alone(_VERIFICATION) as hush:
+                self._rest()
+                session.baselines.renew()
+                case.judge(session, with_profile=with_profile, quiet=lambda: nullcontext(hush))
+                self._count()
 
     def _wake(self, workers: Sequence[Worker]) -> None:
         """Workers make their contexts aside, one at a time: no turn need wait for that. On a CPU there is nothing to
@@ -316,8 +322,13 @@ class LaneSession:
 
     def _rest(self) -> None:
         """Others get the memory; not while a command in the agent's shell has something judged."""
-        with self._session.telling(self._session.progress):
+        with self._telling():
             self._session.rest()
+
+    def _telling(self) -> AbstractContextManager[None]:
+        """Nobody else uses the session, which is waited for before a turn: all threads here share one, and who has the
+        session may wait to be alone."""
+        return self._session.telling(self._session.progress)
 
     def _count(self) -> None:
         if not self._is_counted:
@@ -367,7 +378,9 @@ class LaneJudges:
             yield session, server.path
 
     def _take(self, turn: ExitStack) -> None:
-        """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel."""
+        """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel.
+        A command that still has something judged waits for none meanwhile: its end is waited for."""
+        turn.enter_context(self._lane.ending())
         with suppress(WorkerError):
             turn.enter_context(self._lane.shared(_END))
 

@@ -289,6 +289,9 @@ class Lane:
         #: who wait, the one with the earliest comes first), and what an eager call of it holds.
         self.task, self.begun_s, self.size = "", 0.0, Size()
         self._known = threading.Condition()
+        #: turns that are waited for, by the threads that do; and who lets nobody else wait.
+        self._waiting: dict[socket.socket, int] = {}
+        self._ending: int | None = None
         self._ticket: socket.socket | None = None
         self._asking = False
         #: the thread that is alone.
@@ -347,6 +350,20 @@ class Lane:
             finally:
                 self._alone = None
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """No other thread of this process waits for a turn any more: it hears that there is none."""
+        with self._known:
+            self._ending = threading.get_ident()
+            for ticket, thread in self._waiting.items():
+                if thread != self._ending:
+                    with suppress(OSError):
+                        ticket.shutdown(socket.SHUT_RDWR)
+        try:
+            yield
+        finally:
+            self._ending = None
+
     def step_back(self) -> None:
         """What this thread shared is given up, for good."""
         self._leave(self._depth)
@@ -392,16 +409,27 @@ class Lane:
         ticket = connected_socket(self._address.path)
         if ticket is not None:
             try:
-                ticket.sendall(self._address.word + json.dumps(asked).encode())
-                if ticket.recv(1) == _GRANTED:
-                    return ticket
+                if self._waits(ticket):
+                    ticket.sendall(self._address.word + json.dumps(asked).encode())
+                    if ticket.recv(1) == _GRANTED:
+                        return ticket
             except OSError:
                 pass
             except BaseException:
                 ticket.close()
                 raise
+            finally:
+                with self._known:
+                    self._waiting.pop(ticket, None)
             ticket.close()
         raise _ended()
+
+    def _waits(self, ticket: socket.socket) -> bool:
+        """Whether this thread may."""
+        thread = threading.get_ident()
+        with self._known:
+            self._waiting[ticket] = thread
+            return self._ending in (None, thread)
 
 
 @contextmanager

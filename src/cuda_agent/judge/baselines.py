@@ -133,10 +133,9 @@ class Baselines:
             raise self._error
 
     def renew(self) -> None:
-        """Where they couldn't be prepared since others had what they need, who next waits prepares them anew."""
+        """Where they couldn't be prepared since others had what they need, who next waits prepares them anew, once."""
         if self._error is not None and self._sharing.is_scarcity(str(self._error)):
             self._end_workers()
-            self._tried.clear()
             self._error = None
 
     def workers(self) -> tuple[Worker, ...]:

@@ -32,7 +32,9 @@ FLOOR_TF32 = 5e-4
 EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
 #: elements of an output that are looked at before all of them, where a failure is likely.
 _FIRST = 1 << 20
-_SMALLEST_NORMAL = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.1e-5}
+#: an error of an element that none is: what a flush of denormals takes; of float16, whose denormals nobody flushes, the
+#: distance of two of them.
+_NO_ERROR = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.0e-8}
 #: what is smaller has a square that is 0 in double.
 _LEAST_WITH_SQUARE = 1e-150
 
@@ -116,7 +118,7 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
         return _exact(candidate, eager, dtype)
-    sums = _Sums(max(_SMALLEST_NORMAL[dtype] / FLOOR, _LEAST_WITH_SQUARE), atol, rtol)
+    sums = _Sums(max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE), atol, rtol)
     if sums.add_in_one_pass(candidate, eager, policy, oracle):
         return sums.result(eager.numel(), dtype)
     parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
@@ -188,6 +190,7 @@ class _Sums:
             if failure:
                 return failure
             (numbers,) = _numbers([self.piece(*self._known(c, e, p, o.double()))])
+            numbers = list(map(_largest_where_none, numbers))
         self.beyond, self.excuse = max(self.beyond, numbers[0]), max(self.excuse, SLACK * numbers[1])
         self.max_abs, self.max_rel = max(self.max_abs, numbers[2]), max(self.max_rel, numbers[3])
         for name, squares in zip(("norm", "candidate", "policy"), numbers[4:7], strict=True):
@@ -221,7 +224,8 @@ class _Sums:
         norm = self._squares["norm"] + elements * self._tiny**2
 
         def errors(name: str) -> Errors:
-            return Errors(math.sqrt(self._squares[name] / norm) if elements else 0.0, self._worst[name])
+            whole = math.sqrt(self._squares[name] / norm) if elements else 0.0
+            return Errors(_largest_where_none(whole), self._worst[name])
 
         return Measured(
             elements=elements,
@@ -234,6 +238,11 @@ class _Sums:
             dtype=dtype,
             failure=failure,
         )
+
+
+def _largest_where_none(number: float) -> float:
+    """Infinity for NaN: what is too large for its square isn't small."""
+    return math.inf if math.isnan(number) else number
 
 
 def _not_finite(c: Any, e: Any) -> str:
@@ -291,6 +300,11 @@ def first_failure(
     return rule(replace(found, candidate=block, eager=own.eager, excuse=own.excuse), floor).reason
 
 
+def _at_least(dtype: str, floor: float) -> float:
+    """The floor of an output of this type: an answer of 16 bits is rounded."""
+    return max(floor, EPSILON[dtype] / 2) if dtype in ("bfloat16", "float16") else floor
+
+
 def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
     """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than
     one block a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest
@@ -298,8 +312,7 @@ def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruli
     eager = measured.eager
     if pooled is not None and measured.elements < BLOCK:
         eager = Errors(max(eager.whole, pooled.whole), max(eager.block, pooled.block))
-    if measured.dtype in ("bfloat16", "float16"):
-        floor = max(floor, EPSILON[measured.dtype] / 2)
+    floor = _at_least(measured.dtype, floor)
     scales = [
         (measured.candidate.whole, eager.whole, max(SLACK * eager.whole, floor), "whole output"),
         (measured.candidate.block, eager.block, max(SLACK * eager.block, floor), f"worst block of {BLOCK}"),

@@ -38,11 +38,11 @@ class Cores:
 
 
 def share(cores: set[int], number: int, count: int) -> set[int]:
-    """Those of one of `count` that are at work side by side, the `number`-th from 0: of every part of the machine as
-    many; all where each would have fewer than `LEAST_SHARE`. Both threads of a core go to one, whether they are
-    neighbours or half of all apart."""
-    mine = {core for core in cores if core // 2 % count == number}
-    return mine if len(mine) >= LEAST_SHARE else cores
+    """Those of one of `count` that are at work side by side, the `number`-th from 0: of every part of the machine about
+    as many; all where any of them would have fewer than `LEAST_SHARE`. Both threads of a core mostly go to one, whether
+    they are neighbours or half of all apart."""
+    shares = [{core for core in cores if core // 2 % count == each} for each in range(count)]
+    return shares[number] if min(map(len, shares)) >= LEAST_SHARE else cores
 
 
 def near_gpu() -> set[int] | None:

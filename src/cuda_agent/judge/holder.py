@@ -64,8 +64,12 @@ class Holder:
         """`place`: its number among so many holders of this machine. Each keeps to its own cores, since one's workers
         would disturb what another one times."""
         number, count = place
-        if count > 1:
-            os.sched_setaffinity(0, share(os.sched_getaffinity(0), number, count))
+        cores = os.sched_getaffinity(0)
+        mine = share(cores, number, count)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, mine)
+        # What imports beside a timing must not do so beside another holder's.
+        self._next_worker = NextWorker.BESIDE if count == 1 or mine < cores else NextWorker.AFTER
         if gpu is not None:
             # Before anything asks the driver. Sandboxes pass it on to the workers.
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -101,7 +105,7 @@ class Holder:
             while len(self._sessions) >= self._keep:
                 self._sessions.popitem(last=False)[1].close()
             session = JudgeSession(task, self._options, hidden=self._hidden)
-            session.sharing.next_worker = NextWorker.BESIDE
+            session.sharing.next_worker = self._next_worker
         for key, other in list(self._sessions.items()):
             try:
                 other.rest()

@@ -77,8 +77,9 @@ class WorkerSupply:
 
     def settle(self) -> None:
         """Waits until the next candidate's worker has started its device, if it was told to."""
-        if self._spare is not None:
-            self._spare.settle()
+        spare = self._spare
+        if spare is not None:
+            spare.settle()
 
     @property
     def spare(self) -> Worker | None:

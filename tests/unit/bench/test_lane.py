@@ -284,3 +284,26 @@ def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
         assert stranger.recv(1) == b""
         with Lane(server.address).alone():
             pass
+
+
+def test_at_the_end_no_other_thread_waits(tmp_path: Path) -> None:
+    heard = []
+    with LaneServer(tmp_path / "lane") as server:
+        lane = Lane(server.address)
+
+        def wait() -> None:
+            for _ in range(2):
+                with pytest.raises(WorkerError), lane.alone():
+                    pass
+                heard.append(1)
+
+        with lane.shared():
+            other = threading.Thread(target=wait, daemon=True)
+            other.start()
+            other.join(0.2)
+            assert not heard, "it waits for what its own process shares"
+            with lane.ending(), lane.shared():
+                other.join(5)
+                assert len(heard) == 2, "it may not ask again either"
+        with lane.alone():
+            pass

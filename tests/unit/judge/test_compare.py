@@ -53,6 +53,32 @@ def test_rounding_passes_and_half_precision_does_not(values: Any) -> None:
     assert "relative error" in ruling.reason
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 3e2])
+def test_an_answer_of_sixteen_bits_may_be_rounded_and_no_more(values: Any, dtype: torch.dtype, scale: float) -> None:
+    oracle = (values * scale).double()
+    eager = oracle.to(dtype)
+    noise = torch.randn(oracle.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    assert ruled((oracle + 1e-4 * scale * noise).to(dtype), eager, oracle=oracle).passed
+    assert not ruled((oracle + 3e-2 * scale * noise).to(dtype), eager, oracle=oracle, tolerance=1e6).passed
+
+
+def test_denormals_of_half_precision_are_as_far_apart_as_they_are(values: Any) -> None:
+    oracle = (values * 1e-6).double()
+    eager = oracle.half()
+    off = torch.where(torch.rand(oracle.shape) < 0.02, 6.0e-8, 0.0)
+    assert ruled((oracle + off).half(), eager, oracle=oracle).passed
+    assert not ruled(torch.zeros_like(eager), eager, oracle=oracle, tolerance=1e6).passed
+
+
+def test_what_is_too_large_for_its_square_is_not_small() -> None:
+    values = torch.full((2 * BLOCK,), 1e200, dtype=torch.float64)
+    wrong = values.clone()
+    wrong[3] = -1e200
+    assert ruled(values.clone(), values).passed
+    assert not ruled(wrong, values, tolerance=1e300).passed
+
+
 def test_one_bad_block_in_a_large_output_is_seen() -> None:
     values = torch.randn(4096 * 256, generator=torch.Generator().manual_seed(2))
     wrong = values.clone()

@@ -20,3 +20,5 @@ def test_holders_share_every_part_of_the_machine(count: int) -> None:
 
 def test_where_cores_are_few_all_have_all() -> None:
     assert share({0, 1, 2, 3, 4, 5, 6, 7}, 1, 2) == set(range(8))
+    assert all(share(set(range(22)), number, 4) == set(range(22)) for number in range(4)), "uneven"
+    assert share(set(range(4)), 0, 1) == set(range(4))
