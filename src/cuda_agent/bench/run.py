@@ -17,7 +17,7 @@ from pathlib import Path
 from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.lane import LaneServer
+from cuda_agent.bench.lane_server import LaneServer
 from cuda_agent.bench.metrics import metrics_of
 from cuda_agent.bench.options import BenchOptions, check, default_jobs, host_share, peak_bytes
 from cuda_agent.bench.player import Job

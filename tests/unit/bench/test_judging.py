@@ -13,7 +13,8 @@ import pytest
 
 from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
-from cuda_agent.bench.lane import Lane, LaneServer, Size, Step
+from cuda_agent.bench.lane import Lane, Size, Step
+from cuda_agent.bench.lane_server import LaneServer
 from cuda_agent.bench.scarcity import screened_none
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict

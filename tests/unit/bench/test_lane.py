@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.bench import lane as lane_module
+from cuda_agent.bench import lane_server
 from cuda_agent.bench import turns as rule
-from cuda_agent.bench.lane import DRAIN_S, Lane, LaneServer, Size, Step
+from cuda_agent.bench.lane import Lane, Size, Step
+from cuda_agent.bench.lane_server import DRAIN_S, LaneServer
 from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workspace.process import descendants, stand_still
@@ -242,7 +243,7 @@ def test_what_cannot_be_stopped_shares_but_not_what_has_ended(
         raise error
 
     with LaneServer(tmp_path / "lane") as server:
-        monkeypatch.setattr(lane_module.os, "kill", refuse)
+        monkeypatch.setattr(lane_server.os, "kill", refuse)
         with Lane(server.address).aside([os.getpid()]):
             waiting = threading.Thread(target=lambda: Lane(server.address).alone().__enter__(), daemon=True)
             waiting.start()
