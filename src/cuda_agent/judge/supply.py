@@ -11,7 +11,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.judge.process import Worker, WorkerSettings
 
-#: with so many, a worker that may not be needed costs nobody anything, and its import disturbs nobody.
+#: with so many, a worker that may not be needed costs nobody anything.
 _MANY_CORES = 8
 
 
