@@ -21,7 +21,8 @@ from cuda_agent.bench.turns import LOOK_AGAIN_S, How, Turns
 from cuda_agent.workspace.process import go_on, pause, stand_still
 from cuda_agent.workspace.sockets import bound_socket
 
-#: a process that is stopped may have kernels on the device: those that one measurement of a compiler launches at once.
+#: a process that prepares baselines and is stopped may have kernels on the device: those that one measurement of a
+#: compiler launches at once. One that makes its context launches none.
 DRAIN_S = 0.15
 #: for so long a process that is stopped is waited for: a driver's call goes on until it returns.
 _STILL_S, _LOOK_S = 2.0, 0.01
@@ -68,7 +69,8 @@ class LaneServer:
         self._asked: dict[int, _Turn] = {}
         #: with all that they have started.
         self._stopped: dict[int, frozenset[int]] = {}
-        self._stopped_at = 0.0
+        #: when one of those that were stopped may have launched something at the latest.
+        self._launched_at = 0.0
         self._log_path = log
         self._log: TextIO | None = None
         self._thread = threading.Thread(target=self._serve, name="lane", daemon=True)
@@ -179,11 +181,16 @@ class LaneServer:
 
     def _wait_for_those_who_stop(self) -> None:
         end = time.monotonic() + _STILL_S
-        pids = frozenset().union(*self._stopped.values())
-        while not stand_still(pids) and time.monotonic() < end:
+        mine = self._launching()
+        launching = frozenset().union(*(below for pid, below in self._stopped.items() if pid in mine))
+        others = frozenset().union(*self._stopped.values()) - launching
+        while time.monotonic() < end:
+            if not stand_still(launching):
+                self._launched_at = time.monotonic() + _LOOK_S
+            elif stand_still(others):
+                break
             time.sleep(_LOOK_S)
-            self._stopped_at = time.monotonic()
-        time.sleep(max(0.0, self._stopped_at + DRAIN_S - time.monotonic()))
+        time.sleep(max(0.0, self._launched_at + DRAIN_S - time.monotonic()))
 
     def _tell(self, granted: list[int]) -> None:
         self._stop_or_go_on()
@@ -201,7 +208,12 @@ class LaneServer:
         self._let_go_on(tuple(self._stopped.keys() - pids))
         if fresh := pids - self._stopped.keys():
             self._stopped |= {pid: pause(pid) for pid in fresh}
-            self._stopped_at = time.monotonic()
+            if fresh & self._launching():
+                self._launched_at = time.monotonic()
+
+    def _launching(self) -> set[int]:
+        """Processes that have turns in which they compute on the device beside others."""
+        return {pid for turn in self._asked.values() if turn.how is How.ASIDE for pid in turn.pids}
 
     def _let_go_on(self, pids: tuple[int, ...]) -> None:
         for pid in self._stopped.keys() & set(pids):

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,27 @@ def test_two_who_wait_for_themselves_wait_for_a_while(tmp_path: Path, monkeypatc
         assert one.recv(1) and other.recv(1)
         with _ask(server, How.ASIDE, 5, owner=1) as mine, _ask(server, How.ASIDE, 5, owner=2) as others:
             assert mine.recv(1) and others.recv(1)
+
+
+def test_what_was_launched_ends_before_the_clock_starts_and_a_context_launches_nothing(
+    tmp_path: Path, counting: tuple[int, Callable[[], int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, count = counting
+    monkeypatch.setattr(lane_server, "DRAIN_S", 2.0)
+
+    def hushed_after(hush: Callable[[], AbstractContextManager[None]]) -> float:
+        begin = time.monotonic()
+        with hush():
+            assert not _moves(count)
+            return time.monotonic() - begin
+
+    with LaneServer(tmp_path / "lane") as server:
+        mine, other = Lane(server.address), Lane(server.address)
+        with other.alone() as hush, mine.waking(pid):
+            assert hushed_after(hush) < 1.9
+        with mine.aside([pid]), other.alone() as hush:
+            assert hushed_after(hush) > 2.0
+            assert hushed_after(hush) < 1.9, "it stands still since"
 
 
 def test_what_is_said_of_turns(tmp_path: Path, counting: tuple[int, Callable[[], int]]) -> None:
