@@ -199,7 +199,8 @@ class Lane:
             try:
                 if self._waits(ticket):
                     ticket.sendall(self._address.word + json.dumps(asked).encode())
-                    if ticket.recv(1) == GRANTED:
+                    granted = ticket.recv(1) == GRANTED
+                    if self._has_waited(ticket) and granted:
                         return ticket
             except OSError:
                 pass
@@ -207,8 +208,7 @@ class Lane:
                 ticket.close()
                 raise
             finally:
-                with self._known:
-                    self._waiting.pop(ticket, None)
+                self._has_waited(ticket)
             ticket.close()
         raise _ended()
 
@@ -218,6 +218,12 @@ class Lane:
         with self._known:
             self._waiting[ticket] = thread
             return self._ending in (None, thread)
+
+    def _has_waited(self, ticket: socket.socket) -> bool:
+        """Whether this thread still may; from now on nobody else ends its turn."""
+        with self._known:
+            self._waiting.pop(ticket, None)
+            return self._ending in (None, threading.get_ident())
 
 
 @contextmanager
