@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +14,10 @@ from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.scarcity import lacks_memory, names_memory, screened_none
 from cuda_agent.core.config import TimingStop
-from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
-from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.reached import work_needed
@@ -42,7 +39,7 @@ _ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 
 #: one more verified call, whose kernels are looked at.
 _OBSERVATION = Step("observation", 4, 8, 3)
 _SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
-_BUILD, _END, _START, _IMPORTS = Step("build"), Step("end"), Step("start"), Step("imports")
+_BUILD, _END, _IMPORTS = Step("build"), Step("end"), Step("imports")
 
 #: how a lack of memory shows, besides in a verdict.
 _SHORT = (TaskError, DeviceError, WorkerError)
@@ -343,13 +340,20 @@ class LaneSession:
 
 
 class LaneJudges:
-    """As `judging.open_judge` of the agent, with a lane. `compile_threads`: of each task's baselines' compiler."""
+    """As `judging.open_judge` of the agent, with a lane. `compile_threads`: of each task's baselines' compiler.
+    `timed_cores`: as in `Sharing`."""
 
     def __init__(
-        self, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps, compile_threads: int
+        self,
+        lane: Lane,
+        builder: HelperProcess | None,
+        counted: Counted,
+        keeps: Keeps,
+        compile_threads: int,
+        timed_cores: frozenset[int],
     ) -> None:
         self._lane, self._builder, self._counted, self._keeps = lane, builder, counted, keeps
-        self._compile_threads = compile_threads
+        self._compile_threads, self._timed_cores = compile_threads, timed_cores
 
     @contextmanager
     def __call__(
@@ -362,7 +366,7 @@ class LaneJudges:
         with ExitStack() as turn, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
             judge = JudgeSession(task, options, progress=progress, hidden=hidden)
-            judge.sharing.compile_threads = self._compile_threads
+            judge.sharing.compile_threads, judge.sharing.timed_cores = self._compile_threads, self._timed_cores
             stack.callback(judge.close)
             # Not while what still prepares baselines, and may wait for a turn, is waited for.
             stack.callback(turn.close)
@@ -383,17 +387,3 @@ class LaneJudges:
         turn.enter_context(self._lane.ending())
         with suppress(WorkerError):
             turn.enter_context(self._lane.shared(_END))
-
-
-def use_device(device: Device, lane: Lane) -> None:
-    """Wakes this process's own context, which the judge's buffers need; a small one, since each that there is makes it
-    longer to make another."""
-    if device is not Device.CUDA:
-        return
-    os.environ.update(SMALL_CONTEXT)
-    import torch
-
-    with lane.shared(_START):
-        torch.cuda.init()
-        torch.zeros(1, device="cuda")
-        torch.cuda.synchronize()

@@ -12,6 +12,7 @@ from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
+from cuda_agent.judge.cores import for_timing
 
 #: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
 TIMING_BUDGET_S = 2.0
@@ -76,9 +77,14 @@ def default_jobs(device: Device) -> int:
     return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
 
 
-def host_share() -> int:
+def timed_cores(device: Device) -> frozenset[int]:
+    """Those that everything but what is timed keeps off. On a CPU nothing goes on beside that."""
+    return for_timing(os.sched_getaffinity(0)) if device is Device.CUDA else frozenset()
+
+
+def host_share(device: Device) -> int:
     """How many tasks import and compile at once: so many that each of their processes has a core."""
-    return max(1, len(os.sched_getaffinity(0)) // _BUSY)
+    return max(1, len(os.sched_getaffinity(0) - timed_cores(device)) // _BUSY)
 
 
 def open_bytes(problem: Problem, device: Device) -> int:

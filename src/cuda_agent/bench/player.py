@@ -3,6 +3,7 @@ directory, with the device in turns."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
-from cuda_agent.bench.judging import LaneJudges, use_device
+from cuda_agent.bench.judging import LaneJudges
 from cuda_agent.bench.lane import Address, Lane, Size, Step
+from cuda_agent.bench.options import timed_cores
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.scarcity import is_spoilt
 from cuda_agent.core.bench import BenchResult, SuiteTask
@@ -26,6 +28,8 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.records import RunManifest, Task, Trajectory
+from cuda_agent.judge.buffers import SMALL_CONTEXT
+from cuda_agent.judge.cores import keep_off
 from cuda_agent.judge.helper import HelperProcess, tell
 from cuda_agent.judge.holder import Builder
 from cuda_agent.judge.inspection.reached import device_roofline
@@ -64,6 +68,8 @@ class Player:
     def __init__(self, lane: Address, device: Device, cores: int) -> None:
         self._lane, self._device, self._cores = Lane(lane), device, cores
         cuda = device is Device.CUDA
+        self._timed_cores = timed_cores(device)
+        keep_off(self._timed_cores)
         self._builder = HelperProcess(partial(Builder, None), name="builder") if cuda else None
         self._woken = False
 
@@ -83,7 +89,7 @@ class Player:
         self._lane.task, self._lane.begun_s, self._lane.size = job.entry.id, time.time(), Size.of(job.peak_bytes)
         # A compiler's pool of processes costs seconds of a core before it compiles anything.
         threads = max(1, min(MAX_COMPILE_THREADS, self._cores))
-        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads)
+        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads, self._timed_cores)
         begin = time.monotonic()
         try:
             with _interruptible():
@@ -105,9 +111,18 @@ class Player:
             self._builder.close()
 
     def _wake(self) -> None:
-        if not self._woken:
-            use_device(self._device, self._lane)
-            self._woken = True
+        """This process's own context, which the judge's buffers need; a small one, since each that there is makes it
+        longer to make another."""
+        if self._woken or self._device is not Device.CUDA:
+            return
+        os.environ.update(SMALL_CONTEXT)
+        import torch
+
+        with self._lane.shared(Step("start")):
+            torch.cuda.init()
+            torch.zeros(1, device="cuda")
+            torch.cuda.synchronize()
+        self._woken = True
 
     def _result(self, job: Job, work: list[Work], result: BenchResult) -> BenchResult:
         """With what is known of the task besides."""

@@ -78,7 +78,7 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            turns = Turns(host_share=host_share())
+            turns = Turns(host_share=host_share(device))
             server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
             crew = Crew(device, jobs, server.address, self._job, end=end, set_room=server.set_room)
             stack.callback(crew.close)

@@ -241,6 +241,7 @@ class Case:
             floor=floor,
             progress=session.progress,
             hush=hush,
+            kept=session.sharing.timed_cores,
         )
         if found.fault is not None:
             raise WorkerFault(found.fault)

@@ -1,14 +1,19 @@
-"""Which CPU core a round's bursts are launched from on a GPU.
+"""Which CPU cores a round's bursts are launched from on a GPU.
 
 A launch of some microseconds depends on the core that it runs on (its clock, its neighbour, its distance to the GPU),
 and a scheduler leaves a worker where it is for seconds: rounds would share a mood that belongs to no program. So all
 programs of a round run on one core, another one each round, drawn at random among those that nobody uses.
+
+Where compilers and imports go on beside what is timed, they fill the machine, and each of the judge's and the worker's
+messages waits for a scheduler's slice of milliseconds. There some cores are kept for what is timed (`for_timing`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: share of the last interval that a core may have worked and still count as free.
@@ -17,24 +22,90 @@ FREE = 0.2
 LEAST_FREE = 3
 #: for a judge, the program that it times, and the next one's worker, with some to choose from.
 LEAST_SHARE = 6
+#: of a machine's node with so many cores, so many are kept for what is timed: for a judge, and for programs to change
+#: between.
+LEAST_TO_KEEP, KEPT = 12, 4
+
+_CPUS, _NODES = Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node")
 
 
 class Cores:
-    """Draws a free core for a round; `pick` is to be called between rounds."""
+    """Draws a core for a round; `pick` is to be called between rounds."""
 
-    def __init__(self, rng: random.Random, near: set[int] | None = None) -> None:
-        """`near`: the cores beside the device; others aren't drawn, as long as some of these are ours."""
+    def __init__(self, rng: random.Random, near: set[int] | None = None, kept: Iterable[int] = ()) -> None:
+        """`near`: the cores beside the device; others aren't drawn, as long as some of these are ours. `kept`: cores
+        that everybody else keeps off."""
         self._rng = rng
         self._allowed = os.sched_getaffinity(0)
         self._allowed = (self._allowed & near if near else set()) or self._allowed
         self._before = core_ticks()
+        self._judge, self._programs = divided(kept, near)
 
     def pick(self) -> int | None:
         """A core that was free since the last call; None where too few are."""
         now = core_ticks()
-        free = free_cores(self._before, now) & self._allowed
+        free = free_cores(self._before, now)
         self._before = now
+        if self._programs:
+            # The last round's own is busy, so they change.
+            return self._rng.choice(sorted(free & self._programs or self._programs))
+        free &= self._allowed
         return self._rng.choice(sorted(free)) if len(free) >= LEAST_FREE else None
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """This thread has its core for itself, if one is kept."""
+        before = os.sched_getaffinity(0)
+        _go_to({self._judge} if self._judge is not None else before)
+        try:
+            yield
+        finally:
+            _go_to(before)
+
+
+def divided(kept: Iterable[int], near: set[int] | None = None) -> tuple[int | None, set[int]]:
+    """Of cores that everybody else keeps off, those `near` the device: the judge's own, and those that programs are
+    timed on. None and none where they aren't enough for both."""
+    mine = set(kept) & near if near else set(kept)
+    judge = min(mine, default=-1)
+    programs = mine - siblings(judge)
+    return (judge, programs) if programs else (None, set())
+
+
+def for_timing(cores: set[int]) -> frozenset[int]:
+    """Of these cores those that are kept for what is timed: on every node that has enough some whole cores, with all
+    their threads."""
+    found: set[int] = set()
+    for node in _nodes() or [cores]:
+        there = node & cores
+        mine: set[int] = set()
+        for core in sorted(there if len(there) >= LEAST_TO_KEEP else ()):
+            if len(mine) < KEPT:
+                mine |= siblings(core) & there
+        found |= mine
+    return frozenset(found)
+
+
+def keep_off(kept: Iterable[int]) -> None:
+    """This thread, and what it starts from now on, leaves these cores to others, where it has any besides."""
+    _go_to(os.sched_getaffinity(0) - set(kept))
+
+
+def siblings(core: int) -> set[int]:
+    """The threads of a core, itself among them."""
+    return (_list_in(_CPUS / f"cpu{core}/topology/thread_siblings_list") or set()) | {core}
+
+
+def _nodes() -> list[set[int]]:
+    """Cores by the part of the machine whose memory is near them, as far as the system says."""
+    lists = (_list_in(path) for path in sorted(_NODES.glob("node[0-9]*/cpulist")))
+    return [cores for cores in lists if cores]
+
+
+def _go_to(cores: set[int]) -> None:
+    # A container may forbid it; nobody has none.
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, cores)
 
 
 def share(cores: set[int], number: int, count: int) -> set[int]:
@@ -52,10 +123,16 @@ def near_gpu() -> set[int] | None:
     facts = torch.cuda.get_device_properties(0)
     try:
         address = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
-        text = (Path("/sys/bus/pci/devices") / address / "local_cpulist").read_text()
-    except (AttributeError, OSError):
+    except AttributeError:
         return None
-    return parse_list(text)
+    return _list_in(Path("/sys/bus/pci/devices") / address / "local_cpulist")
+
+
+def _list_in(path: Path) -> set[int] | None:
+    try:
+        return parse_list(path.read_text())
+    except OSError:
+        return None
 
 
 def parse_list(text: str) -> set[int] | None:

@@ -66,7 +66,9 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")
         gate = Path(self._folder.name) if options.device is Device.CPU else None
         count = builders or builders_for(options, holders=max(1, len(gpus)))
-        self._builders = [self._helper(partial(Builder, gate), f"builder {i}", device=False) for i in range(count)]
+        timed = max(1, len(gpus)) if options.device is Device.CUDA else 0
+        make = partial(Builder, gate, timed)
+        self._builders = [self._helper(make, f"builder {i}", device=False) for i in range(count)]
         self._idle = Idle(self._builders)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
         places = list(enumerate(gpus or (None,)))

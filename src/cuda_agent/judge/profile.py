@@ -51,11 +51,12 @@ def profile(
     floor: float,
     progress: Progress,
     hush: Hush = no_hush,
+    kept: frozenset[int] = frozenset(),
     torch_computes: bool = False,
 ) -> Profiled:
     """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
-    its timed outputs must stay to eager's. It hushes for the rounds, when everything is warm. `torch_computes`: the
-    program may be torch's own, as in an A/A test.
+    its timed outputs must stay to eager's. It hushes for the rounds, when everything is warm. `kept`: cores
+    that everybody else keeps off. `torch_computes`: the program may be torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
     failure is in the result.
@@ -71,7 +72,8 @@ def profile(
         # On a CPU beforehand, since it takes longer than what is warm stays so.
         load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
         bounds = _bounds(task, verified, floor)
-        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, verified.frozen)
+        frozen = verified.frozen
+        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, frozen, kept)
         rounds.clocks.uuid = uuid
         rounds.clocks.read()
         far: dict[str, float] = {}

@@ -95,6 +95,8 @@ class Rounds:
     progress: Progress
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
+    #: cores that everybody else keeps off.
+    kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
     spent: Spent = field(default_factory=Spent)
 
@@ -108,7 +110,7 @@ class Rounds:
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
         self._specs: list[Any] | None = None
-        self._cores = Cores(self._rng, near_gpu()) if self.options.device is Device.CUDA else None
+        self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
         self.bystander = Bystander(self.candidate.worker.pid)
@@ -231,18 +233,9 @@ class Rounds:
         """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
         self.bystander.look()
-        while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
-            with self.spent.on("inputs"):
-                self._draw(self._active)
-            self._core = self._cores.pick() if self._cores is not None else None
-            found = self._one_round()
-            if found is not None:
-                with self.spent.on("checks"):
-                    self.schedule.add(found)
-                    self._load.look()
-                    self.bystander.look()
-                    self.clocks.watch()
-                self.progress("profile", self.schedule.said())
+        with contextlib.nullcontext() if self._cores is None else self._cores.timing():
+            while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
+                self._next_round(self._load)
         # What is asked after the rounds runs on inputs such as the task draws.
         for ring in self._rings.values():
             ring.fill(self._plan.slots)
@@ -250,6 +243,19 @@ class Rounds:
     def neighbour(self) -> str | None:
         """Who else used the device during the rounds, None when nobody did."""
         return None if self._load is None else self._load.neighbour()
+
+    def _next_round(self, load: LoadMonitor) -> None:
+        with self.spent.on("inputs"):
+            self._draw(self._active)
+        self._core = self._cores.pick() if self._cores is not None else None
+        found = self._one_round()
+        if found is not None:
+            with self.spent.on("checks"):
+                self.schedule.add(found)
+                load.look()
+                self.bystander.look()
+                self.clocks.watch()
+            self.progress("profile", self.schedule.said())
 
     def _one_round(self) -> Round | None:
         """None where a baseline failed on the way; the round is then made again without it."""

@@ -10,6 +10,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.baselines import Baselines
 from cuda_agent.judge.candidate import CandidateProcess
+from cuda_agent.judge.cores import divided, near_gpu
 from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.profile import gpu_uuid
@@ -44,8 +45,10 @@ def screen(
     secrets: Secrets,
     configs: list[dict[str, int]],
     hush: Hush = no_hush,
+    kept: frozenset[int] = frozenset(),
 ) -> ScreenReport:
     """Median µs of each setting of a candidate that was prepared, by its own worker's events. For these it hushes.
+    `kept`: cores that everybody else keeps off.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
@@ -59,6 +62,7 @@ def screen(
     slots = min(plan.slots, MOST_SLOTS)
     budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
     params = {"program": "candidate", "configs": configs, "budget_s": budget_s, "flush_bytes": L2_TIMES * l2_bytes}
+    params["core"] = min(divided(kept, near_gpu())[1], default=None) if kept else None
     masters = Masters(spec.inputs, slots, device)
     ring: Ring | None = None
     try:

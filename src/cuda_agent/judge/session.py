@@ -358,7 +358,10 @@ class JudgeSession:
             process = self._screening(candidate, built.library)
             prepare(process, self.reference, self.secrets)
             with quiet() as hush:
-                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs, hush)
+                kept = self.sharing.timed_cores
+                report = screen(
+                    process, self.reference, self.baselines, self.options, self.secrets, configs, hush, kept
+                )
                 if process.usable:
                     process.rest()
             return report

@@ -55,3 +55,5 @@ class Sharing:
     spares_contexts: bool = False
     #: processes of the baselines' compiler on a GPU.
     compile_threads: int = MAX_COMPILE_THREADS
+    #: cores that others of ours keep off, for what is timed; see `cores.for_timing`.
+    timed_cores: frozenset[int] = frozenset()

@@ -1,10 +1,16 @@
-"""Which cores a holder keeps to."""
+"""Which cores a holder keeps to, and which are kept for what is timed."""
 
 from __future__ import annotations
 
+import os
+import random
+import threading
+from pathlib import Path
+
 import pytest
 
-from cuda_agent.judge.cores import share
+from cuda_agent.judge import cores as cores_module
+from cuda_agent.judge.cores import Cores, divided, for_timing, keep_off, share
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
@@ -22,3 +28,82 @@ def test_where_cores_are_few_all_have_all() -> None:
     assert share({0, 1, 2, 3, 4, 5, 6, 7}, 1, 2) == set(range(8))
     assert all(share(set(range(22)), number, 4) == set(range(22)) for number in range(4)), "uneven"
     assert share(set(range(4)), 0, 1) == set(range(4))
+
+
+def _machine(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, threads: list[set[int]], nodes: list[str] | None = None
+) -> None:
+    """What the system says of it: the threads of each core, and the cores of each node."""
+    for core in threads:
+        for thread in core:
+            place = folder / f"cpu/cpu{thread}/topology"
+            place.mkdir(parents=True)
+            (place / "thread_siblings_list").write_text(",".join(map(str, sorted(core))) + "\n")
+    for number, text in enumerate(nodes or []):
+        (folder / f"node/node{number}").mkdir(parents=True)
+        (folder / f"node/node{number}/cpulist").write_text(text + "\n")
+    monkeypatch.setattr(cores_module, "_CPUS", folder / "cpu")
+    monkeypatch.setattr(cores_module, "_NODES", folder / "node")
+
+
+def test_two_whole_cores_are_kept_for_what_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _machine(monkeypatch, tmp_path, [{core, core + 8} for core in range(8)], ["0-15"])
+    kept = for_timing(set(range(16)))
+    assert kept == {0, 8, 1, 9}
+    judge, programs = divided(kept)
+    assert judge == 0 and programs == {1, 9}, "the other thread of the judge's core is nobody's"
+
+
+def test_four_are_kept_where_cores_have_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _machine(monkeypatch, tmp_path, [])
+    assert for_timing(set(range(16))) == {0, 1, 2, 3}, "nor need the system say anything of nodes"
+    assert divided({0, 1, 2, 3}) == (0, {1, 2, 3})
+
+
+def test_every_node_keeps_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _machine(monkeypatch, tmp_path, [{2 * core, 2 * core + 1} for core in range(16)], ["0-15", "16-31"])
+    kept = for_timing(set(range(32)))
+    assert kept == {0, 1, 2, 3, 16, 17, 18, 19}
+    assert divided(kept, near=set(range(16, 32))) == (16, {18, 19}), "those near the device are used"
+    assert for_timing(set(range(24))) == {0, 1, 2, 3}, "of a node of which we have few none are kept"
+
+
+def test_few_cores_are_all_for_everybody() -> None:
+    assert for_timing(set(range(11))) == set()
+    assert divided(()) == (None, set()) and divided({5}) == (None, set())
+    assert divided({1, 2, 3}, near={7}) == (None, set())
+
+
+def test_programs_change_between_their_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _machine(monkeypatch, tmp_path, [])
+    drawn = Cores(random.Random(0), kept={0, 1, 2, 3})
+    assert {drawn.pick() for _ in range(50)} <= {1, 2, 3}
+    # The machine's counters say that the last round's core has worked.
+    ticks = [dict.fromkeys(range(4), (0, 0)), {core: (100 * (core == 1), 100) for core in range(4)}]
+    monkeypatch.setattr(cores_module, "core_ticks", lambda: ticks[-1])
+    drawn._before = ticks[0]
+    assert drawn.pick() in {2, 3}
+
+
+def test_who_times_has_a_core_for_itself_and_others_keep_off() -> None:
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        pytest.skip("one core")
+    judge, *rest = sorted(mine)
+    found: list[set[int]] = []
+
+    def role() -> None:
+        keep_off({judge})
+        found.append(os.sched_getaffinity(0))
+        with Cores(random.Random(0), kept=mine).timing():
+            found.append(os.sched_getaffinity(0))
+        found.append(os.sched_getaffinity(0))
+        keep_off(mine)
+        found.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=role)
+    thread.start()
+    thread.join()
+    others = set(rest)
+    assert found == [others, {judge}, others, others], "nobody is left without any"
+    assert os.sched_getaffinity(0) == mine, "of other threads nothing changes"

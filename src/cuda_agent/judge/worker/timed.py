@@ -168,6 +168,7 @@ class TimedPrograms:
     def screen(self, params: dict[str, Any]) -> dict[str, Any]:
         assert self._set_config is not None
         program = self._program(params["program"])
+        self._stay_on(params["core"])
         found = screen(
             self.runner,
             program,
