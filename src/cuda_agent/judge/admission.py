@@ -13,7 +13,8 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
-from cuda_agent.judge.compare import Measured, first_failure, measure, pieces, rule
+from cuda_agent.judge.compare import first_failure, measure, pieces, rule
+from cuda_agent.judge.measured import Measured
 from cuda_agent.judge.reference import Answer, Spec, comparing
 from cuda_agent.judge.verify import Secrets
 

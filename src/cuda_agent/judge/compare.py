@@ -8,7 +8,7 @@ and under TF32 sums that cancel do.)
 *Oracle*: the relative L2 error ||c - o|| / ||o||, over the whole output and over its worst block of 4,096 consecutive
 elements, each <= max(4 × the same of p, floor).
 
-Integers and booleans must be equal. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be
+Integers and booleans: `discrete`. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be
 finite. Everything is computed in pieces of at most 2^19 elements (2^24 on a GPU), so that memory stays bounded.
 Errors are dimensionless.
 """
@@ -18,14 +18,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.discrete import measure_discrete, rule_discrete
+from cuda_agent.judge.measured import SLACK, Errors, Measured, Ruling, larger
 from cuda_agent.judge.onepass import BLOCK, ONE_PASS
 
-#: how much worse than PyTorch's own error a candidate may be.
-SLACK = 4.0
 #: fast-math intrinsics (`__expf`, `rsqrtf`) are this good.
 FLOOR = 2e-6
 FLOOR_TF32 = 5e-4
@@ -37,42 +37,6 @@ _FIRST = 1 << 20
 _NO_ERROR = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.0e-8}
 #: what is smaller has a square that is 0 in double.
 _LEAST_WITH_SQUARE = 1e-150
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Relative L2 errors of one program on one output: over all of it, and over its worst block."""
-
-    whole: float
-    block: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One output, measured. `failure` is what no tolerance excuses (another integer, a NaN)."""
-
-    elements: int
-    max_abs_error: float
-    max_rel_error: float
-    candidate: Errors
-    eager: Errors
-    #: largest |c - o| among elements beyond the published bound, and the excuse 4·max|p - o|.
-    beyond: float
-    excuse: float
-    dtype: str
-    failure: str = ""
-
-
-@dataclass(frozen=True)
-class Ruling:
-    """Whether one output passes; `error` and `budget` are those of the scale (whole or block) that is nearer its
-    budget."""
-
-    passed: bool
-    error: float
-    eager_error: float
-    budget: float
-    reason: str = ""
 
 
 def error_floor(precision: Precision, device: Device, length: int, products: bool) -> float:
@@ -117,7 +81,7 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     """One output tensor. All four have the same shape and lie on the same device in row-major order."""
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
-        return _exact(candidate, eager, dtype)
+        return measure_discrete(candidate, eager, policy, oracle, dtype)
     sums = _Sums(max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE), atol, rtol)
     if sums.add_in_one_pass(candidate, eager, policy, oracle):
         return sums.result(eager.numel(), dtype)
@@ -142,14 +106,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(count)
-
-
-def _exact(candidate: Any, eager: Any, dtype: str) -> Measured:
-    different = int((candidate != eager).sum()) if eager.numel() else 0
-    failure = f"{different} of {eager.numel()} values of type {dtype} differ" if different else ""
-    none = Errors(0.0, 0.0)
-    error = float(different > 0)
-    return Measured(eager.numel(), error, error, none, none, 0.0, 0.0, dtype, failure)
 
 
 class _Sums:
@@ -309,9 +265,11 @@ def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruli
     """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than
     one block a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest
     counts."""
+    if measured.discrete:
+        return rule_discrete(measured, floor, pooled)
     eager = measured.eager
     if pooled is not None and measured.elements < BLOCK:
-        eager = Errors(max(eager.whole, pooled.whole), max(eager.block, pooled.block))
+        eager = larger(eager, pooled)
     floor = _at_least(measured.dtype, floor)
     scales = [
         (measured.candidate.whole, eager.whole, max(SLACK * eager.whole, floor), "whole output"),
@@ -351,8 +309,3 @@ def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bo
         return abs(value - wanted) <= atol + rtol * abs(wanted)
     mine, reference = ({k: v for k, v in spec.items() if k != "note"} for spec in (mine, reference))
     return bool(mine == reference)
-
-
-def pool(measured: Sequence[Measured]) -> Errors:
-    """Eager's largest errors over several trials of one output."""
-    return Errors(max(m.eager.whole for m in measured), max(m.eager.block for m in measured))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.judge.discrete import TIES
 from cuda_agent.judge.intervals import median
 
 POSITIONS = 4096
@@ -27,8 +28,6 @@ MANY = 4096
 #: one round this far beyond the bound convicts at once; up to it the median over rounds decides, since a small output
 #: that nearly cancels has a large relative error now and then.
 SINGLE_ROUND = 10.0
-#: share of integers that may differ: values that tie within rounding.
-TIES = 1e-3
 
 
 @dataclass(frozen=True)

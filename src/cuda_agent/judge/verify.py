@@ -18,7 +18,8 @@ from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
 from cuda_agent.judge.candidate import CandidateProcess
-from cuda_agent.judge.compare import Errors, Measured, all_finite, measure, pool, rule, same_bytes, same_structure
+from cuda_agent.judge.compare import all_finite, measure, rule, same_bytes, same_structure
+from cuda_agent.judge.measured import Errors, Measured, pool
 from cuda_agent.judge.reference import Answer, Places, Reference, comparing
 from cuda_agent.judge.spent import Spent
 

@@ -13,9 +13,6 @@ from cuda_agent.judge.compare import (
     BLOCK,
     FLOOR,
     FLOOR_TF32,
-    Errors,
-    Measured,
-    Ruling,
     all_finite,
     error_floor,
     first_failure,
@@ -24,6 +21,7 @@ from cuda_agent.judge.compare import (
     same_bytes,
     same_structure,
 )
+from cuda_agent.judge.measured import Errors, Measured, Ruling
 
 
 def compared(candidate: Any, eager: Any, oracle: Any = None, policy: Any = None, tolerance: float = 1e-2) -> Measured:
