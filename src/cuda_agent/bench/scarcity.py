@@ -1,4 +1,5 @@
-"""What a task's neighbours on the device may be to blame for: memory or time that ran short."""
+"""What a task's neighbours on the device may be to blame for: memory or time that ran short, a clock that was
+disturbed."""
 
 from __future__ import annotations
 
@@ -23,10 +24,25 @@ _SCARCE_WORDS = (
 )
 
 
+#: times a candidate's time by the device's events: what the judge's clock found beyond that, it has paid for.
+_PAID = 1.1
+#: rules of whom only the judge's clock convicts.
+_CLOCKS = ("clock", "uneven")
+
+
 def is_spoilt(evaluation: Evaluation) -> bool:
-    """Whether a task's neighbours may be to blame for a verdict, or for a baseline that it lacks."""
+    """Whether a task's neighbours may be to blame for a verdict, for a time, or for a baseline that it lacks."""
     lacking = {} if evaluation.profile is None else evaluation.profile.failed_baselines
-    return evaluation.verdict in _SCARCE or _broke(evaluation) or any(map(names_scarcity, lacking.values()))
+    disturbed = _was_disturbed(evaluation) or any(map(names_scarcity, lacking.values()))
+    return evaluation.verdict in _SCARCE or _broke(evaluation) or disturbed
+
+
+def _was_disturbed(evaluation: Evaluation) -> bool:
+    """Whether the judge's clock says something else than the device's events, of a candidate that was verified."""
+    if evaluation.profile is None:
+        return bool(evaluation.violations) and all(one.rule in _CLOCKS for one in evaluation.violations)
+    time = evaluation.profile.candidate
+    return time.latency_us > _PAID * time.event_us
 
 
 def lacks_memory(evaluation: Evaluation) -> bool:

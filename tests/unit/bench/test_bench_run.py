@@ -26,6 +26,7 @@ from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.records import Violation
 
 
 def options(**judge: float) -> BenchOptions:
@@ -106,6 +107,20 @@ def test_what_neighbours_may_have_spoilt() -> None:
         assert is_doubtful(result(entry, good.model_copy(update={"profile": profile}))) is doubtful
     assert not is_doubtful(result(entry, failed()))
     assert not is_doubtful(result(entry, outcome="error", message="a is stochastic"))
+
+
+def test_a_clock_that_was_disturbed_is_asked_again() -> None:
+    entry, good = problem("a").entry, passed(eager=(2.0, 1.9))
+    assert good.profile is not None
+    for beyond, doubtful in ((1.05, False), (1.5, True)):
+        time = good.profile.candidate
+        paid = time.model_copy(update={"latency_us": beyond * time.event_us, "high_us": 2 * time.high_us})
+        profile = good.profile.model_copy(update={"candidate": paid})
+        assert is_doubtful(result(entry, good.model_copy(update={"profile": profile}))) is doubtful
+    for rules, doubtful in ((["clock", "uneven"], True), (["clock", "timed_output"], False)):
+        violations = tuple(Violation(rule=rule, layer="timing", detail="") for rule in rules)
+        convicted = failed(Verdict.VIOLATION).model_copy(update={"violations": violations})
+        assert is_doubtful(result(entry, convicted)) is doubtful
 
 
 def test_room_for_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
