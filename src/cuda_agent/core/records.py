@@ -73,7 +73,9 @@ class BuildReport(Record):
 
 
 class TrialReport(Record):
-    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless."""
+    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: share
+    of an output's integers in which the candidate, or PyTorch's own answers, differ, taken for one at least; None
+    without integers."""
 
     kind: str
     seed: int | None = None
@@ -83,6 +85,7 @@ class TrialReport(Record):
     candidate_error: float | None = None
     eager_error: float | None = None
     budget: float | None = None
+    ties: float | None = None
     reason: str = ""
 
 

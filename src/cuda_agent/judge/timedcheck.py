@@ -3,7 +3,8 @@
 Two bounds, from what verification found. Each element: |c - e| ≤ max(atol + rtol·|e|, 4 × the largest |c - e| that
 passed verification). All sampled elements of an output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's error +
 eager's error), floor), which sees the answer to other inputs and a silent change of precision, where the published
-tolerance sees neither; 4 × below one block of elements, where errors scatter.
+tolerance sees neither; 4 × below one block of elements, where errors scatter. Of integers, in a round and in all of
+them together, 4 × the share in which verified ones differed (at least one of an output), at most one in a thousand.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ SLACK = 4.0
 #: must not win four budgets for timing.
 SLACK_MANY = 1.5
 MANY = 4096
+#: of so many integers one may be a tie that verification hasn't met.
+MANY_INTEGERS = 64
 #: one round this far beyond the bound convicts at once; up to it the median over rounds decides, since a small output
 #: that nearly cancels has a large relative error now and then.
 SINGLE_ROUND = 10.0
@@ -33,26 +36,39 @@ SINGLE_ROUND = 10.0
 @dataclass(frozen=True)
 class Bounds:
     """`error`: bound of the relative L2 distance to eager, `error_many` over many elements; `absolute`: the largest
-    |c - e| that is excused."""
+    |c - e| that is excused; `ties`: share of integers that may differ."""
 
     atol: float
     rtol: float
     error: float
     absolute: float = 0.0
     error_many: float | None = None
+    ties: float = 0.0
 
     def relative(self, elements: int) -> float:
         """The bound of a relative error over so many elements."""
         return self.error if self.error_many is None or elements < MANY else self.error_many
 
+    def most_ties(self, count: int) -> float:
+        """So many of these integers may differ: the share, and by how much a sample may have more. Of a few none."""
+        usual = self.ties * count
+        return usual + 4.0 * math.sqrt(usual) + 1.0 if count >= MANY_INTEGERS else 0.0
+
 
 def bounds_from(
-    *, atol: float, rtol: float, candidate_error: float, eager_error: float, max_abs_error: float, floor: float
+    *,
+    atol: float,
+    rtol: float,
+    candidate_error: float,
+    eager_error: float,
+    max_abs_error: float,
+    floor: float,
+    ties: float = 0.0,
 ) -> Bounds:
     """Bounds of the timed outputs from a passed verification's worst errors."""
-    apart = candidate_error + eager_error
+    apart, absolute = candidate_error + eager_error, SLACK * max_abs_error
     few, many = max(SLACK * apart, floor), max(SLACK_MANY * apart, floor)
-    return Bounds(atol=atol, rtol=rtol, error=few, absolute=SLACK * max_abs_error, error_many=many)
+    return Bounds(atol=atol, rtol=rtol, error=few, absolute=absolute, error_many=many, ties=min(SLACK * ties, TIES))
 
 
 @dataclass
@@ -66,6 +82,8 @@ class OutputCheck:
     _errors: list[list[float]] = field(default_factory=list)
     _elements: list[int] = field(default_factory=list)
     _positions: list[Any] = field(default_factory=list)
+    #: of integers: sampled values that differed, and all, by output.
+    _different: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def draw(self, begins: Sequence[Sequence[int]], sizes: Sequence[int], device: str) -> None:
         """Choose the next round's positions: of each output, where its slots begin, and how many elements each has."""
@@ -91,7 +109,7 @@ class OutputCheck:
         self.checked += self._slots * len(mine)
         errors = []
         for index, (c, e) in enumerate(zip(mine, eager, strict=True)):
-            reason, error = self._compare_output(c, e)
+            reason, error = self._compare_output(c, e) if e.is_floating_point() else self._compare_exact(index, c, e)
             if reason is not None:
                 return f"output {index}: {reason}"
             errors.append(error)
@@ -113,8 +131,6 @@ class OutputCheck:
     def _compare_output(self, c: Any, e: Any) -> tuple[str | None, float]:
         import torch
 
-        if not e.is_floating_point():
-            return self._compare_exact(c, e)
         finite = torch.isfinite(e)
         same = (c == e) | (torch.isnan(c) & torch.isnan(e))
         apart = (c - e).abs()
@@ -133,9 +149,11 @@ class OutputCheck:
             return f"sampled values differ from eager's by {error:.2g} (relative), {allowed}", error
         return None, error
 
-    def _compare_exact(self, c: Any, e: Any) -> tuple[str | None, float]:
-        count, total = int((c != e).sum()), max(1, e.numel())
-        allowed = TIES * total + (1 if total >= 64 else 0)
-        if count > allowed:
-            return f"{count} of {total} sampled values differ from eager's", math.inf
+    def _compare_exact(self, index: int, c: Any, e: Any) -> tuple[str | None, float]:
+        count, total = int((c != e).sum()), e.numel()
+        before = self._different.get(index, (0, 0))
+        self._different[index] = before[0] + count, before[1] + total
+        for differ, of in ((count, total), self._different[index]):
+            if differ > self.bounds.most_ties(of):
+                return f"{differ} of {of} sampled values differ from eager's", math.inf
         return None, 0.0

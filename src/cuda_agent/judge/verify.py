@@ -248,6 +248,8 @@ class Verification:
         )
         worst = rulings[worst_index]
         where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
+        # Of fewer than one a trial verification knows nothing.
+        ties = [max(m.candidate.whole, m.eager.whole, 1 / max(1, m.elements)) for m in trial.measured if m.discrete]
         return TrialReport(
             kind=trial.kind,
             passed=worst.passed and not trial.reason,
@@ -256,6 +258,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
+            ties=max(ties, default=None),
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )
 

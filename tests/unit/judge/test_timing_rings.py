@@ -134,6 +134,25 @@ def test_integers() -> None:
     assert one_round(check(), [torch.tensor([1])], [torch.tensor([2])]) is not None
 
 
+def test_integers_may_differ_as_often_as_verified_ones() -> None:
+    eager = torch.arange(4096)
+
+    def rounds(different: int, ties: float, count: int = 13) -> str | None:
+        bounds = bounds_from(
+            atol=1e-2, rtol=1e-2, candidate_error=0.0, eager_error=0.0, max_abs_error=0.0, floor=2e-6, ties=ties
+        )
+        found = OutputCheck(bounds, random.Random(3))
+        spoilt = torch.where(eager < different, eager + 1, eager)
+        return next(filter(None, (one_round(found, [spoilt], [eager]) for _ in range(count))), None)
+
+    # 147 of 262,144 in verification, as a router's under TF32: 2.3 of 4,096 in the mean, some rounds more.
+    assert rounds(2, 147 / 262144) is None and rounds(9, 147 / 262144, count=1) is None
+    assert rounds(20, 147 / 262144, count=1) is not None, "in one round"
+    assert rounds(7, 147 / 262144) is not None, "in all of them together"
+    # One of a million, such as nobody knows of an output in which verification found none.
+    assert rounds(1, 1e-6, count=1) is None and "2 of 8192" in (rounds(1, 1e-6) or ""), "rare values left out"
+
+
 @pytest.mark.parametrize("dtype", ["bool", "uint16", "int64", "bfloat16", "float8_e4m3fn", "float64"])
 def test_every_type_is_taken_from_a_ring(dtype: str) -> None:
     """Two outputs and three slots; positions as they are drawn for a round."""
