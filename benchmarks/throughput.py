@@ -27,7 +27,7 @@ from common import arguments, chosen_device, failed, run, save, table
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.judge.pool import Pool, builders_for
+from cuda_agent.judge.pool import Pool
 from fault_specimens import HONEST, faulty, small_axpby
 
 DEFAULTS = {Device.CUDA: (4, 8), Device.CPU: (2, 4)}
@@ -60,6 +60,7 @@ def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus:
         failed(f"{len(bad)} of {len(found)} honest candidates failed, the first: {bad[0].verdict}: {bad[0].reason}")
     times = sorted(ends.values())
     return {
+        "builders": pool.builders,
         "seconds": times,
         "durations_s": [evaluation.durations_s for evaluation in found],
         "a_minute": 60 * len(times) / times[-1],
@@ -111,20 +112,19 @@ def main() -> int:
     device = chosen_device(options.device)
     tasks, candidates = options.tasks or DEFAULTS[device][0], options.candidates or DEFAULTS[device][1]
     judge = JudgeOptions(device=device, timing_stop=options.stop)
-    builders = builders_for(judge, holders=max(1, len(options.gpus)))
     work, found = workload(device, tasks, candidates), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="cuda-agent-throughput-") as cache:
         os.environ["CUDA_AGENT_CACHE"] = cache
         for name, gpus in runs(options.gpus, options.repeats):
             found[name] = measure(judge, work, gpus)
             print(f"{name}: {found[name]['a_minute']:.1f} a minute", flush=True)
-            raw = save("throughput", options, device, {"builders": builders, "runs": found})
+            raw = save("throughput", options, device, {"runs": found})
     header = ["cache", "evaluations", "first after s", "all after s", "a minute", "a minute after the first"]
     medians = [f"median {phase} s" for phase in ("build", "verify", "profile")]
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
     if len(options.gpus) > 1:
         print(f"\n{scaling(found):.2f} times the warm rate of one GPU, after the first result")
-    holders = max(1, len(options.gpus))
+    holders, builders = max(1, len(options.gpus)), max(one["builders"] for one in found.values())
     print(
         f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}"
     )

@@ -117,7 +117,7 @@ def test_killed_while_a_command_is_at_work_leaves_nothing_of_it(tmp_path: Path) 
     process = start(directory, "begin")
     notes = directory / "workspace" / "notes.txt"
     deadline = time.monotonic() + 120
-    while not notes.exists() and time.monotonic() < deadline:
+    while not (notes.exists() and notes.read_text()) and time.monotonic() < deadline:
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -29,7 +29,7 @@ class Crew:
     """So many players. `job` says how a task is to be played. `close` interrupts what is at work; its runs are whole on
     disk then. `end`: monotonic seconds at which that is due; no task is begun that wouldn't be over by then, if it
     takes as long as the others did. `set_room` is told the bytes of the device that open tasks leave to those who share
-    it; None where that doesn't count."""
+    it; None where that doesn't count. `kept`: cores for what is timed."""
 
     def __init__(
         self,
@@ -38,13 +38,14 @@ class Crew:
         lane: Address,
         job: Callable[[Problem, bool], Job],
         *,
+        kept: frozenset[int] = frozenset(),
         end: float | None = None,
         set_room: Callable[[int | None], None] = lambda room: None,
     ) -> None:
         self._device, self._job, self._end, self._set_room = device, job, end, set_room
         #: seconds that tasks took, of those that are played now.
         self._walls: list[float] = []
-        make = partial(Player, lane, device, len(os.sched_getaffinity(0)) // jobs)
+        make = partial(Player, lane, device, len(os.sched_getaffinity(0)) // jobs, kept)
         self._players = [HelperProcess(make, name=f"player {number + 1}") for number in range(jobs)]
         self._capacity = open_capacity(device)
         #: bytes of the device, by the ids of the tasks that are open.

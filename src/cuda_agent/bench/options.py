@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from pydantic import Field
 
@@ -12,7 +13,7 @@ from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.cores import for_timing
+from cuda_agent.judge.cores import kept_for_timing
 
 #: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
 TIMING_BUDGET_S = 2.0
@@ -77,14 +78,19 @@ def default_jobs(device: Device) -> int:
     return max(1, min(_MOST_JOBS, most, host_bytes() // _HOST[device]))
 
 
-def timed_cores(device: Device) -> frozenset[int]:
+@contextmanager
+def timed_cores(device: Device) -> Iterator[frozenset[int]]:
     """Those that everything but what is timed keeps off. On a CPU nothing goes on beside that."""
-    return for_timing(os.sched_getaffinity(0)) if device is Device.CUDA else frozenset()
+    if device is not Device.CUDA:
+        yield frozenset()
+        return
+    with kept_for_timing(os.sched_getaffinity(0)) as kept:
+        yield kept
 
 
-def host_share(device: Device) -> int:
+def host_share(kept: frozenset[int]) -> int:
     """How many tasks import and compile at once: so many that each of their processes has a core."""
-    return max(1, len(os.sched_getaffinity(0) - timed_cores(device)) // _BUSY)
+    return max(1, len(os.sched_getaffinity(0) - kept) // _BUSY)
 
 
 def open_bytes(problem: Problem, device: Device) -> int:

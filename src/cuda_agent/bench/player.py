@@ -19,7 +19,6 @@ from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judging import LaneJudges
 from cuda_agent.bench.lane import Address, Lane, Size, Step
-from cuda_agent.bench.options import timed_cores
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.scarcity import is_spoilt
 from cuda_agent.core.bench import BenchResult, SuiteTask
@@ -28,6 +27,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.records import RunManifest, Task, Trajectory
+from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.buffers import SMALL_CONTEXT
 from cuda_agent.judge.cores import keep_off
 from cuda_agent.judge.helper import HelperProcess, tell
@@ -63,13 +63,15 @@ class Job:
 
 
 class Player:
-    """What runs in the process (see `judge.helper`). `cores`: its share of the machine's."""
+    """What runs in the process (see `judge.helper`). `cores`: its share of the machine's. `kept`: those that it keeps
+    off but for what it times."""
 
-    def __init__(self, lane: Address, device: Device, cores: int) -> None:
-        self._lane, self._device, self._cores = Lane(lane), device, cores
+    def __init__(self, lane: Address, device: Device, cores: int, kept: frozenset[int] = frozenset()) -> None:
+        self._lane, self._device, self._cores, self._kept = Lane(lane), device, cores, kept
         cuda = device is Device.CUDA
-        self._timed_cores = timed_cores(device)
-        keep_off(self._timed_cores)
+        # Which cores there are, before it has fewer.
+        read_stack()
+        keep_off(kept)
         self._builder = HelperProcess(partial(Builder, None), name="builder") if cuda else None
         self._woken = False
 
@@ -89,7 +91,7 @@ class Player:
         self._lane.task, self._lane.begun_s, self._lane.size = job.entry.id, time.time(), Size.of(job.peak_bytes)
         # A compiler's pool of processes costs seconds of a core before it compiles anything.
         threads = max(1, min(MAX_COMPILE_THREADS, self._cores))
-        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads, self._timed_cores)
+        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads, self._kept)
         begin = time.monotonic()
         try:
             with _interruptible():

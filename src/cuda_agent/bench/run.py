@@ -19,7 +19,7 @@ from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane_server import LaneServer
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs, host_share, peak_bytes
+from cuda_agent.bench.options import BenchOptions, check, default_jobs, host_share, peak_bytes, timed_cores
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.scarcity import is_spoilt, names_scarcity
 from cuda_agent.bench.suite import Problem, mixed, select
@@ -78,9 +78,10 @@ class Bench:
         end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            turns = Turns(host_share=host_share(device))
+            kept = stack.enter_context(timed_cores(device))
+            turns = Turns(host_share=host_share(kept))
             server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
-            crew = Crew(device, jobs, server.address, self._job, end=end, set_room=server.set_room)
+            crew = Crew(device, jobs, server.address, self._job, kept=kept, end=end, set_room=server.set_room)
             stack.callback(crew.close)
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, crew.limits())

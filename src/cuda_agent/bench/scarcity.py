@@ -3,7 +3,7 @@ disturbed."""
 
 from __future__ import annotations
 
-from cuda_agent.core.enums import Verdict
+from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Evaluation, ScreenReport
 
 #: verdicts that a task's neighbours may be to blame for; words of a failure for want of memory (where the device's is
@@ -24,10 +24,9 @@ _SCARCE_WORDS = (
 )
 
 
-#: times a candidate's time by the device's events: what the judge's clock found beyond that, it has paid for.
+#: times the median of a candidate's events: then it has paid for what the judge's clock found besides, or for slow
+#: calls.
 _PAID = 1.1
-#: rules of whom only the judge's clock convicts.
-_CLOCKS = ("clock", "uneven")
 
 
 def is_spoilt(evaluation: Evaluation) -> bool:
@@ -38,9 +37,13 @@ def is_spoilt(evaluation: Evaluation) -> bool:
 
 
 def _was_disturbed(evaluation: Evaluation) -> bool:
-    """Whether the judge's clock says something else than the device's events, of a candidate that was verified."""
-    if evaluation.profile is None:
-        return bool(evaluation.violations) and all(one.rule in _CLOCKS for one in evaluation.violations)
+    """Whether the judge's clock says something else than the device's events. On a CPU nobody was beside it."""
+    if evaluation.device is not Device.CUDA:
+        return False
+    if evaluation.verdict is Verdict.VIOLATION:
+        return all(one.layer == "timing" and one.rule == "clock" for one in evaluation.violations)
+    if evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
+        return False
     time = evaluation.profile.candidate
     return time.latency_us > _PAID * time.event_us
 

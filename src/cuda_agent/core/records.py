@@ -73,9 +73,8 @@ class BuildReport(Record):
 
 
 class TrialReport(Record):
-    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: share
-    of an output's integers in which the candidate, or PyTorch's own answers, differ, taken for one at least; None
-    without integers."""
+    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: of
+    each output the share of its integers that aren't eager's, taken for one at least; 0 where it has none."""
 
     kind: str
     seed: int | None = None
@@ -85,7 +84,7 @@ class TrialReport(Record):
     candidate_error: float | None = None
     eager_error: float | None = None
     budget: float | None = None
-    ties: float | None = None
+    ties: tuple[float, ...] = ()
     reason: str = ""
 
 

@@ -5,7 +5,8 @@ and a scheduler leaves a worker where it is for seconds: rounds would share a mo
 programs of a round run on one core, another one each round, drawn at random among those that nobody uses.
 
 Where compilers and imports go on beside what is timed, they fill the machine, and each of the judge's and the worker's
-messages waits for a scheduler's slice of milliseconds. There some cores are kept for what is timed (`for_timing`).
+messages waits for a scheduler's slice of milliseconds. There some cores are kept for what is timed
+(`kept_for_timing`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from cuda_agent.judge.gpulock import claimed
 
 #: share of the last interval that a core may have worked and still count as free.
 FREE = 0.2
@@ -38,6 +41,7 @@ class Cores:
         self._rng = rng
         self._allowed = os.sched_getaffinity(0)
         self._allowed = (self._allowed & near if near else set()) or self._allowed
+        self._elsewhere = os.sched_getaffinity(0)
         self._before = core_ticks()
         self._judge, self._programs = divided(kept, near)
 
@@ -55,12 +59,14 @@ class Cores:
     @contextlib.contextmanager
     def timing(self) -> Iterator[None]:
         """This thread has its core for itself, if one is kept."""
-        before = os.sched_getaffinity(0)
-        _go_to({self._judge} if self._judge is not None else before)
-        try:
+        with _on(self._elsewhere if self._judge is None else {self._judge}):
             yield
-        finally:
-            _go_to(before)
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Amid `timing`, for what starts processes, which stay where they are started."""
+        with _on(self._elsewhere):
+            yield
 
 
 def divided(kept: Iterable[int], near: set[int] | None = None) -> tuple[int | None, set[int]]:
@@ -72,18 +78,32 @@ def divided(kept: Iterable[int], near: set[int] | None = None) -> tuple[int | No
     return (judge, programs) if programs else (None, set())
 
 
-def for_timing(cores: set[int]) -> frozenset[int]:
-    """Of these cores those that are kept for what is timed: on every node that has enough some whole cores, with all
-    their threads."""
-    found: set[int] = set()
-    for node in _nodes() or [cores]:
-        there = node & cores
-        mine: set[int] = set()
-        for core in sorted(there if len(there) >= LEAST_TO_KEEP else ()):
-            if len(mine) < KEPT:
-                mine |= siblings(core) & there
-        found |= mine
-    return frozenset(found)
+@contextlib.contextmanager
+def kept_for_timing(cores: set[int]) -> Iterator[frozenset[int]]:
+    """Of these cores those that whoever times has for itself, as long as everybody who is told keeps off: on every node
+    that has enough some whole cores, with all their threads. Nobody else of this machine is given them meanwhile."""
+    with contextlib.ExitStack() as stack:
+        found: set[int] = set()
+        for node in _nodes() or [cores]:
+            for group in _groups(node & cores):
+                descriptor = claimed(f"cores-{min(group)}")
+                if descriptor is not None:
+                    stack.callback(os.close, descriptor)
+                    found |= group
+                    break
+        yield frozenset(found)
+
+
+def _groups(cores: set[int]) -> Iterator[set[int]]:
+    """Whole cores, KEPT threads or more at a time, as long as others have twice as many; the last first, since the
+    first often serve the machine's devices."""
+    left = set(cores)
+    while len(left) >= LEAST_TO_KEEP:
+        group: set[int] = set()
+        while len(group) < KEPT:
+            group |= siblings(max(left - group)) & left
+        yield group
+        left -= group
 
 
 def keep_off(kept: Iterable[int]) -> None:
@@ -92,14 +112,24 @@ def keep_off(kept: Iterable[int]) -> None:
 
 
 def siblings(core: int) -> set[int]:
-    """The threads of a core, itself among them."""
-    return (_list_in(_CPUS / f"cpu{core}/topology/thread_siblings_list") or set()) | {core}
+    """The threads of a core, itself among them; its neighbour where the system doesn't say."""
+    return (_list_in(_CPUS / f"cpu{core}/topology/thread_siblings_list") or {core ^ 1}) | {core}
 
 
 def _nodes() -> list[set[int]]:
     """Cores by the part of the machine whose memory is near them, as far as the system says."""
     lists = (_list_in(path) for path in sorted(_NODES.glob("node[0-9]*/cpulist")))
     return [cores for cores in lists if cores]
+
+
+@contextlib.contextmanager
+def _on(cores: set[int]) -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    _go_to(cores)
+    try:
+        yield
+    finally:
+        _go_to(before)
 
 
 def _go_to(cores: set[int]) -> None:

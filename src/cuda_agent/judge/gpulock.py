@@ -48,6 +48,20 @@ def gpu_lock(
         os.close(descriptor)
 
 
+def claimed(word: str) -> int | None:
+    """A descriptor that holds a lock of this machine until it is closed, or the process ends; None where somebody else
+    holds it, or it can't be opened."""
+    with contextlib.suppress(DeviceError):
+        descriptor = _open(lock_path(word))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+        else:
+            return descriptor
+    return None
+
+
 def _open(path: Path) -> int:
     """Everybody's file: whoever comes first makes it, others may be other users. Links are not followed."""
     try:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Candidate, Evaluation, Task
+from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.build import Built, build
 from cuda_agent.judge.case import Case
-from cuda_agent.judge.cores import for_timing, keep_off, share
+from cuda_agent.judge.cores import keep_off, share
 from cuda_agent.judge.quiet import Hush, no_hush
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.sharing import NextWorker
@@ -31,11 +31,11 @@ class Builder:
     """Compiles; needs no device. `gate`: a folder for the locks of `building` and `timing`, None where both may run at
     once."""
 
-    def __init__(self, gate: Path | None, holders: int = 0) -> None:
-        """`holders`: of a GPU each, on this machine, whose timing's cores it keeps off."""
+    def __init__(self, gate: Path | None, off: frozenset[int] = frozenset()) -> None:
+        """`off`: cores that are kept for what is timed."""
         os.nice(_NICE)
-        cores = os.sched_getaffinity(0)
-        keep_off(set().union(*(for_timing(share(cores, number, holders)) for number in range(holders))))
+        read_stack()
+        keep_off(off)
         self._gate = gate
 
     def build(self, case: Case) -> Case:
@@ -64,14 +64,17 @@ class Holder:
         keep: int,
         hidden: tuple[Path, ...] = (),
         place: tuple[int, int] = (0, 1),
+        kept: frozenset[int] = frozenset(),
     ) -> None:
         """`place`: its number among so many holders of this machine. Each keeps to its own cores, since one's workers
-        would disturb what another one times; on a GPU some of them are for its own timing only."""
+        would disturb what another one times. `kept`: those of them that are for its timing only."""
         number, count = place
+        # Which cores there are, before it has fewer.
+        read_stack()
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
-        self._timed_cores = for_timing(mine) if options.device is Device.CUDA else frozenset()
-        keep_off((cores - mine) | self._timed_cores)
+        self._kept = kept
+        keep_off((cores - mine) | kept)
         # What imports beside a timing must not do so beside another holder's.
         self._next_worker = NextWorker.BESIDE if count == 1 or mine < cores else NextWorker.AFTER
         if gpu is not None:
@@ -110,7 +113,7 @@ class Holder:
                 self._sessions.popitem(last=False)[1].close()
             session = JudgeSession(task, self._options, hidden=self._hidden)
             session.sharing.next_worker = self._next_worker
-            session.sharing.timed_cores = self._timed_cores
+            session.sharing.timed_cores = self._kept
         for key, other in list(self._sessions.items()):
             try:
                 other.rest()

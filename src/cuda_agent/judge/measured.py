@@ -20,20 +20,23 @@ class Errors:
 
 @dataclass(frozen=True)
 class Measured:
-    """One output, measured. `failure` is what no tolerance excuses (a NaN, too many other integers)."""
+    """One output, measured. `failure` is what no tolerance excuses (a NaN, an integer out of range)."""
 
     elements: int
     max_abs_error: float
     max_rel_error: float
     candidate: Errors
     eager: Errors
-    #: largest |c - o| among elements beyond the published bound, and the excuse 4·max|p - o|.
+    #: largest |c - o| among elements beyond the published bound, and the excuse 4·max|p - o|; of integers the share
+    #: that differs, and the most that may.
     beyond: float
     excuse: float
     dtype: str
     failure: str = ""
     #: integers or booleans: `discrete.rule_discrete` says whether it passes.
     discrete: bool = False
+    #: the share of integers that aren't eager's, though they may be the oracle's.
+    apart: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.judge.build import Built
 from cuda_agent.judge.case import Case
+from cuda_agent.judge.cores import kept_for_timing, share
 from cuda_agent.judge.helper import HelperProcess, Role
 from cuda_agent.judge.holder import Builder, Holder
 
@@ -65,17 +66,19 @@ class Pool:
         self._options = options
         self._folder = tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")
         gate = Path(self._folder.name) if options.device is Device.CPU else None
-        count = builders or builders_for(options, holders=max(1, len(gpus)))
-        timed = max(1, len(gpus)) if options.device is Device.CUDA else 0
-        make = partial(Builder, gate, timed)
+        places = list(enumerate(gpus or (None,)))
+        self._claims = contextlib.ExitStack()
+        kept = [self._keep_cores(number, len(places)) for number, _ in places]
+        off = frozenset().union(*kept)
+        count = builders or builders_for(options, holders=len(places), kept=len(off))
+        make = partial(Builder, gate, off)
         self._builders = [self._helper(make, f"builder {i}", device=False) for i in range(count)]
         self._idle = Idle(self._builders)
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
-        places = list(enumerate(gpus or (None,)))
         self._holders = [
             _Lane(
                 self._helper(
-                    partial(Holder, options, gpu, gate, sessions, tuple(hidden), (number, len(places))),
+                    partial(Holder, options, gpu, gate, sessions, tuple(hidden), (number, len(places)), kept[number]),
                     f"holder of {gpu or 'the device'}",
                     device=True,
                 )
@@ -87,9 +90,22 @@ class Pool:
         self._unfinished: set[Future[Evaluation]] = set()
         self._closed = False
 
+    @property
+    def builders(self) -> int:
+        """How many candidates are compiled at a time."""
+        return len(self._builders)
+
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
         """Where a role runs: a process of this machine. A pool over several machines has another place."""
         return HelperProcess(make, name=name)
+
+    def _keep_cores(self, number: int, count: int) -> frozenset[int]:
+        """For what this holder times, of the cores that it keeps to; until the pool is closed."""
+        cores = os.sched_getaffinity(0)
+        mine = share(cores, number, count)
+        if self._options.device is not Device.CUDA or (count > 1 and mine == cores):
+            return frozenset()
+        return self._claims.enter_context(kept_for_timing(mine))
 
     def __enter__(self) -> Self:
         return self
@@ -160,6 +176,7 @@ class Pool:
         for lane in self._holders:
             lane.threads.shutdown(cancel_futures=True)
         self._folder.cleanup()
+        self._claims.close()
 
     # ------------------------------------------------------------ in threads of this process
 
@@ -318,7 +335,8 @@ def next_for(lane: _Lane, lanes: Sequence[_Lane], sessions: int) -> _Ready | Non
     return lane.ready.popleft()
 
 
-def builders_for(options: JudgeOptions, *, holders: int) -> int:
-    """As many as leave two cores to each holder (a judge and the program that it times), at most MOST_BUILDERS."""
+def builders_for(options: JudgeOptions, *, holders: int, kept: int = 0) -> int:
+    """As many as leave two cores to each holder (a judge and the program that it times), or those that are kept for
+    them, at most MOST_BUILDERS."""
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(MOST_BUILDERS, (cores - 2 * holders) // options.compiler_jobs))
+    return max(1, min(MOST_BUILDERS, (cores - max(2 * holders, kept)) // options.compiler_jobs))

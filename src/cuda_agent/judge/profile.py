@@ -147,7 +147,7 @@ def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
         eager_error=max((t.eager_error or 0.0 for t in trials), default=0.0),
         max_abs_error=max((t.max_abs_error or 0.0 for t in trials), default=0.0),
         floor=floor,
-        ties=max((t.ties or 0.0 for t in trials), default=0.0),
+        ties=[max(shares) for shares in zip(*(t.ties for t in trials if t.ties), strict=True)],
     )
 
 

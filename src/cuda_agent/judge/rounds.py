@@ -369,9 +369,10 @@ class Rounds:
             # Those that begin anew have new workers throughout.
             for worker in [worker for worker in self._rings if worker is not self.candidate.worker]:
                 self._rings.pop(worker).close()
-            self.baselines.wait()
-            if self.frozen:
-                self.baselines.freeze()
+            with contextlib.nullcontext() if self._cores is None else self._cores.elsewhere():
+                self.baselines.wait()
+                if self.frozen:
+                    self.baselines.freeze()
             self._load_baseline_weights()
             self._add_baseline_rings()
 

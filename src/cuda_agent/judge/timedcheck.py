@@ -4,7 +4,7 @@ Two bounds, from what verification found. Each element: |c - e| ≤ max(atol + r
 passed verification). All sampled elements of an output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's error +
 eager's error), floor), which sees the answer to other inputs and a silent change of precision, where the published
 tolerance sees neither; 4 × below one block of elements, where errors scatter. Of integers, in a round and in all of
-them together, 4 × the share in which verified ones differed (at least one of an output), at most one in a thousand.
+them together, 4 × the share in which verified ones differed (at least one of an output).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.judge.discrete import TIES
 from cuda_agent.judge.intervals import median
 
 POSITIONS = 4096
@@ -36,22 +35,23 @@ SINGLE_ROUND = 10.0
 @dataclass(frozen=True)
 class Bounds:
     """`error`: bound of the relative L2 distance to eager, `error_many` over many elements; `absolute`: the largest
-    |c - e| that is excused; `ties`: share of integers that may differ."""
+    |c - e| that is excused; `ties`: of each output, the share of integers that may differ."""
 
     atol: float
     rtol: float
     error: float
     absolute: float = 0.0
     error_many: float | None = None
-    ties: float = 0.0
+    ties: tuple[float, ...] = ()
 
     def relative(self, elements: int) -> float:
         """The bound of a relative error over so many elements."""
         return self.error if self.error_many is None or elements < MANY else self.error_many
 
-    def most_ties(self, count: int) -> float:
-        """So many of these integers may differ: the share, and by how much a sample may have more. Of a few none."""
-        usual = self.ties * count
+    def most_ties(self, index: int, count: int) -> float:
+        """So many of these integers of an output may differ: the share, and by how much a sample may have more. Of few
+        none."""
+        usual = (self.ties[index] if index < len(self.ties) else 0.0) * count
         return usual + 4.0 * math.sqrt(usual) + 1.0 if count >= MANY_INTEGERS else 0.0
 
 
@@ -63,12 +63,14 @@ def bounds_from(
     eager_error: float,
     max_abs_error: float,
     floor: float,
-    ties: float = 0.0,
+    ties: Sequence[float] = (),
 ) -> Bounds:
     """Bounds of the timed outputs from a passed verification's worst errors."""
     apart, absolute = candidate_error + eager_error, SLACK * max_abs_error
     few, many = max(SLACK * apart, floor), max(SLACK_MANY * apart, floor)
-    return Bounds(atol=atol, rtol=rtol, error=few, absolute=absolute, error_many=many, ties=min(SLACK * ties, TIES))
+    return Bounds(
+        atol=atol, rtol=rtol, error=few, absolute=absolute, error_many=many, ties=tuple(SLACK * share for share in ties)
+    )
 
 
 @dataclass
@@ -154,6 +156,6 @@ class OutputCheck:
         before = self._different.get(index, (0, 0))
         self._different[index] = before[0] + count, before[1] + total
         for differ, of in ((count, total), self._different[index]):
-            if differ > self.bounds.most_ties(of):
+            if differ > self.bounds.most_ties(index, of):
                 return f"{differ} of {of} sampled values differ from eager's", math.inf
         return None, 0.0

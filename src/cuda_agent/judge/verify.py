@@ -19,6 +19,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task, TrialReport, VerifyReport
 from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.compare import all_finite, measure, rule, same_bytes, same_structure
+from cuda_agent.judge.discrete import far_apart
 from cuda_agent.judge.measured import Errors, Measured, pool
 from cuda_agent.judge.reference import Answer, Places, Reference, comparing
 from cuda_agent.judge.spent import Spent
@@ -192,6 +193,8 @@ class Verification:
         with self._spent.on("comparison"):
             trial = self._measure(kind, answer, self.reply.get("spec"))
             trial.reason = trial.reason or self._changed(places)
+            if kind in PLAIN:
+                trial.reason = trial.reason or next(filter(None, map(far_apart, trial.measured)), "")
         trial.again = self._now
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
@@ -248,8 +251,8 @@ class Verification:
         )
         worst = rulings[worst_index]
         where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
-        # Of fewer than one a trial verification knows nothing.
-        ties = [max(m.candidate.whole, m.eager.whole, 1 / max(1, m.elements)) for m in trial.measured if m.discrete]
+        # Of less than one value a trial knows nothing.
+        ties = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else 0.0 for m in trial.measured)
         return TrialReport(
             kind=trial.kind,
             passed=worst.passed and not trial.reason,
@@ -258,7 +261,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
-            ties=max(ties, default=None),
+            ties=ties,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )
 

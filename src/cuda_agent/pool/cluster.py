@@ -44,6 +44,10 @@ class ClusterPool(Pool):
         gpus = tuple(str(number) for number in range(judges)) if options.device is Device.CUDA else ()
         super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
 
+    def _keep_cores(self, number: int, count: int) -> frozenset[int]:
+        """None: which machine a holder comes to is the cluster's business, and who else is there."""
+        return frozenset()
+
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
         options, resources = self._cluster_options, {"num_cpus": float(self._cluster_options.compiler_jobs)}
         if device and options.device is Device.CUDA:

@@ -110,16 +110,24 @@ def test_what_neighbours_may_have_spoilt() -> None:
 
 
 def test_a_clock_that_was_disturbed_is_asked_again() -> None:
-    entry, good = problem("a").entry, passed(eager=(2.0, 1.9))
+    entry = problem("a").entry
+    good = passed(eager=(2.0, 1.9)).model_copy(update={"device": Device.CUDA})
     assert good.profile is not None
-    for beyond, doubtful in ((1.05, False), (1.5, True)):
+    for beyond, device, doubtful in ((1.05, Device.CUDA, False), (1.5, Device.CUDA, True), (1.5, Device.CPU, False)):
         time = good.profile.candidate
         paid = time.model_copy(update={"latency_us": beyond * time.event_us, "high_us": 2 * time.high_us})
         profile = good.profile.model_copy(update={"candidate": paid})
-        assert is_doubtful(result(entry, good.model_copy(update={"profile": profile}))) is doubtful
-    for rules, doubtful in ((["clock", "uneven"], True), (["clock", "timed_output"], False)):
-        violations = tuple(Violation(rule=rule, layer="timing", detail="") for rule in rules)
-        convicted = failed(Verdict.VIOLATION).model_copy(update={"violations": violations})
+        slow = good.model_copy(update={"profile": profile, "device": device})
+        assert is_doubtful(result(entry, slow)) is doubtful
+        wrong = slow.model_copy(update={"verdict": Verdict.INCORRECT})
+        assert not is_doubtful(result(entry, wrong)), "a clock says nothing of answers"
+    for rules, doubtful in (
+        ([("timing", "clock")], True),
+        ([("timing", "clock"), ("timing", "timed_output")], False),
+        ([("source", "clock")], False),
+    ):
+        violations = tuple(Violation(rule=rule, layer=layer, detail="") for layer, rule in rules)
+        convicted = failed(Verdict.VIOLATION).model_copy(update={"violations": violations, "device": Device.CUDA})
         assert is_doubtful(result(entry, convicted)) is doubtful
 
 

@@ -139,7 +139,7 @@ def test_integers_may_differ_as_often_as_verified_ones() -> None:
 
     def rounds(different: int, ties: float, count: int = 13) -> str | None:
         bounds = bounds_from(
-            atol=1e-2, rtol=1e-2, candidate_error=0.0, eager_error=0.0, max_abs_error=0.0, floor=2e-6, ties=ties
+            atol=1e-2, rtol=1e-2, candidate_error=0.0, eager_error=0.0, max_abs_error=0.0, floor=2e-6, ties=[ties]
         )
         found = OutputCheck(bounds, random.Random(3))
         spoilt = torch.where(eager < different, eager + 1, eager)
@@ -147,8 +147,8 @@ def test_integers_may_differ_as_often_as_verified_ones() -> None:
 
     # 147 of 262,144 in verification, as a router's under TF32: 2.3 of 4,096 in the mean, some rounds more.
     assert rounds(2, 147 / 262144) is None and rounds(9, 147 / 262144, count=1) is None
-    assert rounds(20, 147 / 262144, count=1) is not None, "in one round"
-    assert rounds(7, 147 / 262144) is not None, "in all of them together"
+    assert rounds(30, 147 / 262144, count=1) is not None, "in one round"
+    assert rounds(14, 147 / 262144) is not None, "in all of them together"
     # One of a million, such as nobody knows of an output in which verification found none.
     assert rounds(1, 1e-6, count=1) is None and "2 of 8192" in (rounds(1, 1e-6) or ""), "rare values left out"
 

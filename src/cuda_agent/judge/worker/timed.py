@@ -111,6 +111,7 @@ class TimedPrograms:
 
     def unring(self, _params: dict[str, Any]) -> dict[str, Any]:
         self.runner.release()
+        self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
         return {}
