@@ -34,7 +34,6 @@ class Builder:
     def __init__(self, gate: Path | None, off: frozenset[int] = frozenset()) -> None:
         """`off`: cores that are kept for what is timed."""
         os.nice(_NICE)
-        read_stack()
         keep_off(off)
         self._gate = gate
 
