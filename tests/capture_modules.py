@@ -46,6 +46,9 @@ CASES = {
         "self.fc1 = nn.Linear(16, 32)\nself.fc2 = nn.Linear(32, 16)\nself.drop = nn.Dropout(0.3)",
         "torch.randn(3, 16)",
     ),
+    "fold": source(
+        "return self.fold(x).relu()", "self.fold = nn.Fold((6, 7), 3, padding=1, stride=2)", "torch.randn(2, 18, 12)"
+    ),
     "rotary": source(
         "a, b = q.chunk(2, dim=-1)\nreturn q * cos + torch.cat((-b, a), dim=-1) * sin",
         "",

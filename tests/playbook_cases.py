@@ -162,6 +162,29 @@ RESAMPLED: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def averaged_patches(x: Any) -> Any:
+    """Patches are changed, added up, and divided by how many there are."""
+    x, many = F.gelu(x) * 2, F.fold(torch.ones(1, 12, 72), (10, 8), (4, 3), padding=1, stride=1)
+    return F.fold(x, (10, 8), (4, 3), padding=1, stride=1) / many
+
+
+FOLDED: dict[str, tuple[Any, list[Any]]] = {
+    "fold": (lambda x: F.fold(x, (8, 12), 4, padding=1, stride=2).relu() + 1, [_r(2, 48, 24)]),
+    "fold_averaged": (averaged_patches, [_r(2, 36, 72)]),
+    "fold_dilated": (lambda x: F.fold(x, (9, 10), 3, dilation=(2, 3), padding=(1, 2), stride=(3, 2)), [_r(18, 12)]),
+    "fold_shared_factor": (lambda x: F.fold(x, (12, 13), 3, 4, padding=2, stride=(6, 2)), [_r(1, 18, 10)]),
+    "fold_gaps": (lambda x: F.fold(x, (11, 12), 2, stride=(5, 4)), [_r(3, 8, 6, dtype=torch.float64)]),
+    "fold_side_by_side": (lambda x, y: F.fold(x, 12, (3, 4), stride=(3, 4)) * y, [_r(2, 60, 12), _r(5, 12, 12)]),
+    "fold_bf16": (lambda x: F.silu(F.fold(x.tanh(), (9, 8), 3, padding=1)), [_r(2, 27, 72, dtype=BF16)]),
+    "fold_half": (lambda x: F.fold(x, 16, 8, stride=2).sum(-1), [_r(2, 64, 25, dtype=torch.float16)]),
+    "fold_many_taps": (lambda x: F.fold(x, (12, 13), 9, padding=4), [_r(1, 162, 156)]),
+    "unfold_crooked": (lambda x: F.unfold(x, 3, padding=1).tanh(), [_r(2, 3, 9, 12)]),
+    "unfold_apart": (lambda x: F.unfold(x, (2, 3), (3, 1), (0, 2), (1, 2)) * 2, [_r(3, 9, 13, dtype=BF16)]),
+    "deviation_of_unfold": (lambda x: F.unfold(x, 3, padding=1).std(1), [_r(2, 5, 6, 20)]),
+    "pool_of_fold": (lambda x: F.max_pool2d(F.fold(x, 12, 4, padding=1, stride=2), 3, 2), [_r(2, 48, 36)]),
+}
+
+
 def scans_of_middle(x: Any, m: Any) -> Any:
     return torch.cumsum(x * m, 1).tanh() + x, x.cumprod(1), x.cummax(1).values
 

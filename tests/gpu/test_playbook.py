@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from cuda_agent.core.enums import Device
-from playbook_cases import POINTWISE, REDUCTIONS, RESAMPLED, SCANS, WINDOWS
+from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, RESAMPLED, SCANS, WINDOWS
 from playbook_harness import check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
 
-@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *RESAMPLED, *SCANS])
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *RESAMPLED, *FOLDED, *SCANS])
 def test_kernels_agree_with_torch(name: str) -> None:
-    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **SCANS}[name]
+    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **FOLDED, **SCANS}[name]
     check(function, inputs, Device.CUDA, every_setting=True)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from cuda_agent.core.enums import Device
-from playbook_cases import POINTWISE, REDUCTIONS, RESAMPLED, SCANS, WINDOWS
+from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, RESAMPLED, SCANS, WINDOWS
 from playbook_harness import check
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *RESAMPLED, *SCANS])
+@pytest.mark.parametrize("name", [*POINTWISE, *REDUCTIONS, *WINDOWS, *RESAMPLED, *FOLDED, *SCANS])
 def test_kernels_agree_with_torch(name: str) -> None:
-    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **SCANS}[name]
+    function, inputs = {**POINTWISE, **REDUCTIONS, **WINDOWS, **RESAMPLED, **FOLDED, **SCANS}[name]
     check(function, inputs, Device.CPU, every_setting=True)
 
 

@@ -20,13 +20,13 @@ from cuda_agent.core.stack import find_nvcc
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.skills.recurrent.skill import kernel
-from playbook_cases import POINTWISE, REDUCTIONS, SCANS, WINDOWS
+from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, SCANS, WINDOWS
 from playbook_harness import CUDA_FLAGS, check_names, graph_of_case
 
 NVCC = find_nvcc()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(NVCC is None, reason="no nvcc")]
 
-CASES = {**POINTWISE, **REDUCTIONS, **WINDOWS, **SCANS}
+CASES = {**POINTWISE, **REDUCTIONS, **WINDOWS, **SCANS, **FOLDED}
 LAYERS = [(0, 20), (0, 256), (0, 1024), (1, 512), (3, 4096)]
 #: cases whose kernels are compiled in one go: CUDA's and our headers take several times as long as one of them.
 TOGETHER = 24

@@ -279,13 +279,13 @@ def common_width(coords: list[tuple[Coord, str]], size: int, axis: int, cap: int
 
 
 def _divides(width: int, size: int, coords: list[tuple[Coord, str]], axis: int) -> bool:
-    if size % width:
-        return False
-    for coord, _ in coords:
-        steps = [coef for (k, _), coef in coord.terms if k != axis] + [coef for _, coef in coord.dynamic]
-        if coord.const % width or any(step % width for step in steps):
-            return False
-    return True
+    return size % width == 0 and all(is_aligned(width, coord, axis) for coord, _ in coords)
+
+
+def is_aligned(width: int, coord: Coord, axis: int) -> bool:
+    """Whether a contiguous access begins at a multiple of a width, wherever it does along the axis."""
+    steps = [coef for (k, _), coef in coord.terms if k != axis] + [coef for _, coef in coord.dynamic]
+    return coord.const % width == 0 and not any(step % width for step in steps)
 
 
 def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False) -> dict[str, str]:

@@ -150,6 +150,21 @@ def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
     return step == count
 
 
+def matched(shape: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Dimensions of one shape and of its reshape that hold the same elements, as few together as can be; without those
+    of size 1, which are index 0."""
+    mine, theirs = ([d for d, size in enumerate(sizes) if size != 1] for sizes in (shape, other))
+    if 0 in shape:
+        return [(mine, theirs)]
+    found = []
+    while mine:
+        left, right = [mine.pop(0)], [theirs.pop(0)]
+        while (a := ir.numel([shape[d] for d in left])) != (b := ir.numel([other[d] for d in right])):
+            (left if a < b else right).append((mine if a < b else theirs).pop(0))
+        found.append((left, right))
+    return found
+
+
 def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: str) -> list[Coord]:
     """Row-major position -> index in `shape`. Raises NeedSplit, or Conflict on `owner` where it isn't affine."""
     strides = ir.contiguous(shape)

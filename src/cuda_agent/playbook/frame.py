@@ -25,6 +25,7 @@ from cuda_agent.playbook.coords import (
     NeedUnroll,
     delinearise,
     is_bijection,
+    matched,
 )
 from cuda_agent.playbook.positions import Ranges
 
@@ -161,12 +162,22 @@ class Puller:
         return self.cast(node, result)
 
     def _reshape(self, value: ir.Reshape, at: tuple[Coord, ...]) -> tuple[Coord, ...]:
-        position = Coord()
-        for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
-            position = position.plus(coord.times(stride))
         shape = self.values[value.arg].shape
+        result = [Coord()] * len(shape)
+        for mine, theirs in matched(value.shape, shape):
+            position = Coord()
+            for d, stride in zip(mine, ir.contiguous([value.shape[d] for d in mine]), strict=True):
+                position = position.plus(at[d].times(stride))
+            # What lies outside of one dimension is guarded, and so it may stay.
+            alone = len(theirs) == 1
+            parts = (position,) if alone else self._apart(position, tuple(shape[d] for d in theirs), value.arg)
+            for d, part in zip(theirs, parts, strict=True):
+                result[d] = part
+        return tuple(result)
+
+    def _apart(self, position: Coord, shape: tuple[int, ...], owner: str) -> tuple[Coord, ...]:
         try:
-            affine = delinearise(self.frame, replace(position, dynamic=()), shape, value.arg)
+            affine = delinearise(self.frame, replace(position, dynamic=()), shape, owner)
         except Conflict:
             return self._divided(position, shape)
         return self._divided(position, shape) if position.dynamic else tuple(affine)
@@ -259,8 +270,9 @@ class Puller:
             shifted = coord.plus(Coord(const=-low))
             least, most = self.ranges.extent(shifted)
             below, above = least < 0, most >= size
-            if below or above:
-                bounds.append(Bound(shifted, 0 if below else None, size if above else None))
+            bound = Bound(shifted, 0 if below else None, size if above else None)
+            if (below or above) and bound not in guards:
+                bounds.append(bound)
             index.append(shifted)
         node = self.pull(value.arg, tuple(index), (*guards, *bounds))
         if not bounds:

@@ -321,6 +321,8 @@ def reads_along_columns(work: Kernel) -> bool:
     if not work.cols:
         return True
     last, rows = len(work.rows) + len(work.cols) - 1, len(work.rows)
+    # A window that slides is as contiguous along its elements as along the results.
+    longer_rows = rows > 0 and work.rows[-1] > work.cols[-1]
     along_cols = along_rows = 0
     for expr in work.nodes:
         if expr.op == "load":
@@ -329,6 +331,6 @@ def reads_along_columns(work: Kernel) -> bool:
             moves = [s for s, c in zip(work.axes(), coefs, strict=True) if c or expr.coord.dynamic]
             weight = ir.ITEM_BYTES[expr.dtype] * ir.numel(moves)
             col, row = abs(coefs[last]) or math.inf, (abs(coefs[rows - 1]) if rows > 0 else 0) or math.inf
-            along_cols += weight * (col <= min(row, _NEAR))
-            along_rows += weight * (row <= min(col, _NEAR))
+            along_cols += weight * (col <= min(row, _NEAR) and not (col == row and longer_rows))
+            along_rows += weight * (row <= min(col, _NEAR) and not (col == row and not longer_rows))
     return along_cols >= along_rows

@@ -111,6 +111,10 @@ class Ranges:
                     value = self.nodes[factor].value
                     if self.nodes[factor].op == "const" and value is not None:
                         return self.affine(other, widened).times(int(value))
+            if expr.op in ("quotient", "modulo"):
+                parts = self.divided(self.affine(expr.args[0], widened), int(self.interval(expr.args[1])[0]))
+                if parts is not None:
+                    return parts[expr.op == "modulo"]
         return Coord(dynamic=((widened(at), 1),))
 
     def wrapped(self, at: int, length: int, widened: Callable[[int], int]) -> Coord | None:

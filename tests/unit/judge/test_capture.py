@@ -65,6 +65,7 @@ def test_operators_stay_whole():
     assert names(graph_of("masked_softmax")) == ["masked_fill", "mul", "softmax"]
     assert "scaled_dot_product_attention" in names(graph_of("attention"))
     assert {"cross_entropy_loss", "logsumexp"} <= set(names(graph_of("cross_entropy_z")))
+    assert names(graph_of("fold")) == ["col2im", "relu"]
 
 
 def test_casts_and_metas_are_explicit():

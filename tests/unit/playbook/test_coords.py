@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
-from cuda_agent.playbook.coords import Conflict, Coord, Frame, NeedSplit, delinearise, is_bijection
+from cuda_agent.playbook.coords import Conflict, Coord, Frame, NeedSplit, delinearise, is_bijection, matched
 
 
 def at(coord: Coord, index: dict[tuple[int, int], int]) -> int:
@@ -32,6 +33,20 @@ def test_reshape_follows_row_major_order(shape: tuple[int, ...], target: tuple[i
         for coord, size in zip(coords, target, strict=True):
             linear = linear * size + at(coord, index)
         assert linear == position
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "expected"),
+    [
+        ((2, 3, 4, 5), (2, 12, 5), [([0], [0]), ([1, 2], [1]), ([3], [2])]),
+        ((6, 1, 4), (1, 3, 8), [([0, 2], [1, 2])]),
+        ((4, 6, 5), (8, 3, 5), [([0, 1], [0, 1]), ([2], [2])]),
+        ((1, 1), (1,), []),
+        ((3, 0, 2), (0, 7), [([0, 1, 2], [0, 1])]),
+    ],
+)
+def test_dimensions_of_a_reshape_are_matched(shape: Any, other: Any, expected: Any) -> None:
+    assert matched(shape, other) == expected
 
 
 def test_sizes_without_common_factors_conflict() -> None:

@@ -11,10 +11,10 @@ import torch
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
-from cuda_agent.playbook import kernel, propose
+from cuda_agent.playbook import ir, kernel, propose
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
-from playbook_cases import POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm, substitute
+from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm, substitute
 from playbook_harness import graph_of
 
 
@@ -119,6 +119,49 @@ def test_windows_can_be_written_out(name: str) -> None:
 )
 def test_other_windows_before_a_reduction_go_to_memory(function: Any) -> None:
     assert steps_of(function, [torch.randn(2, 24, 16, 16)])[0].skill == "stencil"
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*FOLDED} - {"fold_half", "fold_many_taps", "deviation_of_unfold", "pool_of_fold"})
+)
+@pytest.mark.parametrize("device", list(Device))
+def test_a_fold_is_gathered_with_what_is_around_it(name: str, device: Device) -> None:
+    (step,) = steps_of(*FOLDED[name], device)
+    assert step.skill == "pointwise"
+
+
+def test_a_fold_of_many_taps_goes_row_by_row() -> None:
+    first, second = steps_of(*FOLDED["fold_many_taps"])
+    assert "args_0" in first.inputs and "args_0" not in second.inputs
+
+
+def test_a_fold_reads_what_meets_in_an_element_and_divides_no_position() -> None:
+    """Four of sixteen taps, each within one period of the stride."""
+    (step,) = steps_of(*FOLDED["fold"])
+    text = step.files[f"kernels/{step.name}.cu"]
+    assert text.count("args_0[") == 4 and not re.search(r"\dLL", text) and "WIDTH = 2" in text
+
+
+@pytest.mark.parametrize(("name", "skill"), [("unfold_crooked", "pointwise"), ("deviation_of_unfold", "colreduce")])
+def test_results_of_sliding_windows_are_vectors_wherever_the_windows_begin(name: str, skill: str) -> None:
+    (step,) = steps_of(*FOLDED[name])
+    text = step.files[f"kernels/{step.name}.cu"]
+    assert step.skill == skill and "WIDTH = 4" in text and "load_vector" not in text
+    assert step.inputs == ("args_0",), "no table of indices"
+
+
+@pytest.mark.parametrize(("batch", "index"), [(1, "int"), (700, "long long")])
+def test_positions_of_a_large_fold_have_64_bits(batch: int, index: str) -> None:
+    shapes = {"x": (batch, 1024, 56 * 56), "y": (batch, 64, 112, 112)}
+    x, y = (TensorMeta(shape=s, dtype="float32", strides=ir.contiguous(s)) for s in shapes.values())
+    sizes: Any = [[112, 112], [4, 4], [1, 1], [1, 1], [2, 2]]
+    graph = Graph(
+        inputs=(GraphInput(name="x", kind=ValueKind.INPUT, meta=x, position=0),),
+        nodes=(Node(name="y", op="aten.col2im.default", args=(Ref(ref="x"), *sizes), outputs=(y,)),),
+        outputs=("y",),
+    )
+    (step,) = plan(graph, Device.CUDA, Precision.FP32, ())[0]
+    assert f"using Index = {index};" in step.files[f"kernels/{step.name}.cu"]
 
 
 def test_a_sigmoid_before_a_window_is_computed_once_a_position() -> None:

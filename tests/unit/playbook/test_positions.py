@@ -60,6 +60,15 @@ def test_an_index_that_counts_from_one_end_is_not_wrapped(start: int, low: int |
     assert found == (None if low is None else Coord(((AXIS, 1),), low))
 
 
+@pytest.mark.parametrize(("op", "expected"), [("quotient", Coord(((AXIS, 1),), 2)), ("modulo", Coord((), 1))])
+def test_what_is_divided_without_rest_stays_affine(op: str, expected: Coord) -> None:
+    index = Expr("cast", "i32", (3,))
+    nodes = (Expr("index", "i64", coord=Coord(((AXIS, 6),), 13)), index, Expr("const", "i32", value=6))
+    assert ranges(20, *nodes, Expr(op, "i32", (4, 5))).affine(6, lambda at: at) == expected
+    crossing = (Expr("index", "i64", coord=Coord(((AXIS, 3),), 4)), *nodes[1:])
+    assert ranges(20, *crossing, Expr(op, "i32", (4, 5))).affine(6, lambda at: at) == Coord(dynamic=((6, 1),))
+
+
 def test_a_nan_has_no_interval_but_behind_fmax() -> None:
     number = Expr("load", "f32", name="x", dtype="float32")
     low, high = Expr("const", "f32", value=0.0), Expr("const", "f32", value=7.0)

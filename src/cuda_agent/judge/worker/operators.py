@@ -52,7 +52,7 @@ SHAPES = words(
     """
     view permute transpose t expand slice select cat split split_with_sizes stack unsqueeze squeeze flip roll
     repeat constant_pad_nd select_scatter slice_scatter diagonal unfold gather index_select index index_put
-    scatter scatter_add embedding as_strided
+    scatter scatter_add embedding as_strided im2col col2im
     """
 )
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
+from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
 from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4
@@ -29,8 +29,8 @@ _LONG = 2048
 class _Columns(Lanes):
     """Prints one kernel."""
 
-    def __init__(self, work: Kernel, width: int) -> None:
-        super().__init__(work, width, len(work.rows) - 1)
+    def __init__(self, work: Kernel, width: int, crooked: bool) -> None:
+        super().__init__(work, width, len(work.rows) - 1, crooked=crooked)
         self.sweeps = passes(work, keep=False)
 
     def decode_rows(self) -> list[str]:
@@ -130,8 +130,8 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     """(the kernel's file, number of configs, bytes of scratch)."""
     work = online(work)
     along = len(work.rows) - 1
-    width = min(4, vector_width(work, along))
-    printer = _Columns(work, width)
+    width, crooked = lane_width(work, along, cap=4)
+    printer = _Columns(work, width, crooked)
     outer, inner_vectors, cols = ir.numel(work.rows[:-1]), work.rows[-1] // width, ir.numel(work.cols)
     choices = configs(outer, inner_vectors, cols)
     most = max(splits for _, _, splits in choices)

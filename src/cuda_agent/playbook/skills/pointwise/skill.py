@@ -14,7 +14,6 @@ from cuda_agent.playbook.codegen import (
     parameters,
     render,
     storage_type,
-    vector_width,
 )
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
@@ -23,7 +22,7 @@ from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step
 from cuda_agent.playbook.positions import Ranges
 from cuda_agent.playbook.skills.pointwise import tiled
-from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
 
 NAME = "pointwise"
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
@@ -93,11 +92,11 @@ def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) ->
 
 
 def _cuda(work: Kernel, name: str) -> str:
-    width = vector_width(work)
     count = ir.numel(work.cols)
     last = len(work.cols) - 1
+    width, crooked = lane_width(work, last)
     names = [f"i{k}" for k in range(len(work.cols))]
-    printer = Lanes(work, width, last)
+    printer = Lanes(work, width, last, crooked=crooked)
     early, loads = printer.early(range(len(work.nodes)))
     body = printer.printer.statements([s.node for s in work.stores])
     declarations, stores = printer.write(list(work.stores), body)

@@ -6,19 +6,45 @@ from collections.abc import Iterable
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, assignment, literal, storage_type
+from cuda_agent.playbook.codegen import (
+    Printer,
+    assignment,
+    common_width,
+    is_aligned,
+    literal,
+    storage_type,
+    vector_width,
+)
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.frame import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
+
+#: times that each element is read, from which on the caches deliver them and lanes save instructions.
+_AGAIN = 2
+
+
+def lane_width(work: Kernel, along: int, cap: int = 8) -> tuple[int, bool]:
+    """How many lanes, and whether some loads are crooked: where everything is read several times over, as by windows
+    that slide, results alone say how many."""
+    width, sizes = vector_width(work, along, cap), work.axes()
+    for expr in work.nodes:
+        if expr.op == "load":
+            reach = 1 + sum(abs(coef) * (sizes[axis] - 1) for (axis, _), coef in expr.coord.terms)
+            if expr.coord.dynamic or _AGAIN * reach > ir.numel(sizes):
+                return width, False
+    stores = [(store.coord, store.dtype) for store in work.stores if store.coord.coef((along, 0)) == 1]
+    wider = common_width(stores, sizes[along], along, cap) if stores else 1
+    return max(width, wider), wider > width
 
 
 class Lanes:
     """Prints the nodes of one kernel for the lanes j < WIDTH along the axis `along`. In the generated code `i<k>` is
     the index on axis k, that of lane 0 where k is `along`."""
 
-    def __init__(self, work: Kernel, width: int, along: int) -> None:
-        self.work, self.width, self.along = work, width, along
+    def __init__(self, work: Kernel, width: int, along: int, *, crooked: bool = False) -> None:
+        """`crooked`: what is contiguous but begins at no multiple of the width is read lane by lane."""
+        self.work, self.width, self.along, self.crooked = work, width, along, crooked
         self.full = work.full()
         self.rows = len(work.rows)
         self.moving = self._moving()
@@ -54,10 +80,12 @@ class Lanes:
         axis = (self.along, 0)
         moving_guard = any(b.coord.coef(axis) or b.coord.dynamic for b in expr.guards)
         looked_up = any(node in self.moving for node, _ in expr.coord.dynamic)
-        return looked_up or expr.coord.coef(axis) not in (0, 1) or moving_guard
+        alone = self.crooked and expr.coord.coef(axis) == 1 and not self.is_vector(expr.coord)
+        return looked_up or expr.coord.coef(axis) not in (0, 1) or moving_guard or alone
 
     def is_vector(self, coord: Coord) -> bool:
-        return self.width > 1 and coord.coef((self.along, 0)) == 1
+        contiguous = self.width > 1 and coord.coef((self.along, 0)) == 1
+        return contiguous and (not self.crooked or is_aligned(self.width, coord, self.along))
 
     def variable_type(self, expr: Expr) -> str:
         type_ = storage_type(expr.dtype, Device.CUDA)
