@@ -19,6 +19,8 @@ from cuda_agent.report.units import bounds, geometric_mean, microseconds, times
 from cuda_agent.reward import is_faster
 
 BASELINES = ("eager", "compile", "matched")
+#: a ratio is hardly known whose interval begins below this share of it.
+_KNOWN = 0.8
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def summary(rows: Sequence[RunRow]) -> dict[str, Any]:
         out[f"geomean_vs_{baseline}"] = geometric_mean(ratios)
         out[f"timed_vs_{baseline}"] = len(ratios)
         out[f"faster_than_{baseline}"] = sum(is_faster(row.against(baseline)) for row in rows)
+    matched = [ratio for row in rows if (ratio := row.against("matched")) is not None]
+    out["hardly_known_vs_matched"] = sum(ratio.low < _KNOWN * ratio.value for ratio in matched)
     return out
 
 
@@ -121,6 +125,11 @@ def _totals(rows: Sequence[RunRow]) -> list[str]:
     lines = [f"{facts['tasks']} tasks: {states}", f"at least 5 % faster, by the interval, than: {', '.join(faster)}"]
     if any(row.profile for row in rows):
         lines.append("in brackets: 95 % intervals of each ratio's own timing")
+    if unsure := facts["hardly_known_vs_matched"]:
+        lines.append(
+            f"of {facts['timed_vs_matched']} ratios vs matched {unsure} begin below {_KNOWN} of their value: the machine "
+            "was busy with something else, or too few rounds fitted the budget"
+        )
     if means:
         lines.insert(1, f"geometric means over the tasks that passed: vs {', vs '.join(means)}")
     return lines

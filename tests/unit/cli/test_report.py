@@ -129,6 +129,20 @@ def test_a_suite_counts_failures_and_averages_over_the_correct() -> None:
     for words in ("d: not covered: no skill covers aten.foo", "e: error: no Model", "5 tasks:", "4.00× (of 2)", "2/5"):
         assert words in shown, words
     assert "2.00× [" in shown and "8.00× [" in shown, "no ratio without its interval"
+    assert "ratios vs matched" not in shown
+
+
+def test_ratios_that_are_hardly_known_are_counted() -> None:
+    sure, unsure = evaluation(ours=1000.0), evaluation(ours=250.0)
+    assert unsure.profile is not None
+    ratio = unsure.profile.ratios[unsure.profile.matched]
+    ratios = {**unsure.profile.ratios, unsure.profile.matched: ratio.model_copy(update={"low": 0.5 * ratio.value})}
+    profile = unsure.profile.model_copy(update={"ratios": ratios})
+    rows = [
+        RunRow("a", trajectory("a", sure)),
+        RunRow("b", trajectory("b", unsure.model_copy(update={"profile": profile}))),
+    ]
+    assert "of 2 ratios vs matched 1 begin below 0.8 of their value" in " ".join(text(suite_view(rows)).split())
 
 
 def test_what_a_task_says_doesnt_steer_the_terminal() -> None:
