@@ -127,8 +127,8 @@ def _totals(rows: Sequence[RunRow]) -> list[str]:
         lines.append("in brackets: 95 % intervals of each ratio's own timing")
     if unsure := facts["hardly_known_vs_matched"]:
         lines.append(
-            f"of {facts['timed_vs_matched']} ratios vs matched {unsure} begin below {_KNOWN} of their value: the machine "
-            "was busy with something else, or too few rounds fitted the budget"
+            f"of {facts['timed_vs_matched']} ratios vs matched {unsure} begin below {_KNOWN} of their value: the "
+            "machine was busy with something else, or too few rounds fitted the budget"
         )
     if means:
         lines.insert(1, f"geometric means over the tasks that passed: vs {', vs '.join(means)}")
