@@ -88,6 +88,7 @@ int choose(const long long* numbers, const Geometry& g, int config, cudnnHandle_
   const int end = config == 0 ? static_cast<int>(graph->engines.size()) : first + 1;
   for (int index = first; index < end && !c->plan; ++index) {
     const auto built = plan(handle, *graph, index);
+    if (config == 0 && built.second > kUsualWorkspace) continue;
     c->plan = built.first;
     c->engine_bytes = built.second;
   }

@@ -57,7 +57,7 @@ template <typename Performance>
 bool legacy_pick(Legacy& l, const Geometry& g, const Performance* offers, int count) {
   for (int i = 0; i < count; ++i) {
     const bool full = g.type == kFloat32 && !g.tf32;
-    if (offers[i].status != CUDNN_STATUS_SUCCESS || int64_t(offers[i].memory) > kLargestWorkspace) continue;
+    if (offers[i].status != CUDNN_STATUS_SUCCESS || int64_t(offers[i].memory) > kUsualWorkspace) continue;
     if (full && offers[i].mathType != CUDNN_FMA_MATH && offers[i].mathType != CUDNN_DEFAULT_MATH) continue;
     if (!full && cudnnSetConvolutionMathType(l.convolution, offers[i].mathType) != CUDNN_STATUS_SUCCESS) continue;
     l.algorithm = offers[i].algo;

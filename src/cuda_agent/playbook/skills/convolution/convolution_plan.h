@@ -14,7 +14,8 @@ namespace convolution {
 enum Status { kOk = 0, kNotAvailable = -1, kLibrary = -2 };
 enum Type { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
 
-constexpr int64_t kLargestWorkspace = int64_t(4) << 30;
+// What an engine may ask for unasked, and one that a setting names: some bring a copy of x of gigabytes into their order.
+constexpr int64_t kUsualWorkspace = int64_t(4) << 30, kLargestWorkspace = int64_t(16) << 30;
 constexpr int kMostEngines = 16;
 
 // A convolution as the caller describes it; `axis[i]` are the spatial dimensions, outermost first.
