@@ -78,8 +78,8 @@ def summary(rows: Sequence[RunRow]) -> dict[str, Any]:
         out[f"geomean_vs_{baseline}"] = geometric_mean(ratios)
         out[f"timed_vs_{baseline}"] = len(ratios)
         out[f"faster_than_{baseline}"] = sum(is_faster(row.against(baseline)) for row in rows)
-    matched = [ratio for row in rows if (ratio := row.against("matched")) is not None]
-    out["hardly_known_vs_matched"] = sum(ratio.low < _KNOWN * ratio.value for ratio in matched)
+    matched = [known for row in rows if (known := row.against("matched")) is not None]
+    out["hardly_known_vs_matched"] = sum(known.low < _KNOWN * known.value for known in matched)
     return out
 
 
