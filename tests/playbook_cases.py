@@ -164,7 +164,7 @@ RESAMPLED: dict[str, tuple[Any, list[Any]]] = {
 
 def averaged_patches(x: Any) -> Any:
     """Patches are changed, added up, and divided by how many there are."""
-    x, many = F.gelu(x) * 2, F.fold(torch.ones(1, 12, 72), (10, 8), (4, 3), padding=1, stride=1)
+    x, many = F.gelu(x) * 2, F.fold(torch.ones(1, 12, 72, device=x.device), (10, 8), (4, 3), padding=1, stride=1)
     return F.fold(x, (10, 8), (4, 3), padding=1, stride=1) / many
 
 
