@@ -130,9 +130,9 @@ class Crew:
                 self._room.wait()
         return None
 
-    def _keeps(self, problem: Problem, kept_bytes: int) -> None:
-        """A task that is open needs so much from now on."""
-        need, name = waiting_bytes(kept_bytes, self._device), problem.entry.id
+    def _keeps(self, problem: Problem, kept_bytes: int | None) -> None:
+        """A task that is open needs so much from now on; None: as when it was opened."""
+        need, name = waiting_bytes(problem, kept_bytes, self._device), problem.entry.id
         with self._room:
             if need is not None and name in self._in_use:
                 self._in_use[name] = need

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, cast
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.bench.lane import Lane, Size, Step
-from cuda_agent.bench.scarcity import lacks_memory, names_memory, screened_none
+from cuda_agent.bench.scarcity import Shortage, lacks_memory, names_memory, screened_none
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.judge.buffers import gpu_memory
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
 from cuda_agent.judge.inspection.reached import work_needed
@@ -38,7 +40,8 @@ _CAPTURE, _LOADING, _BASELINES = Step("capture", 3, 3, 3), Step("loading", 2, 2,
 _ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 8, 3)
 #: one more verified call, whose kernels are looked at.
 _OBSERVATION = Step("observation", 4, 8, 3)
-_SCREENING, _PROFILE, _INSPECTION = Step("screening"), Step("profile"), Step("inspection")
+#: what is timed takes what there is; who found too little asks for so much.
+_SCREENING, _PROFILE, _INSPECTION = Step("screening", 3, 3, 3), Step("profile"), Step("inspection")
 _BUILD, _END, _IMPORTS = Step("build"), Step("end"), Step("imports")
 
 #: how a lack of memory shows, besides in a verdict.
@@ -46,8 +49,12 @@ _SHORT = (TaskError, DeviceError, WorkerError)
 
 #: told what a task must move and compute, as soon as its graph is known.
 Counted = Callable[[Work], None]
-#: told how many bytes of the device a task keeps while it waits, as soon as that is known.
-Keeps = Callable[[int], None]
+#: between two looks at what is free.
+_LOOK_S = 1.0
+
+#: told how many bytes of the device a task keeps while it waits, as soon as that is known, or needs to be free; None:
+#: it needs no more than others, and what it keeps isn't known.
+Keeps = Callable[[int | None], None]
 
 
 class LaneSession:
@@ -112,7 +119,7 @@ class LaneSession:
                 raise
         else:
             return
-        with self._alone(_ADMISSION) as hush, hush():
+        with self._with_room(_ADMISSION) as hush, hush():
             self._rest()
             self._admit()
 
@@ -132,7 +139,7 @@ class LaneSession:
             except _SHORT as error:
                 if self._builder is None or not names_memory(str(error)):
                     raise
-                with self._telling(), self._alone(_ADMISSION) as hush, hush():
+                with self._telling(), self._with_room(_ADMISSION) as hush, hush():
                     self._rest()
                     self._capture()
         assert self._graph is not None
@@ -181,7 +188,7 @@ class LaneSession:
                 raise
         if self._builder is not None and short:
             self._wake(self._session.next_screener())
-            with self._telling(), self._alone(_SCREENING) as hush:
+            with self._telling(), self._with_room(_SCREENING) as hush:
                 report = self._session.screen(candidate, configs, quiet=lambda: nullcontext(hush))
         self._tell_kept()
         return report
@@ -238,7 +245,7 @@ class LaneSession:
             self._wake(session.next_candidate())
             session.baselines.renew()
             session.settle()
-            with self._alone(_VERIFICATION) as hush:
+            with self._with_room(_VERIFICATION) as hush:
                 self._rest()
                 session.baselines.renew()
                 case.judge(session, with_profile=with_profile, quiet=lambda: nullcontext(hush))
@@ -302,6 +309,23 @@ class LaneSession:
                     self._session.rest()
                 raise
             self._session.rest()
+
+    @contextmanager
+    def _with_room(self, step: Step) -> Iterator[Hush]:
+        """The device alone, for what found no memory: once as much of that is free as the step needs, or no more comes
+        to be free. Until then no task is begun, and others do less at a time."""
+        shortage = Shortage(step.needed_bytes(self._lane.size))
+        self._keeps(shortage.needed)
+        try:
+            while True:
+                with self._alone(step) as hush:
+                    if not shortage.waits(gpu_memory()[0] + (self._session.kept_bytes or 0), time.monotonic()):
+                        yield hush
+                        return
+                time.sleep(_LOOK_S)
+        finally:
+            self._learn_size()
+            self._keeps(self._session.kept_bytes)
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
         """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""

@@ -3,6 +3,8 @@ disturbed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Evaluation, ScreenReport
 
@@ -23,10 +25,28 @@ _SCARCE_WORDS = (
     "ended while",
 )
 
+#: who waits for memory gives up when so many seconds have brought no more of it: as long as a task takes from when it
+#: holds the most to its end; and what counts as more.
+PATIENCE_S, _GROWTH = 20.0, 1 << 28
 
 #: times the median of a candidate's events: then it has paid for what the judge's clock found besides, or for slow
 #: calls.
 _PAID = 1.1
+
+
+@dataclass
+class Shortage:
+    """Of the device's memory: somebody needs so many bytes free, and waits for them while more come to be so."""
+
+    needed: int
+    _most_free: int = -_GROWTH
+    _grew_s: float = 0.0
+
+    def waits(self, free: int, now: float) -> bool:
+        """Whether to look again later; `now`: seconds, of any clock."""
+        if free >= self._most_free + _GROWTH:
+            self._most_free, self._grew_s = free, now
+        return free < self.needed and now - self._grew_s < PATIENCE_S
 
 
 def is_spoilt(evaluation: Evaluation) -> bool:

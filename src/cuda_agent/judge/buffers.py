@@ -37,6 +37,14 @@ SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
+def gpu_memory() -> tuple[int, int]:
+    """(free bytes, all bytes) of the GPU that this process uses."""
+    import torch
+
+    free, there = torch.cuda.mem_get_info()
+    return int(free), int(there)
+
+
 class OutOfDeviceMemory(Exception):
     """The judge couldn't allocate an arena."""
 

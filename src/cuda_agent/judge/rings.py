@@ -14,7 +14,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, is_dense, synchronize
+from cuda_agent.judge.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, gpu_memory, is_dense, synchronize
 from cuda_agent.judge.process import Worker, WorkerFault
 from cuda_agent.judge.reference import Places, Spec, allocate
 
@@ -79,8 +79,7 @@ def device_facts(device: Device) -> tuple[int, int]:
     if device is Device.CUDA:
         import torch
 
-        free, _total = torch.cuda.mem_get_info()
-        return int(torch.cuda.get_device_properties(0).L2_cache_size), int(free)
+        return int(torch.cuda.get_device_properties(0).L2_cache_size), gpu_memory()[0]
     return 0, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -185,7 +185,8 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     thread.start()
     crew._keeps(first, 100 * gib)
     crew._keeps(second, 0)
-    assert not taken, "no room where it keeps more, nor by a task that isn't open"
+    crew._keeps(first, None)
+    assert not taken, "no room where it keeps more, or as much as was thought; nor by a task that isn't open"
     crew._keeps(first, 2 * gib)
     thread.join(10)
     assert taken == [second]
@@ -194,7 +195,7 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     crew._keeps(first, 0)
     crew.close()
     rooms = [room // gib for room in told if room is not None]
-    assert rooms == [99, 61, 110, 95, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
+    assert rooms == [99, 61, 99, 110, 95, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
 
 
 def test_room_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
 from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.lane_server import LaneServer
-from cuda_agent.bench.scarcity import screened_none
+from cuda_agent.bench.scarcity import Shortage, screened_none
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
@@ -237,6 +237,32 @@ def _turns_of(
     return [f"{turn['how']} {turn['step']}" for turn in turns if turn["how"] != "host"]
 
 
+def test_who_found_no_memory_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn for each look; meanwhile its task is said to keep what it needs."""
+    free, told = [100, 699, 700], list[int | None]()
+    monkeypatch.setattr(judging, "gpu_memory", lambda: (free.pop(0), 1000))
+
+    def admit(session: LaneSession) -> None:
+        session._lane.size, session._keeps = Size(inputs=100, outputs=50), told.append
+        session.admit()
+
+    helper = cast("HelperProcess", object())
+    turns = _turns_of(tmp_path, _Judge([NO_MEMORY]), helper, admit)
+    assert turns.count("alone admission") == 3 and not free
+    assert told == [700, None], "what it keeps isn't known"
+
+
+def test_a_shortage_lasts_while_more_comes_to_be_free() -> None:
+    gib = 1 << 30
+    shortage = Shortage(40 * gib)
+    assert shortage.waits(0, 100) and shortage.waits(10 * gib, 119), "however little there is at first"
+    assert shortage.waits(9 * gib, 130) and shortage.waits(11 * gib, 138)
+    assert not shortage.waits(11 * gib, 158), "nothing more for long"
+    assert not Shortage(40 * gib).waits(40 * gib, 0)
+
+
 @pytest.fixture(autouse=True)
 def _counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "work_needed", lambda _session: None)
+    monkeypatch.setattr(judging, "gpu_memory", lambda: (1, 1))
+    monkeypatch.setattr(judging, "_LOOK_S", 0.0)
