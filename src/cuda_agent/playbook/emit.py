@@ -120,6 +120,7 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
             "cuda": device is Device.CUDA,
             "declarations": list(dict.fromkeys(step.declaration for step in steps if step.declaration)),
             "includes": list(dict.fromkeys(header for step in steps for header in step.includes)),
+            "with_status": any("check_status(" in step.call for step in steps),
             "functions": [_function(stage, device) for stage in stages],
         },
     )

@@ -164,7 +164,7 @@ class AttentionSkill:
             f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
             f"const int status = {launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "
             f"{call.scale!r}f, {int(call.causal)}, config_{tunable}, stream);",
-            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+            f'check_status("{name}", status);',
         ]
         step = Step(
             skill="attention",

@@ -102,11 +102,11 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
         f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
         "long long bytes = 0;",
         f"int status = convolution_workspace(geometry, {config}, &bytes);",
-        f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        f'check_status("{name}", status);',
         f"torch::Tensor workspace = torch::empty({{bytes}}, torch::dtype(torch::kUInt8).device({out}.device()));",
         f"status = launch_convolution({out}.data_ptr(), {x}, {weight}, {rest[0] if rest else 'nullptr'}, geometry, "
         f"workspace.data_ptr(), {config}, stream);",
-        f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+        f'check_status("{name}", status);',
     ]
     package = resources.files(__package__)
     return Step(

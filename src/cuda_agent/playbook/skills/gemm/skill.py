@@ -174,7 +174,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         "{\n"
         f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
         f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
-        f'  TORCH_CHECK(status == 0, "{name}: status ", status);\n'
+        f'  check_status("{name}", status);\n'
         "}"
     )
     step = Step(

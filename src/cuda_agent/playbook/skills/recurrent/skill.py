@@ -117,7 +117,7 @@ class Recurrent:
         lines = [
             f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
             f"const int status = launch_{stem}({', '.join(arguments)}, sizes{more});",
-            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+            f'check_status("{name}", status);',
         ]
         return Step(
             skill="recurrent",

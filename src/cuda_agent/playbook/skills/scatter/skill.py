@@ -226,7 +226,7 @@ class ScatterSkill:
         lines = [
             f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
             f"const int status = launch_scatter({', '.join(arguments)});",
-            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+            f'check_status("{name}", status);',
         ]
         more = ", int config, cudaStream_t stream" if cuda else ""
         given = "const void* base, const void* places, const void* values, const long long* shape"
@@ -261,7 +261,7 @@ class ScatterSkill:
             f"const int status = launch_scatter_rows({cpp_name(node.name)}.data_ptr(), "
             f"{pointer(base.buffer, base.offset, 4)}, {places}, {values}, {literal(value, 'f32')}, shape, "
             f"config_{tunable}, stream);",
-            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+            f'check_status("{name}", status);',
         ]
         views = [base, index, *([source] if source is not None else [])]
         step = Step(

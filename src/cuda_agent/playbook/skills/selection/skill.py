@@ -154,7 +154,7 @@ class SelectionSkill:
             f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
             f"const int status = launch_{kind}({results}, {pointer(view.buffer, view.offset, ir.ITEM_BYTES[dtype])}, "
             f"shape, config_{tunable}, stream);",
-            f'TORCH_CHECK(status == 0, "{name}: status ", status);',
+            f'check_status("{name}", status);',
         ]
         step = Step(
             skill="selection",
