@@ -322,6 +322,13 @@ def test_sums_with_products_are_both(how):
     assert not {"addmm", "baddbmm", "addmv", "addbmm"} & ops
 
 
+@pytest.mark.parametrize(("columns", "copies"), [(4, False), (5, True)])
+def test_a_sum_over_a_batch_of_products_copies_what_is_small(columns, copies):
+    module = Function(lambda m, x, y: torch.addbmm(m.c, x, y), c=nn.Parameter(torch.randn(3, columns)))
+    ops = main_ops(check(module, torch.randn(2, 3, 4), torch.randn(2, 4, columns)))
+    assert ("permute" in ops) == copies and ("sum" in ops) != copies, ops
+
+
 def test_a_convolution_over_time_first_becomes_a_usual_one():
     module = Function(
         lambda m, x: torch.conv_tbc(x, m.w, m.b, 1),

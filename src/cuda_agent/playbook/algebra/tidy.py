@@ -176,7 +176,7 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
 
 def added_product(draft: Draft, node: Node) -> str | None:
     """addmm, baddbmm, addmv and addbmm of (c, A, B) = beta·c + alpha·A·B: exact up to one rounding. addbmm sums over
-    the batch too, which is one product of longer rows."""
+    the batch too."""
     name = node.op.removeprefix("aten.").removesuffix(".default")
     if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
         return None
@@ -191,11 +191,7 @@ def added_product(draft: Draft, node: Node) -> str | None:
         return None
     if name == "addmv":
         b = reshape(draft, node, b, (*draft.meta(b).shape, 1))
-    if name == "addbmm":
-        count, rows, inner = draft.meta(a).shape
-        a = reshape(draft, node, permute(draft, node, a, (1, 0, 2)), (rows, count * inner))
-        b = reshape(draft, node, b, (count * inner, draft.meta(b).shape[-1]))
-    product = matmul(draft, node, a, b)
+    product = _product_over_batch(draft, node, a, b) if name == "addbmm" else matmul(draft, node, a, b)
     if name == "addmv":
         product = reshape(draft, node, product, draft.meta(product).shape[:-1])
     product = product if alpha == 1 else binary(draft, node, "mul", product, alpha)
@@ -204,6 +200,17 @@ def added_product(draft: Draft, node: Node) -> str | None:
         meta = draft.meta(node.name)
         return product.ref if draft.meta(product).shape == meta.shape else None
     return binary(draft, node, "add", product, c if beta == 1 else binary(draft, node, "mul", c, beta)).ref
+
+
+def _product_over_batch(draft: Draft, node: Node, a: Ref, b: Ref) -> Ref:
+    """Σ A_i·B_i: products whose results are added up, or, where these are larger than A or would be rounded to 16 bits,
+    one product of longer rows, for which A is copied."""
+    count, rows, inner = draft.meta(a).shape
+    columns = draft.meta(b).shape[-1]
+    if columns <= inner and draft.meta(a).dtype in ("float32", "float64"):
+        return reduce(draft, node, "sum", matmul(draft, node, a, b), (0,))
+    a = reshape(draft, node, permute(draft, node, a, (1, 0, 2)), (rows, count * inner))
+    return matmul(draft, node, a, reshape(draft, node, b, (count * inner, columns)))
 
 
 RULES: tuple[Rule, ...] = (
