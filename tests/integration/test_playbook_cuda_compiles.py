@@ -19,7 +19,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.planner import plan
-from cuda_agent.playbook.skills.recurrent.skill import kernel
+from cuda_agent.playbook.skills.recurrent.skill import kernel, steps_kernel
 from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, SCANS, WINDOWS
 from playbook_harness import CUDA_FLAGS, check_names, graph_of_case
 
@@ -83,6 +83,12 @@ def _cases(first: int) -> Mapping[str, Sequence[tuple[Source, Compiled]]]:
             check_names(step, source.text)
     compiled = iter(compile_together([source for found in sources.values() for source in found]))
     return {name: [(source, next(compiled)) for source in found] for name, found in sources.items()}
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_recurrent_steps_compile(kind: int) -> None:
+    source = source_of(f"recurrent_steps_{kind}", kernel_files(Device.CUDA, "steps", steps_kernel(kind)))
+    no_spills(source, *compile_together([source]))
 
 
 @functools.cache

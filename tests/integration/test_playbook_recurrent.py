@@ -11,6 +11,7 @@ from torch import nn
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.playbook.proposal import propose
+from cuda_agent.playbook.skills.recurrent.skill import CONFIGS, STEPWISE
 from playbook_harness import graph_of
 from playbook_recurrent import check_networks
 
@@ -31,8 +32,20 @@ def test_elsewhere_it_is_not_covered(network: nn.Module) -> None:
             propose(graph, device, Precision.FP32)
 
 
-def test_too_wide_for_registers_names_the_users_operator() -> None:
-    graph = graph_of(nn.LSTM(8, 1100), [torch.randn(3, 2, 8)])
+@pytest.mark.parametrize(
+    ("hidden", "batch", "ways"),
+    [(1100, 2, {"steps": STEPWISE}), (64, 2, {"64": CONFIGS}), (64, 16, {"64": CONFIGS, "steps": STEPWISE})],
+    ids=["too wide for registers", "few rows", "many rows"],
+)
+def test_ways_through_the_steps(hidden: int, batch: int, ways: dict[str, int]) -> None:
+    graph = graph_of(nn.LSTM(8, hidden), [torch.randn(3, batch, 8)])
     assert "recurrent" in propose(graph, Device.CPU, Precision.FP32).skills
-    with pytest.raises(NotCovered, match=r"aten\.lstm\.input \(more hidden units"):
-        propose(graph, Device.CUDA, Precision.FP32)
+    proposal = propose(graph, Device.CUDA, Precision.TF32)
+    (tunable,) = (name for name in proposal.tunables if name.startswith("recurrent"))
+    assert proposal.tunables[tunable] == sum(ways.values())
+    assert {f"kernels/recurrent_{'0_64' if way == '64' else 'steps_0'}.cu" for way in ways} == {
+        name for name in proposal.files if "/recurrent" in name
+    }
+    binding = proposal.files["kernels/fused_binding.cpp"]
+    assert ("sums.data_ptr(), sizes, 1, config_" in binding) == ("steps" in ways)
+    assert (f"config_{tunable} - {CONFIGS}, stream" in binding) == (len(ways) == 2)

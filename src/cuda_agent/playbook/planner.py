@@ -52,7 +52,7 @@ def plan(
         if reason is not None and node.op in LAYERS:
             missing.setdefault(node.op, "only float32 without projections")
         elif reason is not None and node.op in LAYERS_OF:
-            missing.setdefault(LAYERS_OF[node.op], "more hidden units than a warp's registers hold")
+            missing.setdefault(LAYERS_OF[node.op], "states or weights that aren't plain tensors")
         elif reason is not None:
             missing.setdefault(node.op, reason)
         elif not fused and not missing and _has_place(node) and state.strided(node.name) is None:

@@ -23,8 +23,9 @@ from cuda_agent.playbook.skills.gemm.operands import (
     windows,
 )
 
+#: the launcher's numbers of types, and of how float32 is multiplied.
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
-_MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
+MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
@@ -157,8 +158,13 @@ def launch_numbers(product: Product, precision: Precision, activation: int) -> l
     return [
         *(product.m, product.n, product.k, a.batch, a.ld, b.ld, product.n, a.batch_stride, b.batch_stride, size),
         *(a.outer, a.outer_stride, b.outer_stride, a.batch * size, int(a.transposed), int(b.transposed)),
-        *(_TYPES[product.dtype], _MATH[precision], activation),
+        *(_TYPES[product.dtype], MATH[precision], activation),
     ]
+
+
+def product_files() -> dict[str, str]:
+    """The source of `launch_gemm`."""
+    return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
 
 
 def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
@@ -182,7 +188,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         name=name,
         inputs=product.inputs,
         outputs=(Buffer(result, product.meta),),
-        files={"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()},
+        files=product_files(),
         declaration=DECLARATION,
         call=call,
         tunables={tunable: CONFIGS},

@@ -1,7 +1,9 @@
-"""Where a recurrent layer runs through its steps in one launch, and the step that does it."""
+"""Where a recurrent layer runs through its steps in one launch, or with a product for each, and the step that does
+it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
@@ -11,10 +13,12 @@ from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
 
 #: the kernels' number of a layer, and its gates.
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
-CONFIGS = 6
+#: of the kernel that keeps the weights; and, with so many batch rows in all directions, of the products of a step.
+CONFIGS, STEPWISE, _LEAST_ROWS = 6, 8, 16
 #: registers of a lane that hold weights, in fours.
 _MOST_QUADS = 32
 #: of the kernel's counters.
@@ -39,16 +43,21 @@ class Layer:
     batch_first: bool
 
     @property
+    def fits(self) -> bool:
+        """Whether a warp's registers hold its weights."""
+        return self.gates * -(-self.hidden // 128) <= _MOST_QUADS
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        """Steps, batch, directions; distances of steps and rows in what is given, and in the states."""
+        """Steps, batch, directions; distances of steps and rows in what is given, and in the states; hidden units."""
         given, out = self.directions * self.gates * self.hidden, self.directions * self.hidden
         apart = [(width, self.steps * width) if self.batch_first else (self.batch * width, width)
                  for width in (given, out)]  # fmt: skip
-        return (self.steps, self.batch, self.directions, *apart[0], *apart[1])
+        return (self.steps, self.batch, self.directions, *apart[0], *apart[1], self.hidden)
 
 
 def read(state: PlanState, node: Node) -> Layer | None:
-    """What a node computes; None for others, and on cuda for weights that a warp's registers can't hold."""
+    """What a node computes; None for others."""
     if node.op not in KINDS:
         return None
     kind, gates = KINDS[node.op]
@@ -57,8 +66,6 @@ def read(state: PlanState, node: Node) -> Layer | None:
     assert given is not None and weights is not None
     lead, hidden = state.meta(given).shape[:2], state.meta(weights).shape[1]
     steps, batch = lead[::-1] if batch_first else lead
-    if state.device is Device.CUDA and gates * -(-hidden // 128) > _MOST_QUADS:
-        return None
     return Layer(
         kind, gates, given, weights, bias, first, first_cell,
         steps=steps, batch=batch, directions=directions, hidden=hidden, batch_first=batch_first,
@@ -101,22 +108,23 @@ class Recurrent:
     def _step(
         self, state: PlanState, node: Node, layer: Layer, views: list[StridedView | None], results: list[str]
     ) -> Step:
-        cuda, name = state.device is Device.CUDA, f"recurrent_{cpp_name(node.name)}"
+        name, launches = f"recurrent_{cpp_name(node.name)}", _launches(state, layer)
         metas = [contiguous_meta(meta.shape, meta.dtype) for meta in node.outputs if meta is not None]
-        stem = f"recurrent_{layer.kind}_{layer.hidden}"
         tunable = f"recurrent_{layer.steps}x{layer.batch}x{layer.hidden}_{layer.gates * layer.directions}"
-        scratch = Buffer(state.fresh(f"{name}_scratch"), _scratch(layer, state.device))
         places = [f"{cpp_name(one)}.data_ptr()" for one in results]
-        arguments = [
-            *places,
-            *["nullptr"] * (3 - len(places)),
-            *map(_at, views),
-            f"{cpp_name(scratch.name)}.data_ptr()",
-        ]
-        more = f", config_{tunable}, stream" if cuda else ""
+        arguments = ", ".join([*places, *["nullptr"] * (3 - len(places)), *map(_at, views)])
+        scratch = [Buffer(state.fresh(f"{name}_{one.needs}"), one.scratch) for one in launches]
+        calls, before = [], 0
+        for one, buffer in zip(launches, scratch, strict=True):
+            config = f"config_{tunable} - {before}" if before else f"config_{tunable}"
+            more = f", {one.more}{config}, stream" if one.configs else ""
+            calls.append(f"{one.name}({arguments}, {cpp_name(buffer.name)}.data_ptr(), sizes{more})")
+            before += one.configs
+        # Of two the first one's settings come first.
+        choice = f"config_{tunable} < {launches[0].configs} ? {' : '.join(calls)}" if len(calls) > 1 else calls[0]
         lines = [
             f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
-            f"const int status = launch_{stem}({', '.join(arguments)}, sizes{more});",
+            f"const int status = {choice};",
             f'check_status("{name}", status);',
         ]
         return Step(
@@ -124,15 +132,11 @@ class Recurrent:
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
-            files=kernel_files(state.device, stem, kernel(layer.kind, layer.hidden, state.device)),
-            declaration=(
-                f'extern "C" int launch_{stem}(void* out, void* last, void* cell, const void* given, '
-                "const void* weights, const void* bias, const void* first, const void* first_cell, void* scratch, "
-                f"const long long* sizes{', int config, cudaStream_t stream' if cuda else ''});"
-            ),
+            files={path: text for one in launches for path, text in one.files.items()},
+            declaration="\n".join(one.declaration for one in launches),
             call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
-            tunables={tunable: CONFIGS} if cuda else {},
-            scratch=(scratch,),
+            tunables={tunable: before} if before else {},
+            scratch=tuple(scratch),
         )
 
 
@@ -145,12 +149,51 @@ def kernel(kind: int, hidden: int, device: Device) -> str:
     return text.replace("int launch_recurrent(", f"int launch_recurrent_{kind}_{hidden}(")
 
 
-def _scratch(layer: Layer, device: Device) -> TensorMeta:
-    """On cuda counters, on the CPU the weights with units by sixteens."""
-    if device is Device.CUDA:
-        return contiguous_meta((_GROUPS,), "int32")
-    units = -(-layer.hidden // 16) * 16
-    return contiguous_meta((layer.directions, units, layer.gates * layer.hidden), "float32")
+@dataclass(frozen=True)
+class _Launch:
+    """One way to run through the steps; `needs` says what its scratch is for, `more` are arguments of its own."""
+
+    name: str
+    configs: int
+    files: Mapping[str, str]
+    needs: str
+    scratch: TensorMeta
+    more: str = ""
+
+    @property
+    def declaration(self) -> str:
+        last = f"{', int math' if self.more else ''}, int config, cudaStream_t stream" if self.configs else ""
+        return (
+            f'extern "C" int {self.name}(void* out, void* last, void* cell, const void* given, const void* weights, '
+            f"const void* bias, const void* first, const void* first_cell, void* {self.needs}, const long long* sizes"
+            f"{last});"
+        )
+
+
+def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
+    """With the weights in registers or, on the CPU, in caches; and with a product for each step."""
+    stem, sums = f"recurrent_{layer.kind}_{layer.hidden}", layer.gates * layer.hidden
+    files = kernel_files(state.device, stem, kernel(layer.kind, layer.hidden, state.device))
+    if state.device is Device.CPU:
+        # The weights with units by sixteens.
+        packed = contiguous_meta((layer.directions, -(-layer.hidden // 16) * 16, sums), "float32")
+        return [_Launch(f"launch_{stem}", 0, files, "packed", packed)]
+    found = []
+    if layer.fits:
+        found.append(_Launch(f"launch_{stem}", CONFIGS, files, "arrived", contiguous_meta((_GROUPS,), "int32")))
+    if not found or layer.batch * layer.directions >= _LEAST_ROWS:
+        name, room = f"recurrent_steps_{layer.kind}", contiguous_meta((layer.directions, layer.batch, sums), "float32")
+        files = kernel_files(state.device, name, steps_kernel(layer.kind)) | product_files()
+        math = f"{MATH[state.precision]}, "
+        found.append(_Launch(f"launch_{name}", STEPWISE, files, "sums", room, math))
+    return found
+
+
+def steps_kernel(kind: int) -> str:
+    """The source for layers of this kind, with a product for each step (of the skill `gemm`)."""
+    text = resources.files(__package__).joinpath("steps.cu").read_text()
+    text = text.replace("#define KIND 0", f"#define KIND {kind}")
+    return text.replace("int launch_recurrent_steps(", f"int launch_recurrent_steps_{kind}(")
 
 
 def _at(view: StridedView | None) -> str:
