@@ -39,6 +39,39 @@ class Scatters(nn.Module):
         )
 
 
+class SliceScatters(nn.Module):
+    """Whole slices, which lie next to each other in memory."""
+
+    def forward(
+        self, x: torch.Tensor, more: torch.Tensor, at: torch.Tensor, apart: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """x [3, 9, 20], more [3, 30, 20], at in [-9, 9) [30], apart: 5 different places in [0, 9)."""
+        spread = (at % 9)[None, :, None].expand(3, 30, 20)
+        return (
+            x.index_add(1, at % 9, more),
+            torch.ops.aten.index_put(x, [None, at], more.relu(), True),
+            x.index_copy(-2, apart, more[:, :5]),
+            x.index_reduce(1, at % 9, more, "amax"),
+            x.index_reduce(1, at % 9, more, "amin"),
+            x.index_reduce(1, at.int() % 9, more, "prod"),
+            x.transpose(0, 1).index_add(0, at[::2] % 9, more.transpose(0, 1)[:15]).sigmoid(),
+            x[..., :17].index_add(1, at % 9, more[..., 3:]),
+            x.scatter_add(1, spread, more),
+            x.scatter_reduce(1, spread, more * 2.0, "amax"),
+            x.reshape(3, 180).index_add(0, apart % 3, more.reshape(10, 180)[:5]),
+        )
+
+
+def slice_inputs() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [
+        torch.randn(3, 9, 20),
+        torch.randn(3, 30, 20),
+        torch.randint(-9, 9, (30,)),
+        torch.randperm(9)[:5],
+    ]
+
+
 class RowScatters(nn.Module):
     """Along many rows, which are held in shared memory on a GPU."""
 
@@ -83,7 +116,7 @@ class AllScatters(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plain, self.rows = Scatters(), RowScatters()
+        self.plain, self.rows, self.slices = Scatters(), RowScatters(), SliceScatters()
 
     def forward(
         self,
@@ -96,13 +129,21 @@ class AllScatters(nn.Module):
         more: torch.Tensor,
         places: torch.Tensor,
         different: torch.Tensor,
+        z: torch.Tensor,
+        slices: torch.Tensor,
+        at: torch.Tensor,
+        unlike: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        return (*self.plain(x, source, column, row, apart), *self.rows(y, more, places, different))
+        return (
+            *self.plain(x, source, column, row, apart),
+            *self.rows(y, more, places, different),
+            *self.slices(z, slices, at, unlike),
+        )
 
 
 def check_scatters(device: Device, folder: Path) -> None:
     model = AllScatters()
-    given = [tensor.to(device.value) for tensor in (*inputs(), *row_inputs())]
+    given = [tensor.to(device.value) for tensor in (*inputs(), *row_inputs(), *slice_inputs())]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert "scatter" in proposal.skills
     built = build(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))

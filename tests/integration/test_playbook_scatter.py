@@ -13,7 +13,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.playbook.proposal import propose
 from playbook_harness import graph_of
-from playbook_scatters import RowScatters, check_scatters, row_inputs
+from playbook_scatters import RowScatters, SliceScatters, check_scatters, row_inputs, slice_inputs
 
 pytestmark = pytest.mark.integration
 
@@ -29,6 +29,27 @@ def test_many_rows_are_scattered_in_shared_memory() -> None:
     # Rows, their size, picks, way, 64 bits; then all numbers alike.
     assert "{200, 23, 40, 1, 1}" in binding and "{200, 20, 40, 3, 1}" in binding
     assert "nullptr, -0.25f, shape" in binding
+
+
+def test_slices_need_no_place_for_each_number() -> None:
+    found = propose(graph_of(SliceScatters(), slice_inputs()), Device.CUDA, Precision.FP32)
+    binding = found.files["kernels/fused_binding.cpp"]
+    assert binding.count("= launch_scatter_slices(") == 11 and "= launch_scatter(" not in binding
+    # Outer, size, inner, picks, way, 64 bits, distance of the index' numbers.
+    assert "{3, 9, 20, 30, 1, 1, 1}" in binding and "{1, 9, 60, 15, 1, 1, 1}" in binding
+    assert "{3, 9, 20, 30, 2, 0, 1}" in binding and "{1, 3, 180, 5, 1, 1, 1}" in binding
+    assert not any("_links" in line for line in found.files["model_new.py"].splitlines())
+
+
+def test_slices_of_few_numbers_are_put_one_by_one() -> None:
+    class Few(nn.Module):
+        def forward(self, x: torch.Tensor, at: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+            return x.index_add(0, at, more)
+
+    found = propose(
+        graph_of(Few(), [torch.randn(9, 5), torch.randint(0, 9, (7,)), torch.randn(7, 5)]), Device.CUDA, Precision.FP32
+    )
+    assert "= launch_scatter(" in found.files["kernels/fused_binding.cpp"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.scatter import slices
+from cuda_agent.playbook.skills.scatter.slices import Slices
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 #: how a number meets the one that is there, by its number in the kernels.
@@ -202,6 +204,10 @@ class ScatterSkill:
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a scatter; None for anything else. Puts places and values into memory."""
+        whole = slices.read(state, node, _way_along(node)) if state.device is Device.CUDA else None
+        claim = None if whole is None else self._claim_slices(state, node, whole)
+        if claim is not None:
+            return claim
         within = read_rows(state, node)
         if within is not None:
             return self._claim_rows(state, node, within)
@@ -240,6 +246,17 @@ class ScatterSkill:
             call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
+        return Claim(step, frozenset({node.name}))
+
+    def _claim_slices(self, state: PlanState, node: Node, call: Slices) -> Claim | None:
+        if call.way not in WAYS:
+            return None
+        try:
+            slices.index_along(state, call)
+            base, values = (_flat(state, name) for name in (call.base, call.values))
+            step = slices.step(state, node, call, base, values, WAYS[call.way])
+        except NotAMatrix:
+            return None
         return Claim(step, frozenset({node.name}))
 
     def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim | None:

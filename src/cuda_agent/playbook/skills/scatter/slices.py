@@ -1,0 +1,117 @@
+"""Where whole slices are put, or combined, at places along one dimension, and the step that does it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib import resources
+
+from cuda_agent.core.graph import Arg, Node
+from cuda_agent.core.graph import Ref as GraphRef
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Buffer, PlanState, Step, StridedView, pointer
+from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, windows
+
+CONFIGS = 4
+#: numbers of a slice that lie next to each other, at least.
+_LEAST_INNER = 16
+_DECLARATION = (
+    'extern "C" int launch_scatter_slices(void* out, const void* base, const void* index, const void* values, '
+    "void* links, const long long* shape, int config, cudaStream_t stream);"
+)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """`base` with the slices of `values` along `dim` combined in a `way`; `index` says the place of each."""
+
+    base: str
+    index: str
+    values: str
+    dim: int
+    way: str
+
+
+def read(state: PlanState, node: Node, way: str | None) -> Slices | None:
+    """What a node puts somewhere in slices; None for anything else. `way`: of scatter and its kin, whose index has an
+    element for each number."""
+    operands = _operands(node, way)
+    if operands is None:
+        return None
+    dim, way, *refs = operands
+    base, index, values = (one.ref for one in refs if isinstance(one, GraphRef))
+    there, put, places = state.meta(base), state.meta(values), state.meta(index)
+    rank = len(there.shape)
+    if {there.dtype, put.dtype} != {"float32"} or places.dtype not in ("int64", "int32"):
+        return None
+    if not 0 < there.numel < 1 << 31 or not 0 < put.numel < 1 << 31 or len(put.shape) != rank:
+        return None
+    dim %= rank
+    if put.shape != (*there.shape[:dim], put.shape[dim], *there.shape[dim + 1 :]):
+        return None
+    if places.shape not in (put.shape, put.shape[dim : dim + 1]) or math.prod(there.shape[dim + 1 :]) < _LEAST_INNER:
+        return None
+    return Slices(base, index, values, dim, way)
+
+
+def _operands(node: Node, way: str | None) -> tuple[int, str, GraphRef, GraphRef, GraphRef] | None:
+    """The dimension, the way, what is there, index and values; None where they aren't tensors, or for other
+    operators."""
+    name, args = node.op.removeprefix("aten."), list(node.args)
+    dim: Arg = None
+    found: list[Arg] = []
+    if name == "index_put.default" and isinstance(args[1], list | tuple):
+        given = [at for at, one in enumerate(args[1]) if one is not None]
+        if len(given) == 1:
+            dim, found = given[0], [args[0], args[1][given[0]], args[2]]
+        way = "sum" if node.argument(3, "accumulate", False) else "set"
+    elif name == "index_reduce.default" and node.argument(5, "include_self", True):
+        dim, found, way = args[1], [args[0], *args[2:4]], str(node.argument(4, "reduce"))
+    elif way is not None:
+        dim, found = args[1], [args[0], *args[2:4]]
+    else:
+        return None
+    refs = [one for one in found if isinstance(one, GraphRef)]
+    return (dim, way, refs[0], refs[1], refs[2]) if isinstance(dim, int) and len(refs) == 3 else None
+
+
+def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
+    """Where the places of the slices lie, and how far apart. Raises NotAMatrix where they differ within a slice."""
+    whole = state.strided(call.index) if len(state.meta(call.index).shape) > 1 else windows(state, [call.index])[0]
+    if whole is None:
+        raise NotAMatrix(call.index)
+    dim = call.dim if len(whole.shape) > 1 else 0
+    steps = list(zip(whole.shape, whole.strides, strict=True))
+    _, apart = steps.pop(dim)
+    if any(size > 1 and stride for size, stride in steps):
+        raise NotAMatrix(call.index)
+    return whole, apart
+
+
+def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: StridedView, way: int) -> Step:
+    """Raises NotAMatrix."""
+    index, apart = index_along(state, call)
+    sizes, picks, wide = base.shape, values.shape[call.dim], state.meta(call.index).dtype == "int64"
+    outer, size, inner = math.prod(sizes[: call.dim]), sizes[call.dim], math.prod(sizes[call.dim + 1 :])
+    name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_slices_of_{size}_by_{inner}"
+    links = Buffer(state.fresh(f"{name}_links"), contiguous_meta((size + picks,), "int32"))
+    shape = (outer, size, inner, picks, way, int(wide), apart)
+    lines = [
+        f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
+        f"const int status = launch_scatter_slices({cpp_name(node.name)}.data_ptr(), "
+        f"{pointer(base.buffer, base.offset, 4)}, {pointer(index.buffer, index.offset, 8 if wide else 4)}, "
+        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, config_{tunable}, "
+        "stream);",
+        f'check_status("{name}", status);',
+    ]
+    return Step(
+        skill="scatter",
+        name=name,
+        inputs=tuple(dict.fromkeys(view.buffer for view in (base, index, values))),
+        outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
+        files={"kernels/scatter_slices.cu": resources.files(__package__).joinpath("slices.cu").read_text()},
+        declaration=_DECLARATION,
+        call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+        tunables={tunable: CONFIGS},
+        scratch=(links,),
+    )
