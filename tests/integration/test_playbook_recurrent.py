@@ -34,8 +34,13 @@ def test_elsewhere_it_is_not_covered(network: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     ("hidden", "batch", "ways"),
-    [(1100, 2, {"steps": STEPWISE}), (64, 2, {"64": CONFIGS}), (64, 16, {"64": CONFIGS, "steps": STEPWISE})],
-    ids=["too wide for registers", "few rows", "many rows"],
+    [
+        (1100, 2, {"steps": STEPWISE}),
+        (64, 2, {"64": CONFIGS}),
+        (64, 16, {"64": CONFIGS, "steps": STEPWISE}),
+        (512, 64, {"steps": STEPWISE, "512": CONFIGS}),
+    ],
+    ids=["too wide for registers", "few rows", "many rows", "many products"],
 )
 def test_ways_through_the_steps(hidden: int, batch: int, ways: dict[str, int]) -> None:
     graph = graph_of(nn.LSTM(8, hidden), [torch.randn(3, batch, 8)])
@@ -43,9 +48,13 @@ def test_ways_through_the_steps(hidden: int, batch: int, ways: dict[str, int]) -
     proposal = propose(graph, Device.CUDA, Precision.TF32)
     (tunable,) = (name for name in proposal.tunables if name.startswith("recurrent"))
     assert proposal.tunables[tunable] == sum(ways.values())
-    assert {f"kernels/recurrent_{'0_64' if way == '64' else 'steps_0'}.cu" for way in ways} == {
+    assert {f"kernels/recurrent_{'steps_0' if way == 'steps' else f'0_{way}'}.cu" for way in ways} == {
         name for name in proposal.files if "/recurrent" in name
     }
     binding = proposal.files["kernels/fused_binding.cpp"]
     assert ("sums.data_ptr(), sizes, 1, config_" in binding) == ("steps" in ways)
-    assert (f"config_{tunable} - {CONFIGS}, stream" in binding) == (len(ways) == 2)
+    first, *rest = ways
+    assert (f"config_{tunable} - {ways[first]}, stream" in binding) == bool(rest)
+    assert (
+        not rest or f"config_{tunable} < {ways[first]} ? launch_recurrent_{'0' if first == '64' else first}" in binding
+    )

@@ -257,6 +257,11 @@ def test_a_large_grid_takes_two_screenings() -> None:
     config, latency, screened = tuned(dict.fromkeys("abc", 4), lambda s: 100.0 - sum(gains[n][k] for n, k in s.items()))
     assert (config, latency) == ({"a": 2, "b": 3, "c": 0}, 83.0)
     assert [len(settings) for settings in screened] == [10, 3]
+    assert [sorted(s.items()) for s in screened[0][1:4]] == [
+        [("a", 1), ("b", 0), ("c", 0)],
+        [("a", 0), ("b", 1), ("c", 0)],
+        [("a", 0), ("b", 0), ("c", 1)],
+    ], "in turns"
     assert screened[1] == [{"a": 2, "b": 3, "c": 0}, {"a": 0, "b": 3, "c": 0}, {"a": 2, "b": 0, "c": 0}]
     config, latency, screened = tuned(dict.fromkeys("abc", 4), lambda s: 90.0 if s["b"] == 2 else 100.0)
     assert (config["b"], latency, len(screened)) == (2, 90.0, 1), "one change is known from its own time"

@@ -205,7 +205,9 @@ class _Moves:
             found = yield from self._screen(", ".join(free) or "the plan", _grid(default, free))
             return _Tuned(proposal, *found.fastest)
         found = _Screened([], [])
-        for part in _parts([{**default, name: k} for name, count in free.items() for k in range(1, count)]):
+        # In turns, so that where a screening's time ends each tunable has had some of its settings.
+        turns = range(1, max(free.values()))
+        for part in _parts([{**default, name: k} for k in turns for name, count in free.items() if k < count]):
             found += yield from self._screen("each tunable", [default, *part])
         best = found.best_of_each(default)
         changed = [name for name in best if best[name] != default[name]]

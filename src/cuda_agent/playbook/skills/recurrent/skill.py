@@ -19,6 +19,9 @@ from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
 #: of the kernel that keeps the weights; and, with so many batch rows in all directions, of the products of a step.
 CONFIGS, STEPWISE, _LEAST_ROWS = 6, 8, 16
+#: multiplications of a step that take the kernel that keeps the weights as long as a product's launches, some 10 µs: six
+#: a picosecond (H100, GRU of 512 units both ways, batch 256).
+_MANY_PRODUCTS = 60_000_000
 #: registers of a lane that hold weights, in fours.
 _MOST_QUADS = 32
 #: of the kernel's counters.
@@ -46,6 +49,11 @@ class Layer:
     def fits(self) -> bool:
         """Whether a warp's registers hold its weights."""
         return self.gates * -(-self.hidden // 128) <= _MOST_QUADS
+
+    @property
+    def step_products(self) -> int:
+        """Multiplications of a step."""
+        return self.directions * self.batch * self.gates * self.hidden**2
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -185,7 +193,8 @@ def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
         name, room = f"recurrent_steps_{layer.kind}", contiguous_meta((layer.directions, layer.batch, sums), "float32")
         files = kernel_files(state.device, name, steps_kernel(layer.kind)) | product_files()
         math = f"{MATH[state.precision]}, "
-        found.append(_Launch(f"launch_{name}", STEPWISE, files, "sums", room, math))
+        products = _Launch(f"launch_{name}", STEPWISE, files, "sums", room, math)
+        found.insert(0 if layer.step_products >= _MANY_PRODUCTS else len(found), products)
     return found
 
 
