@@ -55,6 +55,5 @@ def test_ways_through_the_steps(hidden: int, batch: int, ways: dict[str, int]) -
     assert ("sums.data_ptr(), sizes, 1, config_" in binding) == ("steps" in ways)
     first, *rest = ways
     assert (f"config_{tunable} - {ways[first]}, stream" in binding) == bool(rest)
-    assert (
-        not rest or f"config_{tunable} < {ways[first]} ? launch_recurrent_{'0' if first == '64' else first}" in binding
-    )
+    called = {"steps": "launch_recurrent_steps_0", "64": "launch_recurrent_0_64"}.get(first)
+    assert not rest or f"config_{tunable} < {ways[first]} ? {called}(" in binding

@@ -319,7 +319,8 @@ class LaneSession:
         try:
             while True:
                 with self._alone(step) as hush:
-                    if not shortage.waits(gpu_memory()[0] + (self._session.kept_bytes or 0), time.monotonic()):
+                    free, there = gpu_memory()
+                    if not shortage.waits(free + (self._session.kept_bytes or 0), there, time.monotonic()):
                         yield hush
                         return
                 time.sleep(_LOOK_S)

@@ -27,7 +27,9 @@ _SCARCE_WORDS = (
 
 #: who waits for memory gives up when so many seconds have brought no more of it: as long as a task takes from when it
 #: holds the most to its end; and what counts as more.
-PATIENCE_S, _GROWTH = 20.0, 1 << 28
+PATIENCE_S, _GROWTH = 30.0, 1 << 28
+#: of what a step needs, since not all of it is held at a time; and of the device, where no task but one is open.
+_ENOUGH, _MOST = 0.9, 0.85
 
 #: times the median of a candidate's events: then it has paid for what the judge's clock found besides, or for slow
 #: calls.
@@ -36,17 +38,17 @@ _PAID = 1.1
 
 @dataclass
 class Shortage:
-    """Of the device's memory: somebody needs so many bytes free, and waits for them while more come to be so."""
+    """Of the device's memory: a step needs so many bytes, and waits for them to be free while more come to be so."""
 
     needed: int
     _most_free: int = -_GROWTH
     _grew_s: float = 0.0
 
-    def waits(self, free: int, now: float) -> bool:
-        """Whether to look again later; `now`: seconds, of any clock."""
+    def waits(self, free: int, there: int, now: float) -> bool:
+        """Whether to look again later; `there`: bytes of the device, `now`: seconds, of any clock."""
         if free >= self._most_free + _GROWTH:
             self._most_free, self._grew_s = free, now
-        return free < self.needed and now - self._grew_s < PATIENCE_S
+        return free < min(_ENOUGH * self.needed, _MOST * there) and now - self._grew_s < PATIENCE_S
 
 
 def is_spoilt(evaluation: Evaluation) -> bool:

@@ -239,7 +239,7 @@ def _turns_of(
 
 def test_who_found_no_memory_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn for each look; meanwhile its task is said to keep what it needs."""
-    free, told = [100, 699, 700], list[int | None]()
+    free, told = [100, 629, 630], list[int | None]()
     monkeypatch.setattr(judging, "gpu_memory", lambda: (free.pop(0), 1000))
 
     def admit(session: LaneSession) -> None:
@@ -255,10 +255,13 @@ def test_who_found_no_memory_waits_for_it(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_shortage_lasts_while_more_comes_to_be_free() -> None:
     gib = 1 << 30
     shortage = Shortage(40 * gib)
-    assert shortage.waits(0, 100) and shortage.waits(10 * gib, 119), "however little there is at first"
-    assert shortage.waits(9 * gib, 130) and shortage.waits(11 * gib, 138)
-    assert not shortage.waits(11 * gib, 158), "nothing more for long"
-    assert not Shortage(40 * gib).waits(40 * gib, 0)
+    assert shortage.waits(0, 100 * gib, 100) and shortage.waits(10 * gib, 100 * gib, 129), (
+        "however little there is at first"
+    )
+    assert shortage.waits(9 * gib, 100 * gib, 140) and shortage.waits(11 * gib, 100 * gib, 158)
+    assert not shortage.waits(11 * gib, 100 * gib, 188), "nothing more for long"
+    assert Shortage(40 * gib).waits(35 * gib, 100 * gib, 0) and not Shortage(40 * gib).waits(36 * gib, 100 * gib, 0)
+    assert not Shortage(40 * gib).waits(29 * gib, 34 * gib, 0), "nobody else holds any"
 
 
 @pytest.fixture(autouse=True)

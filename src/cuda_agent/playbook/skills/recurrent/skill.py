@@ -19,7 +19,7 @@ from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
 #: of the kernel that keeps the weights; and, with so many batch rows in all directions, of the products of a step.
 CONFIGS, STEPWISE, _LEAST_ROWS = 6, 8, 16
-#: multiplications of a step that take the kernel that keeps the weights as long as a product's launches, some 10 µs: six
+#: multiplications of a step that take the kernel that keeps the weights as long as a product's launches, 10 µs: six
 #: a picosecond (H100, GRU of 512 units both ways, batch 256).
 _MANY_PRODUCTS = 60_000_000
 #: registers of a lane that hold weights, in fours.
