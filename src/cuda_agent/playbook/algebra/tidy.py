@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cuda_agent.core.graph import Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
+from cuda_agent.core.graph import Arg, Node, Ref
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, contiguous, is_float, same_layout
 from cuda_agent.playbook.algebra.emit import (
     binary,
     integers,
@@ -202,6 +202,53 @@ def added_product(draft: Draft, node: Node) -> str | None:
     return binary(draft, node, "add", product, c if beta == 1 else binary(draft, node, "mul", c, beta)).ref
 
 
+def constant_places(draft: Draft, node: Node) -> str | None:
+    """x[i₀, i₁, …] along one dimension, with constant places that are equally far apart, or all in their order from one
+    on and around: a slice, reversed or not, or a rotation of x. Exact."""
+    found = _picked(draft, node)
+    if found is None or node.name in draft.outputs:
+        return None
+    x, dim, places = found
+    size, meta = draft.meta(x).shape[dim], node.outputs[0]
+    places = tuple(place + size if place < 0 else place for place in places)
+    first, last = places[0], places[-1]
+    apart = places[1] - first if len(places) > 1 else 1
+    if meta is None or not all(0 <= place < size for place in places):
+        return None
+    if apart and places == tuple(range(first, last + (1 if apart > 0 else -1), apart)):
+        args = (x, dim, min(first, last), max(first, last) + 1, abs(apart))
+        part = draft.emit(node, "aten.slice.Tensor", args, contiguous(meta.shape, meta.dtype))
+        return part.ref if apart > 0 else _moved(draft, node, "aten.flip.default", (part, [dim]))
+    if places == tuple((first + at) % size for at in range(size)):
+        return _moved(draft, node, "aten.roll.default", (x, [-first], [dim]))
+    return None
+
+
+def _moved(draft: Draft, node: Node, op: str, args: tuple[Arg, ...]) -> str:
+    meta = draft.meta(node.name)
+    return draft.emit(node, op, args, contiguous(meta.shape, meta.dtype)).ref
+
+
+def _picked(draft: Draft, node: Node) -> tuple[Ref, int, tuple[int, ...]] | None:
+    """What index_select, or an index of one dimension, picks: the tensor, the dimension, the places. None where these
+    aren't known."""
+    if node.op == "aten.index_select.default":
+        x, dim, index = node.args[:3]
+    elif node.op == "aten.index.Tensor" and isinstance(node.args[1], list | tuple):
+        given = [at for at, one in enumerate(node.args[1]) if one is not None]
+        if len(given) != 1:
+            return None
+        x, dim, index = node.args[0], given[0], node.args[1][given[0]]
+    else:
+        return None
+    known = draft.inputs.get(index.ref) if isinstance(index, Ref) else None
+    if known is None or not known.values or len(known.meta.shape) != 1 or known.meta.dtype not in ("int64", "int32"):
+        return None
+    if not isinstance(x, Ref) or not isinstance(dim, int) or not draft.meta(x).shape:
+        return None
+    return x, dim % len(draft.meta(x).shape), tuple(int(value) for value in known.values)
+
+
 def _product_over_batch(draft: Draft, node: Node, a: Ref, b: Ref) -> Ref:
     """Σ A_i·B_i: products whose results are added up, or, where these are larger than A or would be rounded to 16 bits,
     one product of longer rows, for which A is copied."""
@@ -223,4 +270,5 @@ RULES: tuple[Rule, ...] = (
     merge_reshapes,
     product_to_linear,
     added_product,
+    constant_places,
 )
