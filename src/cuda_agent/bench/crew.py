@@ -13,6 +13,7 @@ from functools import partial
 from cuda_agent.bench.lane import Address
 from cuda_agent.bench.options import open_bytes, open_capacity, shared_room, waiting_bytes
 from cuda_agent.bench.player import Job, Player
+from cuda_agent.bench.scarcity import Memory
 from cuda_agent.bench.suite import Problem
 from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Device
@@ -50,6 +51,8 @@ class Crew:
         self._capacity = open_capacity(device)
         #: bytes of the device, by the ids of the tasks that are open.
         self._in_use: dict[str, int] = {}
+        #: those of them that wait for memory.
+        self._short: set[str] = set()
         self._room = threading.Condition()
         self._waiting: deque[Problem] = deque()
         self._found: queue.SimpleQueue[BenchResult | BaseException | None] = queue.SimpleQueue()
@@ -119,29 +122,36 @@ class Crew:
             self._found.put(None)
 
     def _take(self) -> Problem | None:
-        """The next task, when there is memory for it, and time. A large one isn't overtaken by small ones."""
+        """The next task, when there is memory for it, and time, and nobody waits for memory. A large one isn't
+        overtaken by small ones."""
         with self._room:
             while self._waiting and has_time(self._walls, self._end, time.monotonic()):
                 need = open_bytes(self._waiting[0], self._device)
-                if not self._in_use or sum(self._in_use.values()) + need <= self._capacity:
+                has_room = not self._short and sum(self._in_use.values()) + need <= self._capacity
+                if not self._in_use or has_room:
                     self._in_use[self._waiting[0].entry.id] = need
                     self._tell_room()
                     return self._waiting.popleft()
                 self._room.wait()
         return None
 
-    def _keeps(self, problem: Problem, kept_bytes: int | None) -> None:
-        """A task that is open needs so much from now on; None: as when it was opened."""
-        need, name = waiting_bytes(problem, kept_bytes, self._device), problem.entry.id
+    def _hears(self, problem: Problem, memory: Memory) -> None:
+        """What a task that is open says of the device's memory."""
+        name = problem.entry.id
         with self._room:
-            if need is not None and name in self._in_use:
+            if name not in self._in_use:
+                return
+            (self._short.add if memory.is_short else self._short.discard)(name)
+            need = None if memory.kept is None else waiting_bytes(memory.kept, self._device)
+            if need is not None:
                 self._in_use[name] = need
                 self._tell_room()
-                self._room.notify_all()
+            self._room.notify_all()
 
     def _give_back(self, problem: Problem) -> None:
         with self._room:
             del self._in_use[problem.entry.id]
+            self._short.discard(problem.entry.id)
             self._tell_room()
             self._room.notify_all()
 
@@ -153,7 +163,7 @@ class Crew:
         job = self._job(problem, alone)
         begin = time.monotonic()
         try:
-            result: BenchResult | None = player.call("play", job, told=partial(self._keeps, problem))
+            result: BenchResult | None = player.call("play", job, told=partial(self._hears, problem))
         except (DeviceError, WorkerError) as error:
             return None if self._stopping else _failed(job, error, time.monotonic() - begin)
         except CudaAgentError:

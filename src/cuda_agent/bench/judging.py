@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
-from cuda_agent.agent.context import Progress, Session
+from cuda_agent.agent.context import Progress
 from cuda_agent.bench.lane import Lane, Size, Step
-from cuda_agent.bench.scarcity import Shortage, lacks_memory, names_memory, screened_none
+from cuda_agent.bench.scarcity import Memory, Shortage, lacks_memory, names_memory, screened_none
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
-from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
 from cuda_agent.judge.buffers import gpu_memory
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.helper import HelperProcess
@@ -28,7 +26,6 @@ from cuda_agent.judge.quiet import Hush
 from cuda_agent.judge.rings import total_bytes
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.sharing import NextWorker
-from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
     from cuda_agent.judge.build import Built
@@ -40,9 +37,9 @@ _CAPTURE, _LOADING, _BASELINES = Step("capture", 3, 3, 3), Step("loading", 2, 2,
 _ADMISSION, _VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 8, 3)
 #: one more verified call, whose kernels are looked at.
 _OBSERVATION = Step("observation", 4, 8, 3)
-#: what is timed takes what there is; who found too little asks for so much.
+#: what is timed takes what there is; who found too little waits for so much, in turns of their own.
 _SCREENING, _PROFILE, _INSPECTION = Step("screening", 3, 3, 3), Step("profile"), Step("inspection")
-_BUILD, _END, _IMPORTS = Step("build"), Step("end"), Step("imports")
+_BUILD, _IMPORTS, _ROOM = Step("build"), Step("imports"), Step("room")
 
 #: how a lack of memory shows, besides in a verdict.
 _SHORT = (TaskError, DeviceError, WorkerError)
@@ -52,20 +49,28 @@ Counted = Callable[[Work], None]
 #: between two looks at what is free.
 _LOOK_S = 1.0
 
-#: told how many bytes of the device a task keeps while it waits, as soon as that is known, or needs to be free; None:
-#: it needs no more than others, and what it keeps isn't known.
-Keeps = Callable[[int | None], None]
+#: told what a task says of the device's memory, whenever that changes.
+Tells = Callable[[Memory], None]
 
 
 class LaneSession:
     """As `JudgeSession`. Candidates are compiled by `builder`, a process that gives way to what is timed; without one
-    (on the CPU, where a compiler would be foreign load) here, in a shared turn."""
+    (on the CPU, where a compiler would be foreign load) here, in a shared turn. `waits`: other tasks are at work, which
+    may give memory back."""
 
     def __init__(
-        self, session: JudgeSession, lane: Lane, builder: HelperProcess | None, counted: Counted, keeps: Keeps
+        self,
+        session: JudgeSession,
+        lane: Lane,
+        builder: HelperProcess | None,
+        counted: Counted,
+        tells: Tells,
+        *,
+        waits: bool = True,
     ) -> None:
         self._session, self._lane, self._builder = session, lane, builder
-        self._counted, self._keeps = counted, keeps
+        self._counted, self._tells, self._waits = counted, tells, waits
+        self._memory, self._saying = Memory(), threading.Lock()
         sharing = session.sharing
         sharing.device_use, sharing.wake, sharing.step_back = self._beside, self._wake, lane.step_back
         sharing.is_scarcity = names_memory
@@ -313,20 +318,21 @@ class LaneSession:
     @contextmanager
     def _with_room(self, step: Step) -> Iterator[Hush]:
         """The device alone, for what found no memory: once as much of that is free as the step needs, or no more comes
-        to be free. Until then no task is begun, and others do less at a time."""
+        to be free. Until then no task is begun."""
+        # The first try has loaded the reference.
+        self._learn_size()
         shortage = Shortage(step.needed_bytes(self._lane.size))
-        self._keeps(shortage.needed)
+        self._tell(is_short=self._waits)
         try:
             while True:
-                with self._alone(step) as hush:
-                    free, there = gpu_memory()
-                    if not shortage.waits(free + (self._session.kept_bytes or 0), there, time.monotonic()):
+                with self._alone(_ROOM) as hush:
+                    self._rest()
+                    if not self._waits or not shortage.waits(*gpu_memory(), time.monotonic()):
                         yield hush
                         return
                 time.sleep(_LOOK_S)
         finally:
-            self._learn_size()
-            self._keeps(self._session.kept_bytes)
+            self._tell(is_short=False)
 
     def _beside(self, pids: Sequence[int]) -> AbstractContextManager[None]:
         """Baselines are prepared. On a CPU their compilers would be foreign load for who is alone, also stopped."""
@@ -340,7 +346,12 @@ class LaneSession:
         self._learn_size()
         kept = self._session.kept_bytes
         if kept is not None:
-            self._keeps(kept)
+            self._tell(kept=kept)
+
+    def _tell(self, **known: Any) -> None:
+        with self._saying:
+            self._memory = self._memory._replace(**known)
+            self._tells(self._memory)
 
     def _rest(self) -> None:
         """Others get the memory; not while a command in the agent's shell has something judged."""
@@ -362,53 +373,3 @@ class LaneSession:
         spec = self._session.spec
         if spec is not None and spec.peak_bytes:
             self._lane.size = Size(total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes)
-
-
-class LaneJudges:
-    """As `judging.open_judge` of the agent, with a lane. `compile_threads`: of each task's baselines' compiler.
-    `timed_cores`: as in `Sharing`."""
-
-    def __init__(
-        self,
-        lane: Lane,
-        builder: HelperProcess | None,
-        counted: Counted,
-        keeps: Keeps,
-        compile_threads: int,
-        timed_cores: frozenset[int],
-    ) -> None:
-        self._lane, self._builder, self._counted, self._keeps = lane, builder, counted, keeps
-        self._compile_threads, self._timed_cores = compile_threads, timed_cores
-
-    @contextmanager
-    def __call__(
-        self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
-    ) -> Iterator[tuple[Session, Path]]:
-        """Raises TaskError, and what `JudgeSession` raises."""
-        from cuda_agent.judge.serve import JudgeServer
-
-        options = workspace.options
-        with ExitStack() as turn, ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
-            judge = JudgeSession(task, options, progress=progress, hidden=hidden)
-            judge.sharing.compile_threads, judge.sharing.timed_cores = self._compile_threads, self._timed_cores
-            stack.callback(judge.close)
-            # Not while what still prepares baselines, and may wait for a turn, is waited for.
-            stack.callback(turn.close)
-            stack.callback(judge.free)
-            session = LaneSession(judge, self._lane, self._builder, self._counted, self._keeps)
-            if not admitted:
-                session.admit()
-            # The server asks for no more than is above.
-            server = stack.enter_context(JudgeServer(cast("JudgeSession", session), workspace, folder / "judge.sock"))
-            # Left in reverse: workers end first, so that a request that is still being answered fails at once.
-            stack.callback(judge.end_workers)
-            stack.callback(self._take, turn)
-            yield session, server.path
-
-    def _take(self, turn: ExitStack) -> None:
-        """A shared turn for the end: the driver takes memory and contexts apart, which whoever is timed would feel.
-        A command that still has something judged waits for none meanwhile: its end is waited for."""
-        turn.enter_context(self._lane.ending())
-        with suppress(WorkerError):
-            turn.enter_context(self._lane.shared(_END))

@@ -99,12 +99,9 @@ def open_bytes(problem: Problem, device: Device) -> int:
     return int(_IDLE * peak) + _CONTEXTS if device is Device.CUDA else _MOST * peak + _HOST[device]
 
 
-def waiting_bytes(problem: Problem, kept_bytes: int | None, device: Device) -> int | None:
-    """`open_bytes` of a task whose judge says that it keeps so much, where it says so; None where that doesn't
-    count."""
-    if device is not Device.CUDA:
-        return None
-    return open_bytes(problem, device) if kept_bytes is None else kept_bytes + _CONTEXTS
+def waiting_bytes(kept_bytes: int, device: Device) -> int | None:
+    """`open_bytes` of a task whose judge says that it keeps so much; None where that doesn't count."""
+    return kept_bytes + _CONTEXTS if device is Device.CUDA else None
 
 
 def peak_bytes(problem: Problem, device: Device) -> int:

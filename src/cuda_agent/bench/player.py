@@ -17,7 +17,7 @@ from cuda_agent.agent.policy import PolicyMaker, policy_name
 from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
-from cuda_agent.bench.judging import LaneJudges
+from cuda_agent.bench.judges import LaneJudges
 from cuda_agent.bench.lane import Address, Lane, Size, Step
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.scarcity import is_spoilt
@@ -82,8 +82,8 @@ class Player:
             return device_roofline(self._device)
 
     def play(self, job: Job) -> BenchResult | None:
-        """The task's result; None where it was interrupted, and can be gone on with. Tells the bytes of the device that
-        it keeps while it waits. A task that can't be judged is a result.
+        """The task's result; None where it was interrupted, and can be gone on with. Tells its `Memory`. A task that
+        can't be judged is a result.
 
         Raises DeviceError, WorkerError, and for what no task can survive StoreError, SandboxError, UsageError."""
         self._wake()
@@ -91,7 +91,8 @@ class Player:
         self._lane.task, self._lane.begun_s, self._lane.size = job.entry.id, time.time(), Size.of(job.peak_bytes)
         # A compiler's pool of processes costs seconds of a core before it compiles anything.
         threads = max(1, min(MAX_COMPILE_THREADS, self._cores))
-        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads, self._kept)
+        waits = not job.alone
+        judges = LaneJudges(self._lane, self._builder, work.append, tell, threads, self._kept, waits=waits)
         begin = time.monotonic()
         try:
             with _interruptible():

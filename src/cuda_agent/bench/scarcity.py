@@ -4,6 +4,7 @@ disturbed."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Evaluation, ScreenReport
@@ -25,15 +26,23 @@ _SCARCE_WORDS = (
     "ended while",
 )
 
-#: who waits for memory gives up when so many seconds have brought no more of it: as long as a task takes from when it
-#: holds the most to its end; and what counts as more.
-PATIENCE_S, _GROWTH = 30.0, 1 << 28
+#: who waits for memory gives up when so many seconds have brought no more of it than there was: as long as a task takes
+#: that has just begun to hold some; and what counts as more.
+PATIENCE_S, _GROWTH = 60.0, 1 << 28
 #: of what a step needs, since not all of it is held at a time; and of the device, where no task but one is open.
 _ENOUGH, _MOST = 0.9, 0.85
 
 #: times the median of a candidate's events: then it has paid for what the judge's clock found besides, or for slow
 #: calls.
 _PAID = 1.1
+
+
+class Memory(NamedTuple):
+    """What a task that is open says of the device's memory: bytes that it keeps while it waits, None where that isn't
+    known; and whether it waits for more to be free."""
+
+    kept: int | None = None
+    is_short: bool = False
 
 
 @dataclass

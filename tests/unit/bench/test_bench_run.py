@@ -20,6 +20,7 @@ from cuda_agent.bench.options import BenchOptions, open_bytes, shared_room
 from cuda_agent.bench.player import Job
 from cuda_agent.bench.roofline import bound
 from cuda_agent.bench.run import begin, go_on, is_doubtful
+from cuda_agent.bench.scarcity import Memory
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.cli.main import run
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
@@ -183,19 +184,22 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     taken: list[Problem | None] = []
     thread = threading.Thread(target=lambda: taken.append(crew._take()))
     thread.start()
-    crew._keeps(first, 100 * gib)
-    crew._keeps(second, 0)
-    crew._keeps(first, None)
-    assert not taken, "no room where it keeps more, or as much as was thought; nor by a task that isn't open"
-    crew._keeps(first, 2 * gib)
+    crew._hears(first, Memory(100 * gib))
+    crew._hears(second, Memory(0))
+    crew._hears(first, Memory(2 * gib, is_short=True))
+    assert not taken, "no room where it keeps more, nor by a task that isn't open, nor while one waits for memory"
+    crew._hears(first, Memory(2 * gib))
     thread.join(10)
     assert taken == [second]
     crew._give_back(first)
     crew._give_back(second)
-    crew._keeps(first, 0)
+    crew._hears(first, Memory(0, is_short=True))
+    crew._waiting.append(first)
+    assert crew._take() == first, "that one isn't open any more"
+    crew._give_back(first)
     crew.close()
     rooms = [room // gib for room in told if room is not None]
-    assert rooms == [99, 61, 99, 110, 95, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
+    assert rooms == [99, 61, 110, 110, 95, 99, 114, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
 
 
 def test_room_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from cuda_agent.bench import judging
 from cuda_agent.bench.judging import LaneSession
 from cuda_agent.bench.lane import Lane, Size, Step
 from cuda_agent.bench.lane_server import LaneServer
-from cuda_agent.bench.scarcity import Shortage, screened_none
+from cuda_agent.bench.scarcity import Memory, Shortage, screened_none
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
@@ -39,11 +39,18 @@ TIMES = ScreenReport(configs=({},), latency_us=(1.0,))
 NO_TIMES = ScreenReport(configs=({},), latency_us=(None,), failures={0: "it raises"})
 
 
+META = TensorMeta(shape=(2, 3), strides=(3, 1), dtype="float32")
+SPEC = TaskSpec(
+    init={}, inputs_spec={}, inputs=(META,), state={}, outputs_spec={}, outputs=(META, META), mutated=(),
+    products=False, policy_differs=False, variants=(), peak_bytes=100,
+)  # fmt: skip
+
+
 class _Judge:
     """Admits its task after these failures."""
 
     spec: Any = None
-    kept_bytes = None
+    kept_bytes: int | None = None
     task: Any = None
     options = JudgeOptions(device=Device.CPU)
     sharing = Sharing()
@@ -126,7 +133,7 @@ class _Builder:
 
 @pytest.mark.parametrize("failure", [NO_MEMORY, TOO_LARGE])
 def test_a_task_without_memory_beside_others_is_admitted_alone(tmp_path: Path, failure: CudaAgentError) -> None:
-    assert _turns(tmp_path, [failure], object()) == ["shared", "alone"]
+    assert _turns(tmp_path, [failure], object()) == ["shared admission", "alone room"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_what_cannot_be_admitted_says_so(
 def test_a_candidate_without_memory_beside_others_is_judged_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: CudaAgentError | Verdict
 ) -> None:
-    assert _judged(tmp_path, monkeypatch, [end, Verdict.PASSED]) == ["shared verification", "alone verification"]
+    assert _judged(tmp_path, monkeypatch, [end, Verdict.PASSED]) == ["shared verification", "alone room"]
 
 
 def test_a_candidate_that_passes_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +170,8 @@ def test_what_cannot_be_judged_says_so(
     ("failures", "turns"),
     [
         ([], ["alone screening", "shared loading"]),
-        ([NO_MEMORY], ["alone screening", "shared loading"] * 2),
-        ([IN_ITS_WORKER], ["alone screening", "shared loading"] * 2),
+        ([NO_MEMORY], ["alone room", "alone screening", "shared loading"]),
+        ([IN_ITS_WORKER], ["alone room", "alone screening", "shared loading"]),
     ],
 )
 def test_a_screening_without_memory_is_made_alone(
@@ -174,7 +181,7 @@ def test_a_screening_without_memory_is_made_alone(
         assert session.screen(CANDIDATE, [{}]) == TIMES
 
     found = _turns_of(tmp_path, _Judge(failures), cast("HelperProcess", _Builder()), screen)
-    assert sorted(set(found)) == sorted(set(turns)) and found.count("alone screening") == len(failures) + 1
+    assert sorted(set(found)) == sorted(turns) and len(found) == len(turns)
 
 
 def test_which_screening_found_no_memory() -> None:
@@ -189,11 +196,6 @@ def test_what_a_step_needs() -> None:
 
 
 def test_a_task_needs_what_its_reference_has_held(tmp_path: Path) -> None:
-    meta = TensorMeta(shape=(2, 3), strides=(3, 1), dtype="float32")
-    spec = TaskSpec(
-        init={}, inputs_spec={}, inputs=(meta,), state={}, outputs_spec={}, outputs=(meta, meta), mutated=(),
-        products=False, policy_differs=False, variants=(), peak_bytes=100,
-    )  # fmt: skip
     judge = _Judge([])
     with LaneServer(tmp_path / "lane") as server:
         lane = Lane(server.address)
@@ -202,7 +204,7 @@ def test_a_task_needs_what_its_reference_has_held(tmp_path: Path) -> None:
         session = LaneSession(cast("JudgeSession", judge), lane, helper, lambda _work: None, lambda _bytes: None)
         session.admit()
         assert lane.size == Size.of(1000), "nothing is known yet"
-        judge.spec = spec
+        judge.spec = SPEC
         session.admit()
     assert lane.size == Size(inputs=24, outputs=48, rest=28)
 
@@ -218,7 +220,7 @@ def _turns(tmp_path: Path, failures: Sequence[CudaAgentError], builder: object |
     """How an admission had the device; `builder`: there is one on a GPU."""
     helper = cast("HelperProcess | None", builder)
     turns = _turns_of(tmp_path, _Judge(failures), helper, LaneSession.admit)
-    return [turn.removesuffix(" admission") for turn in turns if turn.endswith(" admission")]
+    return [turn for turn in turns if turn.endswith((" admission", " room"))]
 
 
 def _turns_of(
@@ -237,31 +239,46 @@ def _turns_of(
     return [f"{turn['how']} {turn['step']}" for turn in turns if turn["how"] != "host"]
 
 
-def test_who_found_no_memory_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn for each look; meanwhile its task is said to keep what it needs."""
-    free, told = [100, 629, 630], list[int | None]()
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_found_no_memory_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    """A turn for each look; not where nobody else is at work, who could give any back."""
+    free, told = [100, 629, 630] if waits else [], list[Memory]()
     monkeypatch.setattr(judging, "gpu_memory", lambda: (free.pop(0), 1000))
 
     def admit(session: LaneSession) -> None:
-        session._lane.size, session._keeps = Size(inputs=100, outputs=50), told.append
+        session._lane.size, session._tells, session._waits = Size(inputs=100, outputs=50), told.append, waits
         session.admit()
 
     helper = cast("HelperProcess", object())
     turns = _turns_of(tmp_path, _Judge([NO_MEMORY]), helper, admit)
-    assert turns.count("alone admission") == 3 and not free
-    assert told == [700, None], "what it keeps isn't known"
+    assert turns.count("alone room") == (3 if waits else 1) and not free
+    assert [memory.is_short for memory in told] == [waits, False]
+
+
+def test_what_is_kept_stays_known_while_a_task_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first try has loaded the reference, which tells how much is needed; the agent compiles meanwhile."""
+    judge, told = _Judge([NO_MEMORY]), list[Memory]()
+    judge.spec, judge.kept_bytes = SPEC, 40
+    looks = [(0, 1000), (int(0.9 * (4 * 24 + 6 * 48 + 2 * 28)) + 1, 1000)]
+    monkeypatch.setattr(judging, "gpu_memory", lambda: looks.pop(0))
+
+    def admit(session: LaneSession) -> None:
+        session._lane.size, session._tells = Size.of(1 << 40), told.append
+        session._tell_kept()
+        session.admit()
+
+    _turns_of(tmp_path, judge, cast("HelperProcess", object()), admit)
+    assert not looks and told == [Memory(40), Memory(40, is_short=True), Memory(40)]
 
 
 def test_a_shortage_lasts_while_more_comes_to_be_free() -> None:
     gib = 1 << 30
-    shortage = Shortage(40 * gib)
-    assert shortage.waits(0, 100 * gib, 100) and shortage.waits(10 * gib, 100 * gib, 129), (
-        "however little there is at first"
-    )
-    assert shortage.waits(9 * gib, 100 * gib, 140) and shortage.waits(11 * gib, 100 * gib, 158)
-    assert not shortage.waits(11 * gib, 100 * gib, 188), "nothing more for long"
-    assert Shortage(40 * gib).waits(35 * gib, 100 * gib, 0) and not Shortage(40 * gib).waits(36 * gib, 100 * gib, 0)
-    assert not Shortage(40 * gib).waits(29 * gib, 34 * gib, 0), "nobody else holds any"
+    shortage, there = Shortage(40 * gib), 100 * gib
+    assert shortage.waits(0, there, 100) and shortage.waits(10 * gib, there, 159), "however little there is at first"
+    assert shortage.waits(9 * gib, there, 170) and shortage.waits(11 * gib, there, 218)
+    assert not shortage.waits(11 * gib, there, 278), "nothing more for long"
+    assert Shortage(40 * gib).waits(35 * gib, there, 0) and not Shortage(40 * gib).waits(36 * gib, there, 0)
+    assert not Shortage(40 * gib).waits(29 * gib, 34 * gib, 0), "hardly anybody else holds any"
 
 
 @pytest.fixture(autouse=True)
