@@ -22,6 +22,17 @@ def test_every_way_agrees_with_torch(tmp_path: Path) -> None:
     check_scatters(Device.CPU, tmp_path)
 
 
+class Three(nn.Module):
+    """A function of three tensors."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return self._function(x, at, v)
+
+
 def test_many_rows_are_scattered_in_shared_memory() -> None:
     found = propose(graph_of(RowScatters(), row_inputs()), Device.CUDA, Precision.FP32)
     binding = next(text for name, text in found.files.items() if name.endswith(".cpp"))
@@ -39,6 +50,52 @@ def test_slices_need_no_place_for_each_number() -> None:
     assert "{3, 9, 20, 30, 1, 1, 1}" in binding and "{1, 9, 60, 15, 1, 1, 1}" in binding
     assert "{3, 9, 20, 30, 2, 0, 1}" in binding and "{1, 3, 180, 5, 1, 1, 1}" in binding
     assert not any("_links" in line for line in found.files["model_new.py"].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        # Values that each number of a joint index takes, not each of the base's.
+        (
+            lambda x, at, v: torch.ops.aten.index_put(x, [at.expand(1, 16)], v, True),
+            [torch.zeros(9, 16), torch.tensor([[3]]), torch.ones(1, 16)],
+        ),
+        (
+            lambda x, at, v: torch.ops.aten.index_put(x, [at.expand(16, 16)], v, True),
+            [torch.zeros(9, 16), torch.randint(0, 9, (16, 1)), torch.ones(16, 16)],
+        ),
+    ],
+    ids=["one joint row", "joint rows"],
+)
+def test_what_looks_like_slices(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    found = propose(graph_of(Three(function), inputs), Device.CUDA, Precision.FP32)
+    assert "launch_scatter_slices(" not in found.files["kernels/fused_binding.cpp"]
+
+
+@pytest.mark.parametrize(("picks", "atomic"), [(15, False), (16, True)])
+def test_many_picks_for_few_slices_are_put_by_atomic_operations_first(picks: int, atomic: bool) -> None:
+    inputs = [torch.randn(2, 16), torch.randint(0, 2, (picks,)), torch.randn(picks, 16)]
+    found = propose(graph_of(Three(lambda x, at, v: x.index_add(0, at, v)), inputs), Device.CUDA, Precision.FP32)
+    assert (" + 2) % 4, stream)" in found.files["kernels/fused_binding.cpp"]) == atomic
+
+
+def test_a_scatter_without_dimensions_is_not_covered() -> None:
+    inputs = [torch.tensor(1.0), torch.tensor(0), torch.tensor(2.0)]
+    with pytest.raises(NotCovered):
+        propose(graph_of(Three(lambda x, at, v: x.scatter_add(0, at, v)), inputs), Device.CUDA, Precision.FP32)
+
+
+def test_a_place_that_is_a_constant_of_one_element() -> None:
+    """Put into memory it is another buffer than the input that it was."""
+
+    def put(x: torch.Tensor, at: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return x.index_add(1, torch.tensor([2]), v) + at
+
+    inputs = [torch.randn(3, 9, 16), torch.randn(16), torch.randn(3, 1, 16)]
+    binding = propose(graph_of(Three(put), inputs), Device.CUDA, Precision.FP32).files["kernels/fused_binding.cpp"]
+    (signature,) = (line for line in binding.splitlines() if " fused_forward(" in line)
+    made = [line.split()[1] for line in binding.splitlines() if line.startswith("  torch::Tensor ")]
+    assert made and not any(f"& {name}," in signature or f"& {name})" in signature for name in made)
 
 
 def test_slices_of_few_numbers_are_put_one_by_one() -> None:

@@ -19,7 +19,7 @@ across across_at all along along_at base begin block blocks clamped col config c
 first_along gap high inner inside j k lane larger launch_clusters left live load_vector low merge merge_block
 merge_down narrow outer part parts past piece place q raw reduce_row rest result row run scan_lanes scratch shared
 split start state steps stop store_vector stream stream_copy take_max take_min tap task tile top total tx ty u unroll v
-vector wanted warp widen check check_status device options status workspace geometry bytes m
+vector wanted warp widen check check_status device options status workspace geometry bytes shape sizes m
 ACROSS ALONG BLOCKS CLUSTER COLS FULL INNER INNER_VECTORS LANES OUT OUTER OUTPUTS PART PARTS PAST_CACHES PHASE PIECE
 READS READ_WIDTH RESULTS ROW ROWS ROWS_PER_BLOCK ROW_VECTORS SHIFT SIZE_ACROSS SIZE_ALONG SPLITS STAGED STAGE_WIDTH
 STEPS STORE_WIDTH STRIDE TABLE TAPS THREADS TILE TILES Tiles TILES_ACROSS TILES_ALONG TX TY UNROLL VECTORS WARPS WIDTH

@@ -59,7 +59,8 @@ class State:
                 value = self.builder.pointwise(
                     "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
                 )
-                self.builder.expand(value, item.meta.shape, item.name)
+                # Under a name of its own: put into memory it is another buffer than the input.
+                self.builder.alias[item.name] = self.builder.expand(value, item.meta.shape)
             else:
                 self.builder.source(item.name, item.meta)
         for node in self.graph.nodes:

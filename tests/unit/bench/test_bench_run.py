@@ -199,7 +199,9 @@ def test_a_task_that_keeps_less_makes_room(monkeypatch: pytest.MonkeyPatch) -> N
     crew._give_back(first)
     crew.close()
     rooms = [room // gib for room in told if room is not None]
-    assert rooms == [99, 61, 110, 110, 95, 99, 114, 99, 114], "of 115 GiB: less contexts, and half of what is kept besides"
+    assert rooms == [99, 61, 110, 110, 95, 99, 114, 99, 114], (
+        "of 115 GiB: less contexts, and half of what is kept besides"
+    )
 
 
 def test_room_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:

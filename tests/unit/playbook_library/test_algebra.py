@@ -322,11 +322,20 @@ def test_sums_with_products_are_both(how):
     assert not {"addmm", "baddbmm", "addmv", "addbmm"} & ops
 
 
-@pytest.mark.parametrize(("columns", "copies"), [(4, False), (5, True)])
-def test_a_sum_over_a_batch_of_products_copies_what_is_small(columns, copies):
-    module = Function(lambda m, x, y: torch.addbmm(m.c, x, y), c=nn.Parameter(torch.randn(3, columns)))
-    ops = main_ops(check(module, torch.randn(2, 3, 4), torch.randn(2, 4, columns)))
-    assert ("permute" in ops) == copies and ("sum" in ops) != copies, ops
+@pytest.mark.parametrize(
+    ("x", "columns", "adds_up"),
+    [
+        (torch.randn(2, 3, 4), 4, True),
+        (torch.randn(2, 3, 4), 5, False),
+        (torch.randn(3, 2, 4).transpose(0, 1), 4, False),
+        (torch.randn(2, 1, 4), 4, False),
+    ],
+    ids=["few columns", "many columns", "no copy", "one row"],
+)
+def test_a_sum_over_a_batch_of_products_copies_what_is_small(x, columns, adds_up):
+    module = Function(lambda m, x, y: torch.addbmm(m.c, x, y), c=nn.Parameter(torch.randn(x.shape[1], columns)))
+    ops = main_ops(check(module, x, torch.randn(2, x.shape[2], columns)))
+    assert ("permute" in ops) != adds_up and ("sum" in ops) == adds_up, ops
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,12 @@ def _picked(draft: Draft, node: Node) -> tuple[Ref, int, tuple[int, ...]] | None
 
 
 def _product_over_batch(draft: Draft, node: Node, a: Ref, b: Ref) -> Ref:
-    """Σ A_i·B_i: products whose results are added up, or, where these are larger than A or would be rounded to 16 bits,
-    one product of longer rows, for which A is copied."""
+    """Σ A_i·B_i: products whose results are added up; or, where these are larger than A or would be rounded to 16 bits,
+    or where A needn't be copied for it, one product of longer rows."""
     count, rows, inner = draft.meta(a).shape
-    columns = draft.meta(b).shape[-1]
-    if columns <= inner and draft.meta(a).dtype in ("float32", "float64"):
+    columns, (step, down, _) = draft.meta(b).shape[-1], draft.meta(a).strides
+    is_copied = min(count, rows, inner) > 1 and (step, down) != (inner, count * inner)
+    if is_copied and columns <= inner and draft.meta(a).dtype in ("float32", "float64"):
         return reduce(draft, node, "sum", matmul(draft, node, a, b), (0,))
     a = reshape(draft, node, permute(draft, node, a, (1, 0, 2)), (rows, count * inner))
     return matmul(draft, node, a, reshape(draft, node, b, (count * inner, columns)))

@@ -13,6 +13,8 @@ from cuda_agent.playbook.plan import Buffer, PlanState, Step, StridedView, point
 from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, windows
 
 CONFIGS = 4
+#: picks for each slice of the result from which on atomic operations come first among the settings.
+_MANY_PICKS = 8
 #: numbers of a slice that lie next to each other, at least.
 _LEAST_INNER = 16
 _DECLARATION = (
@@ -35,7 +37,7 @@ class Slices:
 def read(state: PlanState, node: Node, way: str | None) -> Slices | None:
     """What a node puts somewhere in slices; None for anything else. `way`: of scatter and its kin, whose index has an
     element for each number."""
-    operands = _operands(node, way)
+    each, operands = way is not None, _operands(node, way)
     if operands is None:
         return None
     dim, way, *refs = operands
@@ -44,12 +46,13 @@ def read(state: PlanState, node: Node, way: str | None) -> Slices | None:
     rank = len(there.shape)
     if {there.dtype, put.dtype} != {"float32"} or places.dtype not in ("int64", "int32"):
         return None
-    if not 0 < there.numel < 1 << 31 or not 0 < put.numel < 1 << 31 or len(put.shape) != rank:
+    if not there.shape or not 0 < there.numel < 1 << 31 or not 0 < put.numel < 1 << 31 or len(put.shape) != rank:
         return None
     dim %= rank
     if put.shape != (*there.shape[:dim], put.shape[dim], *there.shape[dim + 1 :]):
         return None
-    if places.shape not in (put.shape, put.shape[dim : dim + 1]) or math.prod(there.shape[dim + 1 :]) < _LEAST_INNER:
+    expected = put.shape if each else put.shape[dim : dim + 1]
+    if places.shape != expected or math.prod(there.shape[dim + 1 :]) < _LEAST_INNER:
         return None
     return Slices(base, index, values, dim, way)
 
@@ -94,14 +97,14 @@ def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: 
     sizes, picks, wide = base.shape, values.shape[call.dim], state.meta(call.index).dtype == "int64"
     outer, size, inner = math.prod(sizes[: call.dim]), sizes[call.dim], math.prod(sizes[call.dim + 1 :])
     name, tunable = f"scatter_{cpp_name(node.name)}", f"scatter_{call.way}_{picks}_slices_of_{size}_by_{inner}"
+    config = f"config_{tunable}" if picks < _MANY_PICKS * size else f"(config_{tunable} + 2) % {CONFIGS}"
     links = Buffer(state.fresh(f"{name}_links"), contiguous_meta((size + picks,), "int32"))
     shape = (outer, size, inner, picks, way, int(wide), apart)
     lines = [
         f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
         f"const int status = launch_scatter_slices({cpp_name(node.name)}.data_ptr(), "
         f"{pointer(base.buffer, base.offset, 4)}, {pointer(index.buffer, index.offset, 8 if wide else 4)}, "
-        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, config_{tunable}, "
-        "stream);",
+        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, {config}, stream);",
         f'check_status("{name}", status);',
     ]
     return Step(
