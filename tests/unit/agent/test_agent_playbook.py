@@ -286,3 +286,25 @@ def test_noise_does_not_choose() -> None:
     assert _Screened(settings, [100.0, 99.5, 90.0]).fastest == ({"a": 2}, 90.0)
     assert _Screened(settings, [None, 99.5, None]).fastest == ({"a": 1}, 99.5)
     assert _Screened(settings, [None, None, None]).fastest == ({"a": 0}, None)
+
+
+def test_a_run_is_taken_up_where_it_ended() -> None:
+    first = Play(PlaybookPolicy(brief()))
+    first.until("Compile", {})
+    again = PlaybookPolicy(brief())
+    assert again.next(first.history) == first.policy.next(first.history)
+
+
+def test_a_run_that_another_version_began_goes_on_from_nothing() -> None:
+    """Its plan is another one: what its tools answered says nothing of this one's settings."""
+    old = Play(PlaybookPolicy(brief("aten.sigmoid.default")))
+    old.until("Profile", {})
+    play = Play(PlaybookPolicy(brief()))
+    play.history = list(old.history)
+    cleared = play.policy.next(play.history)
+    assert [call.arguments for call in cleared.calls] == [{"command": "rm -rf kernels/*"}]
+    play.answer(cleared, {})
+    move = play.until("Finish", {"Profile": (True, {"verdict": "passed", "latency_us": 5.0})})
+    assert move.calls[0].arguments["outcome"] == "finished"
+    mine = [turn.message.split(":")[0] for turn in play.history[len(old.history) :]]
+    assert mine[:3] == ["Clearing another version's plan.", "Reading the reference.", "Plan"]

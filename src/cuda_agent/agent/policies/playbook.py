@@ -27,11 +27,13 @@ _GAIN = 0.01
 
 
 class PlaybookPolicy:
-    """A script of moves. Given a history it replays to where that ends, so a run can be taken up again."""
+    """A script of moves. Given a history it replays to where that ends, so a run can be taken up again; one that another
+    version of the playbook began goes on from an empty workspace."""
 
     name = "playbook"
 
     def __init__(self, brief: Brief) -> None:
+        self._brief = brief
         self._script = _Moves(brief).play()
         self._move: PolicyMove | None = None
         self._played = 0
@@ -42,7 +44,12 @@ class PlaybookPolicy:
             if self._move is None:
                 self._move = next(self._script)
             while self._played < len(history):
-                self._move = self._script.send(history[self._played].results)
+                turn = history[self._played]
+                if turn.calls != self._move.calls:
+                    self._script = _Moves(self._brief).play(cleared=True)
+                    self._move, self._played = next(self._script), len(history)
+                    break
+                self._move = self._script.send(turn.results)
                 self._played += 1
         except StopIteration:
             raise PolicyError("The playbook has no further move", "Start a new run") from None
@@ -112,7 +119,10 @@ class _Moves:
         self._brief = brief
         self._count = 0
 
-    def play(self) -> Script:
+    def play(self, *, cleared: bool = False) -> Script:
+        """`cleared`: of what another version left in the workspace."""
+        if cleared:
+            yield self._move("Clearing another version's plan.", self._call("Bash", command="rm -rf kernels/*"))
         yield self._move("Reading the reference.", self._call("Read", path="model.py"))
         try:
             graph = self._brief.graph()
