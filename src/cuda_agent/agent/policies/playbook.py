@@ -27,8 +27,8 @@ _GAIN = 0.01
 
 
 class PlaybookPolicy:
-    """A script of moves. Given a history it replays to where that ends, so a run can be taken up again; one that another
-    version of the playbook began goes on from an empty workspace."""
+    """A script of moves. Given a history it replays to where that ends, so that a run can be taken up again; one that
+    another version of the playbook began goes on from an empty workspace."""
 
     name = "playbook"
 
