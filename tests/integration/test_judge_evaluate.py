@@ -16,7 +16,7 @@ import pytest
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Phase, Verdict
-from cuda_agent.core.records import Candidate, Task, VerifyReport
+from cuda_agent.core.records import Candidate, Task, VerifyReport, Violation
 from cuda_agent.judge import case, roofline
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.process import Fault, WorkerFault
@@ -167,6 +167,27 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
     evaluation = untimed.evaluate(candidate())
     assert (evaluation.verdict, evaluation.phase) == (Verdict.CRASHED, Phase.VERIFY)
     assert evaluation.verify is None and "profile" not in evaluation.durations_s
+
+
+def test_a_clock_convicts_when_it_speaks_twice(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU; whatever else a timing finds convicts at once."""
+    clock, output = (
+        Violation(rule=rule, layer="timing", detail=f"by its {rule}") for rule in ("clock", "timed_output")
+    )
+    timed, to_come = case.profile, list[tuple[Violation, ...]]()
+
+    def instead(*arguments: Any, **more: Any) -> Profiled:
+        return Profiled(violations=to_come.pop()) if to_come else timed(*arguments, **more)
+
+    monkeypatch.setattr(case, "profile", instead)
+    to_come += [(clock,)]
+    evaluation = untimed.evaluate(candidate())
+    assert evaluation.verdict is Verdict.PASSED and "timed again: by its clock" in evaluation.notes
+    assert not evaluation.violations
+    for found in ([(clock,), (clock,)], [(clock, output)]):
+        to_come += found
+        evaluation = untimed.evaluate(candidate())
+        assert evaluation.verdict is Verdict.VIOLATION and evaluation.violations == found[0] and not to_come
 
 
 def test_a_wrong_kernel_is_incorrect(untimed: JudgeSession) -> None:

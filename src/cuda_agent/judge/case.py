@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
 ATTEMPTS = 3
+#: rules of a timing that what others do on a CPU, and what can't always be seen there, may break once.
+_BY_CLOCK = ("clock", "uneven")
 
 
 class _Decided(Exception):
@@ -70,6 +72,8 @@ class Case:
         self._failing: Regression | None = None
         self._comparison: str | None = None
         self._own_kernels: frozenset[str] = frozenset()
+        #: a clock alone has spoken against it.
+        self._suspected = False
         self._durations: dict[str, float] = {}
         #: it has its verdict; nothing further is done.
         self.decided = False
@@ -245,6 +249,7 @@ class Case:
         )
         if found.fault is not None:
             raise WorkerFault(found.fault)
+        self._suspect(found.violations)
         self._convict(found.violations)
         self._profile = found.report
 
@@ -278,6 +283,13 @@ class Case:
             self._violations += violations
             first = violations[0]
             self._decide(Verdict.VIOLATION, f"{first.rule}: {first.detail}")
+
+    def _suspect(self, violations: Sequence[Violation]) -> None:
+        """On a CPU a clock alone convicts only when it does so twice. Raises WorkerFault for the first time."""
+        by_clock = all(one.rule in _BY_CLOCK for one in violations)
+        if violations and by_clock and self._options.device is Device.CPU and not self._suspected:
+            self._suspected = True
+            raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, "disturbed, or hiding time"))
 
     def _blame(self, fault: Fault) -> None:
         self._violations += fault.violations
