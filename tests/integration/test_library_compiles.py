@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
         ("selection", "cuda_runtime.h"),
         ("selection/sort", "cuda_runtime.h"),
         ("scatter", "cuda_runtime.h"),
-        ("scatter/slices", "cuda_runtime.h"),
+        ("scatter/scatter_slices", "cuda_runtime.h"),
     ],
 )
 def test_source_compiles(skill, header, tmp_path, monkeypatch):

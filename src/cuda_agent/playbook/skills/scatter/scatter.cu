@@ -1,32 +1,7 @@
 // out = base, then each value at its place in out, combined with what is there. shape: elements of base, values, way.
-#include <cuda_runtime.h>
+#include "combine.cuh"
 
 namespace {
-
-enum Way { kSet = 0, kSum = 1, kProd = 2, kMax = 3, kMin = 4 };
-
-template <int WAY>
-__device__ float combined(float there, float value) {
-  if (WAY == kProd) return there * value;
-  if (WAY == kMax) return value > there || value != value ? value : there;
-  return value < there || value != value ? value : there;
-}
-
-template <int WAY>
-__device__ void put(float* place, float value) {
-  if (WAY == kSet) {
-    *place = value;
-  } else if (WAY == kSum) {
-    atomicAdd(place, value);
-  } else {
-    unsigned* bits = reinterpret_cast<unsigned*>(place);
-    unsigned there = *bits, before;
-    do {
-      before = there;
-      there = atomicCAS(bits, before, __float_as_uint(combined<WAY>(__uint_as_float(before), value)));
-    } while (there != before);
-  }
-}
 
 __global__ void copy4(float4* __restrict__ out, const float4* __restrict__ base, long long count) {
   const long long step = static_cast<long long>(gridDim.x) * blockDim.x;

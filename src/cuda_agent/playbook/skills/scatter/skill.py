@@ -20,6 +20,7 @@ from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
+_ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
 #: how a number meets the one that is there, by its number in the kernels.
 WAYS = {"set": 0, "sum": 1, "prod": 2, "amax": 3, "amin": 4}
 _WAYS_OF_SCATTER = {"add": "sum", "multiply": "prod"}
@@ -220,7 +221,7 @@ class ScatterSkill:
             return None
         cuda = state.device is Device.CUDA
         shape = [math.prod(base.shape), math.prod(places.shape), WAYS[call.way]]
-        name, suffix = f"scatter_{cpp_name(node.name)}", "cu" if cuda else "cpp"
+        name = f"scatter_{cpp_name(node.name)}"
         tunable = f"scatter_{call.way}_{shape[1]}_of_{shape[0]}"
         pointers = [pointer(view.buffer, view.offset, 4) for view in (base, places, values)]
         arguments = [
@@ -241,7 +242,7 @@ class ScatterSkill:
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in (base, places, values))),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
-            files={f"kernels/scatter.{suffix}": resources.files(__package__).joinpath(f"scatter.{suffix}").read_text()},
+            files=slices.sources("scatter") if cuda else {"kernels/scatter.cpp": _ON_CPU.read_text()},
             declaration=f'extern "C" int launch_scatter(void* out, {given}{more});',
             call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
@@ -286,7 +287,7 @@ class ScatterSkill:
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views)),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
-            files={"kernels/scatter.cu": resources.files(__package__).joinpath("scatter.cu").read_text()},
+            files=slices.sources("scatter"),
             declaration=(
                 'extern "C" int launch_scatter_rows(void* out, const void* base, const void* places, '
                 "const void* values, float value, const long long* shape, int config, cudaStream_t stream);"

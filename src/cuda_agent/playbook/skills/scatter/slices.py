@@ -91,6 +91,12 @@ def index_along(state: PlanState, call: Slices) -> tuple[StridedView, int]:
     return whole, apart
 
 
+def sources(name: str) -> dict[str, str]:
+    """A kernel's source on cuda, and the header that it includes."""
+    package = resources.files(__package__)
+    return {f"kernels/{file}": package.joinpath(file).read_text() for file in (f"{name}.cu", "combine.cuh")}
+
+
 def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: StridedView, way: int) -> Step:
     """Raises NotAMatrix."""
     index, apart = index_along(state, call)
@@ -112,7 +118,7 @@ def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: 
         name=name,
         inputs=tuple(dict.fromkeys(view.buffer for view in (base, index, values))),
         outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
-        files={"kernels/scatter_slices.cu": resources.files(__package__).joinpath("slices.cu").read_text()},
+        files=sources("scatter_slices"),
         declaration=_DECLARATION,
         call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
         tunables={tunable: CONFIGS},

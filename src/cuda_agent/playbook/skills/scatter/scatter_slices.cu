@@ -1,11 +1,9 @@
 // out = base [outer, size, inner], then each slice of values [outer, picks, inner] combined with the slice of out that its
 // index says. Either the places of each slice are linked first, and whoever writes a slice of out reads those that belong to
 // it, so that memory is read and written once; or base is copied, and atomic operations put the slices there.
-#include <cuda_runtime.h>
+#include "combine.cuh"
 
 namespace {
-
-enum Way { kSet = 0, kSum = 1, kProd = 2, kMax = 3, kMin = 4 };
 
 template <int WIDTH>
 struct alignas(sizeof(float) * WIDTH) Several {
@@ -21,31 +19,6 @@ struct Slices {
   long long step;
   int rows, size, inner, picks, wide;
 };
-
-template <int WAY>
-__device__ __forceinline__ float combined(float there, float value) {
-  if (WAY == kSet) return value;
-  if (WAY == kSum) return there + value;
-  if (WAY == kProd) return there * value;
-  if (WAY == kMax) return value > there || value != value ? value : there;
-  return value < there || value != value ? value : there;
-}
-
-template <int WAY>
-__device__ __forceinline__ void put(float* place, float value) {
-  if (WAY == kSet) {
-    *place = value;
-  } else if (WAY == kSum) {
-    atomicAdd(place, value);
-  } else {
-    unsigned* bits = reinterpret_cast<unsigned*>(place);
-    unsigned there = *bits, before;
-    do {
-      before = there;
-      there = atomicCAS(bits, before, __float_as_uint(combined<WAY>(__uint_as_float(before), value)));
-    } while (there != before);
-  }
-}
 
 // Where a pick's slice belongs; -1 outside of base, where no right index is.
 __device__ __forceinline__ int place_of(const Slices& s, int pick) {
