@@ -1,5 +1,4 @@
-"""Where a recurrent layer runs through its steps in one launch, or with a product for each, and the step that does
-it."""
+"""How a recurrent layer runs through its steps: in one launch, or with a matrix product for each."""
 
 from __future__ import annotations
 
