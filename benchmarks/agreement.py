@@ -31,10 +31,10 @@ from common import arguments, chosen_device, read_tasks, run, save, table
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.judge.build import build
-from cuda_agent.judge.worker.capture import capture
-from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs
+from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.playbook.proposal import Proposal, proposals
+from cuda_agent.workers.inside.graph.capture import capture
+from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs
 
 #: seconds of one task.
 LIMIT_S = 240
@@ -71,7 +71,7 @@ def wrong(mine: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> str |
 
 def loaded(proposal: Proposal, device: Device) -> types.SimpleNamespace:
     """The candidate's module after its extension. Raises RuntimeError where that doesn't compile."""
-    built = build(proposal.candidate, device=device, options=JudgeOptions(device=device))
+    built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device))
     if built.library is None:
         raise RuntimeError(built.report.log[-400:])
     spec = importlib.util.spec_from_file_location("cuda_extension", built.library)

@@ -23,7 +23,7 @@ from common import arguments, chosen_device, run, save, table
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.rounds import Rounds
+from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
 from cuda_agent.workspace.process import descendants
 

@@ -25,7 +25,7 @@ from typing import Any
 from common import arguments, failed, run, save, table
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.buffers import SMALL_CONTEXT
+from cuda_agent.workers.buffers import SMALL_CONTEXT
 
 PROGRAM = """
 import ctypes, json, sys, time

@@ -23,9 +23,9 @@ from common import arguments, read_tasks, run, save, table
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
-from cuda_agent.judge.worker.capture import capture
-from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs
 from cuda_agent.playbook.proposal import proposals
+from cuda_agent.workers.inside.graph.capture import capture
+from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs
 
 #: seconds of one task.
 LIMIT_S = 60

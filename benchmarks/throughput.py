@@ -27,7 +27,7 @@ from common import arguments, chosen_device, failed, run, save, table
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.judge.pool import Pool
+from cuda_agent.pool.pool import Pool
 from fault_specimens import HONEST, faulty, small_axpby
 
 DEFAULTS = {Device.CUDA: (4, 8), Device.CPU: (2, 4)}

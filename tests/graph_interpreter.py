@@ -5,7 +5,7 @@ import json
 import torch
 
 from cuda_agent.core.graph import DtypeArg, Graph, NonFinite, Ref, ValueKind
-from cuda_agent.judge.worker.pytree import dtype_from_name, unflatten
+from cuda_agent.workers.inside.task.pytree import dtype_from_name, unflatten
 
 
 def interpret(graph: Graph, inputs, state):

@@ -7,10 +7,10 @@ directly.
 from __future__ import annotations
 
 from cuda_agent.core.records import Candidate, Task, VerifyReport
-from cuda_agent.judge.candidate import CandidateProcess
-from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import Verification, failing
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.trials import Verification, failing
+from cuda_agent.workers.process import WorkerFault
 
 TASK = Task(
     name="scaled_relu",

@@ -19,11 +19,11 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, ValueKind
-from cuda_agent.judge.buffers import is_dense
-from cuda_agent.judge.worker.capture import capture
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
+from cuda_agent.workers.buffers import is_dense
+from cuda_agent.workers.inside.graph.capture import capture
 
 CPU_FLAGS = ("g++", "-O3", "-march=native", "-fopenmp", "-std=c++17", "-shared", "-fPIC", "-Wall", "-Wno-unused")
 #: parameters of small functions and members, which hide nothing.

@@ -10,9 +10,9 @@ from torch import nn
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.build import build
-from cuda_agent.judge.worker.candidate import execute_model, import_extension
+from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.playbook.proposal import propose
+from cuda_agent.workers.inside.candidate import execute_model, import_extension
 from playbook_harness import graph_of
 
 STEPS, BATCH, WIDTH, HIDDEN = 7, 11, 12, 20
@@ -48,7 +48,7 @@ def check_networks(device: Device, folder: Path) -> None:
     model, given = Networks().to(device.value).eval(), [torch.randn(size, device=device.value) for size in sizes]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert {"recurrent", "gemm"} <= set(proposal.skills)
-    built = build(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
+    built = build_extension(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
     assert built.library is not None, built.report.log
     import_extension(built.library, "networks")
     (folder / "model_new.py").write_text(proposal.files["model_new.py"])

@@ -10,9 +10,9 @@ from torch import nn
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.build import build
-from cuda_agent.judge.worker.candidate import execute_model, import_extension
+from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.playbook.proposal import propose
+from cuda_agent.workers.inside.candidate import execute_model, import_extension
 from playbook_harness import graph_of
 
 ROWS, COLUMNS, MORE = 13, 24, 40
@@ -146,7 +146,7 @@ def check_scatters(device: Device, folder: Path) -> None:
     given = [tensor.to(device.value) for tensor in (*inputs(), *row_inputs(), *slice_inputs())]
     proposal = propose(graph_of(model, given), device, Precision.FP32)
     assert "scatter" in proposal.skills
-    built = build(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
+    built = build_extension(Candidate(files=dict(proposal.files)), device=device, options=JudgeOptions(device=device))
     assert built.library is not None, built.report.log
     import_extension(built.library, "scattered")
     (folder / "model_new.py").write_text(proposal.files["model_new.py"])

@@ -18,9 +18,9 @@ from specimen import CLASSES, PAGE, Specimen, failure, options, renewed, specime
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation
-from cuda_agent.judge.load import foreign_load
-from cuda_agent.judge.profile import gpu_uuid
+from cuda_agent.judge.profile.foreign_load import foreign_load
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workers.gpulock import gpu_uuid
 
 #: how often a timing that somebody else disturbs is made again.
 ATTEMPTS = 3

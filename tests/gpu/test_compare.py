@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from cuda_agent.judge.compare import _Sums, measure
-from cuda_agent.judge.onepass import ONE_PASS
+from cuda_agent.judge.verify.compare import _Sums, measure
+from cuda_agent.judge.verify.onepass import ONE_PASS
 
 pytestmark = pytest.mark.gpu
 

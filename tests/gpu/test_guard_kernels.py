@@ -9,8 +9,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.worker.kernels import with_kernels
 from cuda_agent.playbook.proposal import propose
+from cuda_agent.workers.inside.kernels import with_kernels
 from judge_specimens import TASK
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration]

@@ -10,8 +10,8 @@ import torch
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge.buffers import GRANULE, Arena
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.workers.buffers import GRANULE, Arena
 from judge_specimens import HONEST, TASK, specimen, verified
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration]

@@ -13,8 +13,8 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.judge.case import Case
-from cuda_agent.judge.pool import Pool
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.process import descendants
 from fault_specimens import HONEST, faults, faulty, small_axpby
 

@@ -13,9 +13,10 @@ import torch
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.judge import profile
-from cuda_agent.judge.load import GpuProbe
-from cuda_agent.judge.roofline import hardware
+from cuda_agent.judge.profile import foreign_load
+from cuda_agent.judge.profile import profile as profile_module
+from cuda_agent.judge.profile.foreign_load import GpuProbe
+from cuda_agent.judge.profile.roofline import hardware
 from cuda_agent.judge.stability import KERNELS, same_twice, summarize
 
 pytestmark = [
@@ -70,13 +71,13 @@ def test_a_neighbour_is_noticed_by_the_probe() -> None:
 
 
 def test_a_neighbour_voids_the_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "FOREIGN_PATIENCE_S", 1.0)
+    monkeypatch.setattr(foreign_load, "FOREIGN_PATIENCE_S", 1.0)
     with same_twice(KERNELS[Device.CUDA][1], JudgeOptions(device=Device.CUDA, timing_budget_s=3.0)) as once:
         assert once().void == ""
         with neighbour():
             assert "another program uses the GPU" in once().void
             # As if it had come after the look before the rounds.
-            monkeypatch.setattr(profile, "wait_for_quiet", lambda device, uuid: None)
+            monkeypatch.setattr(profile_module, "wait_for_quiet", lambda device, uuid: None)
             assert "during the rounds another program" in once().void
         assert once().void == ""
 

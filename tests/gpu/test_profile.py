@@ -12,16 +12,18 @@ import torch
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
-from cuda_agent.judge.baselines import Baselines, compile_cache
-from cuda_agent.judge.candidate import CandidateProcess
-from cuda_agent.judge.clocks import read_clocks
-from cuda_agent.judge.process import WorkerSettings
-from cuda_agent.judge.profile import Profiled, gpu_uuid, profile
-from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import Secrets
-from cuda_agent.judge.worker.baselines import BaselineSet
-from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.judge.profile.baselines import Baselines, compile_cache
+from cuda_agent.judge.profile.clocks import read_clocks
+from cuda_agent.judge.profile.profile import Profiled, profile_candidate
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.reference import Reference
+from cuda_agent.judge.verify.trials import Secrets
+from cuda_agent.workers.gpulock import gpu_uuid
+from cuda_agent.workers.inside.baselines import BaselineSet
+from cuda_agent.workers.inside.runner import Runner
+from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.roles import REFERENCE
+from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import available_level
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -139,7 +141,7 @@ class Bench:
         self.options = JudgeOptions(device=Device.CUDA, timing_budget_s=10.0, seed=1)
         self.secrets = Secrets(1)
         self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
-        self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=120)
+        self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
         self.baselines.begin()
@@ -152,7 +154,7 @@ class Bench:
             process.load(Candidate(files={"model_new.py": source}), None)
             process.release()
             self.reference.release()
-            return profile(
+            return profile_candidate(
                 self.task,
                 self.options,
                 self.reference,

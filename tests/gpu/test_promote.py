@@ -12,7 +12,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge import sanitizer
+from cuda_agent.judge.inspection import sanitizer
 from cuda_agent.release.gate import GateOptions, SpeedGate, VerificationGate
 from cuda_agent.release.lock import read_lock
 from cuda_agent.release.promote import promote
@@ -132,7 +132,7 @@ def test_a_good_kernel_passes_every_gate(tmp_path: Path) -> None:
 def test_a_race_fails_the_sanitizer_s_gate(tmp_path: Path) -> None:
     """Whether its answers happen to be right or not."""
     try:
-        sanitizer.find_tool()
+        sanitizer.find_sanitizer()
     except DeviceError:
         pytest.skip("no compute-sanitizer")
     _, found = examined(tmp_path, candidate(barrier=""), lock=None, **QUICK)

@@ -11,13 +11,13 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge import sanitizer
+from cuda_agent.judge.inspection import sanitizer
 from cuda_agent.judge.session import JudgeSession
 
 
 def _has_tool() -> bool:
     try:
-        sanitizer.find_tool()
+        sanitizer.find_sanitizer()
     except DeviceError:
         return False
     return True

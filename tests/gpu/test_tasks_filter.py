@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.zygote import Zygote
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule
 from cuda_agent.tasks.store import append
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.supply import WorkerSupply
+from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import available_level
 from task_candidates import BROKEN, candidate, write_candidates
 
@@ -38,7 +40,7 @@ def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
     task = candidate("linear", "return torch.relu(self.linear(x))").task
     with judge_folder() as folder:
         supply = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 16384), folder)
-        zygote = Zygote(lambda: supply.start("zygote"))
+        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
         try:
             zygote.prepare()
             for _ in range(2):

@@ -6,12 +6,12 @@ from torch.utils._pytree import tree_leaves
 
 from capture_modules import CASES, source
 from cuda_agent.core.enums import Precision
-from cuda_agent.judge.worker.capture import capture
-from cuda_agent.judge.worker.oracle import eager_at_precision, run_float64
-from cuda_agent.judge.worker.pytree import flatten
-from cuda_agent.judge.worker.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model
-from cuda_agent.judge.worker.variants import KINDS, properties, variant
-from cuda_agent.judge.worker.weights import redraw
+from cuda_agent.workers.inside.graph.capture import capture
+from cuda_agent.workers.inside.task.oracle import eager_at_precision, run_float64
+from cuda_agent.workers.inside.task.pytree import flatten
+from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs, make_inputs, make_model
+from cuda_agent.workers.inside.task.variants import KINDS, properties, variant
+from cuda_agent.workers.inside.task.weights import redraw
 
 pytestmark = pytest.mark.gpu
 

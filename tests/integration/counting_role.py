@@ -6,7 +6,7 @@ import os
 import signal
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.judge.helper import tell
+from cuda_agent.workers.helper import tell
 
 
 class Counting:

@@ -11,8 +11,8 @@ import torch
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.records import CompileReport
-from cuda_agent.judge.worker.baselines import BaselineSet, Flags, Form, Products, forms_for, stop_compiler_processes
-from cuda_agent.judge.worker.compilations import count_compilations, forget_compilations
+from cuda_agent.workers.inside.baselines import BaselineSet, Flags, Form, Products, forms_for, stop_compiler_processes
+from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +105,7 @@ def test_eager_is_prepared_without_a_compiler() -> None:
     program = (
         "import sys\n"
         "from cuda_agent.core.enums import Device, Precision\n"
-        "from cuda_agent.judge.worker.baselines import BaselineSet, stop_compiler_processes\n"
+        "from cuda_agent.workers.inside.baselines import BaselineSet, stop_compiler_processes\n"
         f"source = {SOURCE!r}\n"
         "forms = BaselineSet(source, 'linear', Device.CPU, Precision.TF32)\n"
         "forms.prepare(forms.forms()[0])\n"

@@ -15,10 +15,10 @@ from cuda_agent.core.errors import DeviceError, StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge import binding_headers, compiler, nvcc, toolchain
-from cuda_agent.judge import build as build_module
-from cuda_agent.judge.binding_headers import BindingHeaders
-from cuda_agent.judge.build import Built, build, compile_only
+from cuda_agent.judge.build import binding_headers, compiler, nvcc, toolchain
+from cuda_agent.judge.build import extension as build_module
+from cuda_agent.judge.build.binding_headers import BindingHeaders
+from cuda_agent.judge.build.extension import Built, build_extension, compile_only
 from cuda_agent.judge.guard import check_built
 from cuda_agent.workspace.layout import fixed_files
 from published_workspace import axpby_candidate
@@ -30,7 +30,7 @@ OPTIONS = JudgeOptions(device=Device.CPU)
 
 def build_cpu(candidate: Candidate, *, cache: Path | None = None, **changes: object) -> Built:
     options = OPTIONS.model_copy(update=changes)
-    return build(candidate, device=Device.CPU, options=options, cache=cache)
+    return build_extension(candidate, device=Device.CPU, options=options, cache=cache)
 
 
 def changed(candidate: Candidate, path: str, old: str, new: str) -> Candidate:
@@ -102,7 +102,7 @@ def test_several_libraries_of_one_process_stay_apart(axpby: Candidate, built: Bu
     other = build_cpu(changed(axpby, "kernels/axpby.cpp", "alpha *", "-alpha *")).library
     code = (
         "import sys, torch\nfrom pathlib import Path\n"
-        "from cuda_agent.judge.worker.candidate import import_extension\n"
+        "from cuda_agent.workers.inside.candidate import import_extension\n"
         "one = torch.ones(4)\n"
         f"for package, library in (('a', {str(built.library)!r}), ('b', {str(other)!r})):\n"
         "    import_extension(Path(library), package)\n"

@@ -16,7 +16,7 @@ import pytest
 from cuda_agent.agent import gpuclient, gpucommand
 from cuda_agent.agent.gpucommand import GpuCommands, environment
 from cuda_agent.agent.shell import Shell
-from cuda_agent.judge.gpulock import gpu_lock
+from cuda_agent.workers.gpulock import gpu_lock
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, available_level
 
 pytestmark = pytest.mark.integration

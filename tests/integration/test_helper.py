@@ -8,7 +8,7 @@ import pytest
 from counting_role import Counting
 
 from cuda_agent.core.errors import UsageError, WorkerError
-from cuda_agent.judge.helper import HelperProcess, tell
+from cuda_agent.workers.helper import HelperProcess, tell
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Task
-from cuda_agent.judge.baselines import Baselines
+from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.supply import WorkerSupply
+from cuda_agent.workers.supply import WorkerSupply
 from judge_specimens import TASK, eager_only
 
 pytestmark = pytest.mark.integration

@@ -9,9 +9,9 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.process import WorkerFault
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import Verification
+from cuda_agent.judge.verify.trials import Verification
+from cuda_agent.workers.process import WorkerFault
 from judge_specimens import TASK, eager_only
 
 pytestmark = pytest.mark.integration

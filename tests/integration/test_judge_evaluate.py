@@ -17,13 +17,14 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.records import Candidate, Task, VerifyReport, Violation
-from cuda_agent.judge import case, roofline
+from cuda_agent.judge import case
 from cuda_agent.judge.case import Case
-from cuda_agent.judge.process import Fault, WorkerFault
-from cuda_agent.judge.profile import Profiled
+from cuda_agent.judge.profile import roofline
+from cuda_agent.judge.profile.profile import Profiled
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import Verification
+from cuda_agent.judge.verify.trials import Verification
 from cuda_agent.reward import reward
+from cuda_agent.workers.process import Fault, WorkerFault
 from cuda_agent.workspace.process import descendants
 from judge_specimens import eager_only
 
@@ -139,7 +140,7 @@ def test_verification_alone_never_passes(untimed: JudgeSession) -> None:
 
 
 def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", "foreign load"), case.profile
+    disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", "foreign load"), case.profile_candidate
     workers: list[int] = []
     to_come = [Profiled(fault=disturbed)]
 
@@ -147,7 +148,7 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
         workers.append(arguments[4].worker.pid)
         return to_come.pop() if to_come else timed(*arguments, **more)
 
-    monkeypatch.setattr(case, "profile", once)
+    monkeypatch.setattr(case, "profile_candidate", once)
     evaluation = untimed.evaluate(candidate())
     assert evaluation.verdict is Verdict.PASSED and evaluation.reason == ""
     assert "timed again: others computed" in evaluation.notes and len(set(workers)) == 2
@@ -174,12 +175,12 @@ def test_a_clock_convicts_when_it_speaks_twice(untimed: JudgeSession, monkeypatc
     clock, output = (
         Violation(rule=rule, layer="timing", detail=f"by its {rule}") for rule in ("clock", "timed_output")
     )
-    timed, to_come = case.profile, list[tuple[Violation, ...]]()
+    timed, to_come = case.profile_candidate, list[tuple[Violation, ...]]()
 
     def instead(*arguments: Any, **more: Any) -> Profiled:
         return Profiled(violations=to_come.pop()) if to_come else timed(*arguments, **more)
 
-    monkeypatch.setattr(case, "profile", instead)
+    monkeypatch.setattr(case, "profile_candidate", instead)
     to_come += [(clock,)]
     evaluation = untimed.evaluate(candidate())
     assert evaluation.verdict is Verdict.PASSED and "timed again: by its clock" in evaluation.notes
@@ -274,7 +275,7 @@ INTERRUPTED = """
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.records import Task
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.verify import Verification
+from cuda_agent.judge.verify.trials import Verification
 source = '''SOURCE'''
 with JudgeSession(Task(name="add_relu", source=source), JudgeOptions(device="cpu")) as session:
     session.reference

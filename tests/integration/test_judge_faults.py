@@ -17,9 +17,9 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.records import Candidate, Evaluation
-from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.workspace.process import descendants
 from fault_specimens import HONEST as HONEST_WORKSPACE
 from fault_specimens import Fault, faults, faulty, small_axpby

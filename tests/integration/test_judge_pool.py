@@ -19,8 +19,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.judge.holder import building, timing
-from cuda_agent.judge.pool import Pool
+from cuda_agent.pool.holder import building, timing
+from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.process import descendants
 from fault_specimens import small_axpby
 from published_workspace import axpby_candidate

@@ -8,7 +8,7 @@ from library_kernels import compile_kernels, source_of
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
-from cuda_agent.judge.toolchain import find_toolchain
+from cuda_agent.judge.build.toolchain import find_toolchain
 
 pytestmark = pytest.mark.integration
 

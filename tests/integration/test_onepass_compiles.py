@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge.onepass import library
+from cuda_agent.judge.verify.onepass import library
 
 pytestmark = pytest.mark.integration
 

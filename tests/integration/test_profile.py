@@ -13,14 +13,15 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.records import Candidate, Task, TrialReport, VerifyReport
-from cuda_agent.judge.baselines import Baselines, compile_cache
-from cuda_agent.judge.candidate import CandidateProcess
-from cuda_agent.judge.process import WorkerSettings
-from cuda_agent.judge.profile import Profiled, profile
-from cuda_agent.judge.reference import Reference
-from cuda_agent.judge.rounds import OTHERWISE
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import Secrets
+from cuda_agent.judge.profile.baselines import Baselines, compile_cache
+from cuda_agent.judge.profile.profile import Profiled, profile_candidate
+from cuda_agent.judge.profile.rounds import OTHERWISE
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.reference import Reference
+from cuda_agent.judge.verify.trials import Secrets
+from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.roles import REFERENCE
+from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import available_level
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
@@ -114,7 +115,7 @@ class Bench:
         self.options = JudgeOptions(device=Device.CPU, timing_budget_s=1.2, seed=1, call_timeout_s=60)
         self.secrets = Secrets(1)
         self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
-        self.reference = Reference(self.workers.start("reference"), self.task, Precision.TF32, timeout_s=60)
+        self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
         self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
         self.baselines.begin()
@@ -126,7 +127,7 @@ class Bench:
             process.load(Candidate(files={"model_new.py": source}), None)
             process.release()
             self.reference.release()
-            return profile(
+            return profile_candidate(
                 self.task,
                 self.options,
                 self.reference,

@@ -166,7 +166,6 @@ def environment(folder: Path, path: str) -> dict[str, str]:
 
 
 def _locking(device: Device) -> Lock:
-    from cuda_agent.judge.gpulock import gpu_lock
-    from cuda_agent.judge.profile import gpu_uuid
+    from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
     return lambda waiting, given_up: gpu_lock(gpu_uuid(device) or "cpu", waiting=waiting, given_up=given_up)

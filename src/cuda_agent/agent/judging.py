@@ -13,7 +13,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.session import JudgeSession
+    from cuda_agent.judge import JudgeSession
 
 
 @contextmanager
@@ -22,8 +22,7 @@ def open_judge(
 ) -> Iterator[tuple[Session, Path]]:
     """The session, with the task admitted, and the socket's path. A task that was `admitted` before is looked at again
     only when something of it is to be judged. Raises TaskError and what `JudgeSession` raises."""
-    from cuda_agent.judge.serve import JudgeServer
-    from cuda_agent.judge.session import JudgeSession
+    from cuda_agent.judge import JudgeServer, JudgeSession
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))

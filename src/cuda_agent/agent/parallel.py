@@ -70,7 +70,7 @@ def play(whole: Run) -> Trajectory:
 
     An interrupt ends them all. Raises what `Run.play` raises: where every agent failed, what the first one raised.
     """
-    from cuda_agent.judge.pool import Pool
+    from cuda_agent.pool.pool import Pool
 
     judge = whole.options.judge
     whole = replace(whole, seed=whole.seeded())

@@ -19,9 +19,8 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 from cuda_agent.workspace.layout import Workspace
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.build import Built
-    from cuda_agent.judge.pool import Pool
-    from cuda_agent.judge.session import JudgeSession
+    from cuda_agent.judge import Built, JudgeSession
+    from cuda_agent.pool.pool import Pool
 
 
 class PooledSession:
@@ -97,7 +96,7 @@ class PooledJudges:
         self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
     ) -> Iterator[tuple[Session, Path]]:
         """Raises TaskError, and what `Pool` raises."""
-        from cuda_agent.judge.serve import JudgeServer
+        from cuda_agent.judge import JudgeServer
 
         session = PooledSession(self._pool, task, progress)
         if not admitted:

@@ -40,7 +40,7 @@ def replay(
 
     Raises UsageError where there is no run, or none of its candidates was judged; and what `judge.evaluate` raises.
     """
-    from cuda_agent.judge.session import JudgeSession
+    from cuda_agent.judge import JudgeSession
 
     run = RunDirectory(Path(directory))
     task, options, _ = run.read_start()

@@ -19,7 +19,7 @@ from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, PolicyError, WorkerError
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.judge.helper import HelperProcess
+from cuda_agent.workers.helper import HelperProcess
 
 #: policies that failed one after the other: the endpoint is gone, or the key is wrong.
 _MOST_POLICY_ERRORS = 3

@@ -14,8 +14,8 @@ from cuda_agent.bench.judging import Counted, LaneSession, Tells
 from cuda_agent.bench.lane import Lane, Step
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task
-from cuda_agent.judge.helper import HelperProcess
-from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge import JudgeSession
+from cuda_agent.workers.helper import HelperProcess
 from cuda_agent.workspace.layout import Workspace
 
 _END = Step("end")
@@ -44,7 +44,7 @@ class LaneJudges:
         self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
     ) -> Iterator[tuple[Session, Path]]:
         """Raises TaskError, and what `JudgeSession` raises."""
-        from cuda_agent.judge.serve import JudgeServer
+        from cuda_agent.judge import JudgeServer
 
         options = workspace.options
         with ExitStack() as turn, ExitStack() as stack:

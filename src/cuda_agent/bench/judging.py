@@ -17,18 +17,13 @@ from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, Worke
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport
-from cuda_agent.judge.buffers import gpu_memory
-from cuda_agent.judge.case import Case
-from cuda_agent.judge.helper import HelperProcess
-from cuda_agent.judge.inspection.reached import work_needed
-from cuda_agent.judge.process import Worker
-from cuda_agent.judge.quiet import Hush
-from cuda_agent.judge.rings import total_bytes
-from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.sharing import NextWorker
+from cuda_agent.judge import Case, Hush, JudgeSession, NextWorker, total_bytes, work_needed
+from cuda_agent.workers.buffers import gpu_memory
+from cuda_agent.workers.helper import HelperProcess
+from cuda_agent.workers.process import Worker
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.build import Built
+    from cuda_agent.judge import Built
 
 #: what a task does on the device, and how many copies of a call's inputs, of its outputs and of the rest that takes of
 #: its memory, in all processes (docs/bench.md).

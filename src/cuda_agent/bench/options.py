@@ -13,7 +13,7 @@ from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.cores import kept_for_timing
+from cuda_agent.workers.affinity import kept_for_timing
 
 #: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
 TIMING_BUDGET_S = 2.0

@@ -28,15 +28,14 @@ from cuda_agent.core.errors import StoreError, TaskError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.records import RunManifest, Task, Trajectory
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.buffers import SMALL_CONTEXT
-from cuda_agent.judge.cores import keep_off
-from cuda_agent.judge.helper import HelperProcess, tell
-from cuda_agent.judge.holder import Builder
-from cuda_agent.judge.inspection.reached import device_roofline
-from cuda_agent.judge.sharing import MAX_COMPILE_THREADS
+from cuda_agent.judge import MAX_COMPILE_THREADS, device_roofline
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
+from cuda_agent.pool.holder import Builder
 from cuda_agent.reward import reward
+from cuda_agent.workers.affinity import keep_off
+from cuda_agent.workers.buffers import SMALL_CONTEXT
+from cuda_agent.workers.helper import HelperProcess, tell
 
 #: a player that was left behind by a killed benchmark needs so long to end its run.
 _LOCK_PATIENCE_S = 30.0

@@ -19,7 +19,7 @@ from cuda_agent.report.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.stability import Sample, Stability
+    from cuda_agent.judge import Sample, Stability
 
 #: an interval and a spread need this many evaluations, whatever time was given.
 LEAST = 3
@@ -30,7 +30,7 @@ COLUMNS = ("kernel", "runs", "µs", "spread", "ratio", "worst", "spread", "95 % 
 
 def run_timing(device: Device, seconds: float, *, as_json: bool) -> int:
     """Measures for about `seconds` in all, prints a table or one JSON document. Raises what a judge raises."""
-    from cuda_agent.judge.stability import KERNELS, same_twice, summarize
+    from cuda_agent.judge import KERNELS, same_twice, summarize
 
     options = JudgeOptions(device=device, timing_budget_s=BUDGET_S)
     found: list[Stability] = []

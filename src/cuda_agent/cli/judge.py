@@ -27,7 +27,7 @@ def command(
     debug: DebugArg = False,
 ) -> int:
     """Judge a workspace: build, verify, profile. Exit code 0 when it passed, 9 when it didn't."""
-    from cuda_agent import judge
+    from cuda_agent.judge import evaluate
     from cuda_agent.workspace import layout
 
     folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
@@ -39,7 +39,7 @@ def command(
     if "model_new.py" not in candidate.files:
         raise UsageError(f"{folder} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
     with ProgressView(workspace.task.name) as progress:
-        evaluation = judge.evaluate(workspace.task, candidate, options, progress, sanitize=sanitize)
+        evaluation = evaluate(workspace.task, candidate, options, progress, sanitize=sanitize)
     if as_json:
         emit(evaluation.to_json())
     else:

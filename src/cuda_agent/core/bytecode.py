@@ -28,8 +28,8 @@ _MODULES = (
     "torch", "torch._dynamo", "torch.export", "torch._inductor.compile_fx", "torch._inductor.codegen.triton",
     "torch._inductor.codegen.cpp", "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.runtime.triton_heuristics", "torch._inductor.fx_passes.post_grad", "triton.language",
-    "triton.compiler", "cuda_agent.judge.worker.reference", "cuda_agent.judge.worker.baseline",
-    "cuda_agent.judge.worker.candidate", "transformers.models.bert.modeling_bert",
+    "triton.compiler", "cuda_agent.workers.inside.reference", "cuda_agent.workers.inside.baseline",
+    "cuda_agent.workers.inside.candidate", "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama", "transformers.models.clip.modeling_clip",
 )  # fmt: skip
 _IMPORT = """

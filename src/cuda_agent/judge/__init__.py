@@ -1,32 +1,72 @@
-"""The only place that decides how good a candidate is: `evaluate`."""
+"""The door of the judge: the rest of the package imports these names and no others of it.
+
+`evaluate` says how good a candidate is, and `JudgeSession` does so for many candidates of one task. The other names are
+parts of the judge with which promotion, whole models, datasets and benchmarks measure, so that one thing decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from cuda_agent.judge.build.extension import Built, build_extension
+from cuda_agent.judge.build.toolchain import find_toolchain, gencode
+from cuda_agent.judge.case import Case
+from cuda_agent.judge.inspection.reached import device_roofline, work_needed
+from cuda_agent.judge.inspection.sanitizer import find_sanitizer, sanitizer_findings
+from cuda_agent.judge.profile.foreign_load import LoadMonitor, wait_for_quiet
+from cuda_agent.judge.profile.profile import profile_candidate
+from cuda_agent.judge.profile.quiet import Hush, no_hush
+from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, total_bytes
+from cuda_agent.judge.profile.roofline import datasheet
+from cuda_agent.judge.profile.timing import Burst, Tolerance
+from cuda_agent.judge.serve import JudgeServer
+from cuda_agent.judge.session import JudgeSession, evaluate
+from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, NextWorker
+from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, summarize
+from cuda_agent.judge.verify.admission import Answers, random_operators
+from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
+from cuda_agent.judge.verify.compare import error_floor
+from cuda_agent.judge.verify.reference import Answer, Reference, TaskSpec
+from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
-from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.records import Candidate, Evaluation, Task
-
-
-def evaluate(
-    task: Task,
-    candidate: Candidate,
-    options: JudgeOptions,
-    progress: Callable[[str, str], None] | None = None,
-    *,
-    sanitize: bool = False,
-) -> Evaluation:
-    """The verdict on one candidate; starts a judge for it and ends it. `progress` is called with (phase, text).
-    `sanitize`: a candidate that verification passed also runs under compute-sanitizer.
-
-    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
-    """
-    from cuda_agent.judge import sanitizer
-    from cuda_agent.judge.session import JudgeSession
-
-    if sanitize:
-        sanitizer.require(options.device)
-    with JudgeSession(task, options, progress=progress) as session:
-        session.admit()
-        evaluation = session.evaluate(candidate)
-        return sanitizer.sanitize(session, candidate, evaluation) if sanitize else evaluation
+__all__ = [
+    "KERNELS",
+    "L2_TIMES",
+    "MAX_COMPILE_THREADS",
+    "MODEL_FILE",
+    "Answer",
+    "Answers",
+    "Built",
+    "Burst",
+    "CandidateProcess",
+    "Case",
+    "Hush",
+    "JudgeServer",
+    "JudgeSession",
+    "LoadMonitor",
+    "NextWorker",
+    "Reference",
+    "Sample",
+    "Secrets",
+    "Stability",
+    "TaskSpec",
+    "Tolerance",
+    "Verification",
+    "build_extension",
+    "datasheet",
+    "device_facts",
+    "device_roofline",
+    "error_floor",
+    "evaluate",
+    "failing",
+    "find_sanitizer",
+    "find_toolchain",
+    "gencode",
+    "no_hush",
+    "profile_candidate",
+    "random_operators",
+    "same_twice",
+    "sanitizer_findings",
+    "summarize",
+    "total_bytes",
+    "wait_for_quiet",
+    "work_needed",
+]

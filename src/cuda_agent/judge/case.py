@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from cuda_agent.core.config import JudgeOptions, Regression
 from cuda_agent.core.enums import Device, Phase, Verdict
@@ -21,18 +21,17 @@ from cuda_agent.core.records import (
     Violation,
 )
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge import guard, roofline
-from cuda_agent.judge.build import Progress, build
-from cuda_agent.judge.candidate import CandidateProcess
+from cuda_agent.judge import guard
+from cuda_agent.judge.build.extension import Progress, build_extension
 from cuda_agent.judge.guard.kernels import judge_kernels
-from cuda_agent.judge.process import Fault, WorkerFault
-from cuda_agent.judge.profile import profile
-from cuda_agent.judge.quiet import Hush, Quiet, nobody_else
-from cuda_agent.judge.verify import Verification, failing
+from cuda_agent.judge.profile import roofline
+from cuda_agent.judge.profile.profile import profile_candidate
+from cuda_agent.judge.profile.quiet import Hush, Quiet, nobody_else
+from cuda_agent.judge.resources import Resources
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.trials import Verification, failing
+from cuda_agent.workers.process import Fault, WorkerFault
 from cuda_agent.workspace.sandbox import resolve_level
-
-if TYPE_CHECKING:
-    from cuda_agent.judge.session import JudgeSession
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
 ATTEMPTS = 3
@@ -108,7 +107,7 @@ class Case:
 
     def _compile(self, progress: Progress | None) -> None:
         device, options, cache = self._options.device, self._options, self._build_cache
-        built = build(self._candidate, device=device, options=options, cache=cache, progress=progress)
+        built = build_extension(self._candidate, device=device, options=options, cache=cache, progress=progress)
         if built.library is None:
             self._build_failed(built.report)
         self._build, self._library = built.report, built.library
@@ -123,7 +122,7 @@ class Case:
 
     def judge(
         self,
-        session: JudgeSession,
+        session: Resources,
         *,
         with_profile: bool,
         quiet: Quiet = nobody_else,
@@ -153,7 +152,7 @@ class Case:
 
     def _judge_in(
         self,
-        session: JudgeSession,
+        session: Resources,
         process: CandidateProcess,
         with_profile: bool,
         quiet: Quiet,
@@ -184,7 +183,7 @@ class Case:
             self._look_at_limits(session)
             self._verdict = Verdict.PASSED
 
-    def _verification(self, session: JudgeSession, process: CandidateProcess, floor: float) -> Verification:
+    def _verification(self, session: Resources, process: CandidateProcess, floor: float) -> Verification:
         return Verification(
             task=session.task,
             reference=session.reference,
@@ -232,9 +231,9 @@ class Case:
         verification.reference.release()
 
     def _profile_in(
-        self, session: JudgeSession, process: CandidateProcess, floor: float, verified: VerifyReport, hush: Hush
+        self, session: Resources, process: CandidateProcess, floor: float, verified: VerifyReport, hush: Hush
     ) -> None:
-        found = profile(
+        found = profile_candidate(
             session.task,
             self._options,
             session.reference,
@@ -253,7 +252,7 @@ class Case:
         self._convict(found.violations)
         self._profile = found.report
 
-    def _look_at_limits(self, session: JudgeSession) -> None:
+    def _look_at_limits(self, session: Resources) -> None:
         """Quarantines a time that the hardware can't reach; notes one that needs fewer operations."""
         limits = roofline.hardware(self._options.device, self._options.precision)
         if limits is None or self._profile is None:

@@ -9,31 +9,26 @@ Answered by lines {"progress": [phase, text]} and at the end one {"build": …},
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
 from cuda_agent.core.records import BuildReport, Evaluation
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.workspace.layout import Workspace, open_workspace
+from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.sockets import bound_socket
 
 COMMANDS = ("compile", "verification", "profiling", "inspection")
 _REQUEST_BYTES = 4096
 _REQUEST_TIMEOUT_S = 10.0
-#: a judge that a command started for itself waits this long for the next one: its workers are warm.
-IDLE_S = 120.0
 
 
 class JudgeServer:
@@ -159,32 +154,3 @@ def _copy_library(library: Path, target: Path) -> None:
         os.replace(temporary, target)
     except OSError as error:
         raise StoreError(f"Can't write {target}: {error.strerror}", "Free some space") from None
-
-
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
-
-
-def main(arguments: list[str]) -> int:
-    """Serve one workspace until nobody asks any more. Exit code 0, or the error's; 0 too when one serves already."""
-    workspace = open_workspace(Path(arguments[0]))
-    signal.signal(signal.SIGTERM, _end)
-    with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(workspace.socket.with_suffix(".lock").open("w"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return 0
-        session = JudgeSession(workspace.task, workspace.options)
-        stack.callback(session.close)
-        server = stack.enter_context(JudgeServer(session, workspace, workspace.socket))
-        server.wait_until_idle(IDLE_S)
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except CudaAgentError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)

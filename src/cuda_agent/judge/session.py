@@ -1,332 +1,27 @@
-"""A judge for one task: resident reference and baseline workers, a fresh worker for every candidate, one verdict
-each."""
+"""A judge for one task: one verdict for each candidate."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
-from pathlib import Path
-from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable
 
-from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions, TimingStop
-from cuda_agent.core.errors import CudaAgentError, TaskError
-from cuda_agent.core.files import cache_dir
-from cuda_agent.core.graph import Graph
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
-from cuda_agent.judge.admission import Admission, check_answers, random_operators
-from cuda_agent.judge.baselines import Baselines, compile_cache
-from cuda_agent.judge.build import Built, HeaderAhead, build
-from cuda_agent.judge.candidate import CandidateProcess
 from cuda_agent.judge.case import Case
-from cuda_agent.judge.compare import error_floor
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import Worker, WorkerFault, WorkerSettings
-from cuda_agent.judge.quiet import Quiet, nobody_else
-from cuda_agent.judge.reference import Reference, TaskSpec
-from cuda_agent.judge.screening import prepare, screen
-from cuda_agent.judge.sharing import NextWorker, Sharing
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.verify import Secrets
-from cuda_agent.judge.worker.errorfloor import largest_reduction
-from cuda_agent.workspace.sandbox import resolve_level
-
-Progress = Callable[[str, str], None]
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from cuda_agent.judge.inspection.inspect import inspect
+from cuda_agent.judge.inspection.sanitizer import require_sanitizer, sanitized
+from cuda_agent.judge.profile.quiet import Quiet, nobody_else
+from cuda_agent.judge.profile.screening import prepare, screen
+from cuda_agent.judge.resources import Resources, one_at_a_time
+from cuda_agent.workers.process import WorkerFault
 
 
-def _silent(phase: str, text: str) -> None:
-    del phase, text
+class JudgeSession(Resources):
+    """`Resources`, and what is asked of them about candidates. Threads may share it, such as those of an agent's tools
+    and of the commands in its shell.
 
-
-def _one_at_a_time(
-    method: Callable[Concatenate[JudgeSession, _P], _R],
-) -> Callable[Concatenate[JudgeSession, _P], _R]:
-    @functools.wraps(method)
-    def alone(self: JudgeSession, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return alone
-
-
-class JudgeSession:
-    """A context manager. Everything that it started, on the host and on the GPU, ends with it. Without `with`, workers
-    are started when they are first needed (compiling needs none), and `close` ends them.
-
-    It may be shared by threads (an agent's tools, and commands in its shell): whoever comes second waits.
-
-    A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such. What the user must mend is
-    raised: TaskError, DeviceError, SandboxError, StoreError, WorkerError.
+    A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such.
     """
-
-    def __init__(
-        self,
-        task: Task,
-        options: JudgeOptions,
-        *,
-        progress: Progress | None = None,
-        hidden: Sequence[Path] = (),
-        build_cache: Path | None = None,
-        importable: Sequence[Path] = (),
-    ) -> None:
-        """`hidden`: folders that no worker may read, besides the working directory, the caches and /tmp. `build_cache`:
-        where objects and libraries are kept and looked for, instead of the usual place. `importable`: of a user's own
-        code, which the task imports."""
-        self.task = task
-        self.options = options
-        self.progress: Progress = progress or _silent
-        self.secrets = Secrets(options.seed)
-        self._hidden = tuple(hidden)
-        self._build_cache = build_cache
-        self._importable = tuple(importable)
-        #: to be set before anything is asked.
-        self.sharing = Sharing()
-        #: known when the reference is loaded; False where it isn't going to be.
-        self._one_stream = Future[bool]()
-        self._lock = threading.RLock()
-        self._opened = False
-        self._stack = contextlib.ExitStack()
-        self._reference: Reference | None = None
-        #: serves one screening after the other, which decide nothing, until a verdict is asked for.
-        self._screener: CandidateProcess | None = None
-        self._graph: Graph | None = None
-        self._graph_error: TaskError | None = None
-        self._admission: Admission | None = None
-
-    # ------------------------------------------------------------ life
-
-    def __enter__(self) -> JudgeSession:
-        try:
-            self._open()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends every worker and frees every buffer; harmless when done before."""
-        self._stack.close()
-
-    def _open(self) -> None:
-        if self._opened:
-            return
-        self._opened = True
-        self.level = resolve_level(self.options.sandbox)
-        self.directory = self._stack.enter_context(judge_folder())
-        hidden = tuple(path for path in (Path.cwd(), cache_dir(), *self._hidden) if len(path.resolve().parts) > 1)
-        memory = self.options.host_memory_mib
-        settings = WorkerSettings(self.options.device, self.level, memory, hidden, self._importable)
-        self.workers = WorkerSupply(settings, self.directory)
-        self._stack.callback(self._release)
-        self._fill_bytecode()
-        self._stack.callback(HeaderAhead(self.options.device, self.options).close)
-        self._reference_worker = self.workers.start("reference", small_context=True)
-        # Where others want the cores, what is needed first comes first.
-        if self.sharing.next_worker is not NextWorker.ASKED:
-            self.prewarm()
-        folder = compile_cache(self.task)
-        start = functools.partial(self.workers.start, "baseline")
-        self.baselines = Baselines(
-            self.task,
-            self.options,
-            start,
-            folder,
-            autotune=self.options.autotune,
-            sharing=self.sharing,
-            is_one_stream=self._one_stream.result,
-        )
-
-    def start(self) -> Sequence[Worker]:
-        """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
-        no device is used. Returns the reference's, which needs one next."""
-        self._open()
-        self.baselines.begin()
-        self._reference_worker.imported("import_capture")
-        self._reference_worker.import_task(self.task)
-        return (self._reference_worker,)
-
-    def prewarm(self) -> None:
-        """A candidate is judged next: its worker, and that of screenings, import torch meanwhile. Nothing before the
-        session is open."""
-        if self._opened:
-            self.workers.prewarm()
-            self.workers.prewarm_screenings()
-
-    def next_screener(self) -> Sequence[Worker]:
-        """The next screening's worker; none before the session is open."""
-        if self._screener is not None and self._screener.usable:
-            return (self._screener.worker,)
-        worker = self.workers.next_screener if self._opened else None
-        return () if worker is None else (worker,)
-
-    def next_candidate(self) -> Sequence[Worker]:
-        """The next verdict's worker; none before the session is open."""
-        worker = self.workers.spare if self._opened else None
-        return () if worker is None else (worker,)
-
-    def _fill_bytecode(self) -> None:
-        process = bytecode.fill()
-        if process is not None:
-            self._stack.callback(process.wait)
-            self._stack.callback(process.kill)
-
-    def _release(self) -> None:
-        self._tell_streams(None)
-        self.baselines.close()
-        self.free()
-
-    def end_workers(self) -> None:
-        """Ends its processes; who still asks them something, or prepares baselines, finds none. Harmless before it is
-        open."""
-        if self._opened:
-            self.workers.close()
-
-    def free(self) -> None:
-        """Ends its processes and frees its buffers, which nobody may use any more."""
-        # Workers first: memory is freed when nobody maps it any more.
-        self.end_workers()
-        self._end_screenings()
-        if self._reference is not None:
-            self._reference.release()
-
-    def rest(self) -> None:
-        """Others get the device: frees the buffers that come back when they are next needed. Raises TaskError."""
-        if self._reference is not None:
-            self._reference.release()
-
-    @property
-    def spec(self) -> TaskSpec | None:
-        """What the reference's worker says of the task; None before it is loaded."""
-        return None if self._reference is None else self._reference.spec
-
-    @property
-    def kept_bytes(self) -> int | None:
-        """Of the device, besides its processes' contexts, while nothing is asked of it, by what the reference's and the
-        baselines' workers say that they hold; None where that isn't known yet."""
-        held = None if self._reference is None else self._reference.held_bytes
-        prepared = None if held is None else self.baselines.held_bytes
-        return None if held is None or prepared is None else held + prepared
-
-    def settle(self) -> None:
-        """Returns when no baseline is being compiled and no worker that was roused ahead still starts its device. What
-        is wrong with them is said to who needs them."""
-        if self._one_stream.done():
-            with contextlib.suppress(CudaAgentError):
-                self.baselines.wait()
-        if self._opened:
-            self.workers.settle()
-
-    @contextlib.contextmanager
-    def telling(self, progress: Progress) -> Iterator[None]:
-        """Meanwhile nobody else uses the session, and `progress` is told."""
-        with self._lock:
-            before, self.progress = self.progress, progress
-            try:
-                yield
-            finally:
-                self.progress = before
-
-    # ------------------------------------------------------------ the task
-
-    @property
-    def reference(self) -> Reference:
-        """The task in its worker, loaded when first needed, and again after it died. Raises TaskError."""
-        self._open()
-        if self._reference is not None and self._reference_worker.alive:
-            return self._reference
-        if self._reference is not None:
-            self._reference.release()
-            self._reference = None
-        if not self._reference_worker.alive:
-            self._reference_worker = self.workers.start("reference", small_context=True)
-        # Compiling the baselines takes longest of all; a task that is refused ends the session and them.
-        self.baselines.begin()
-        self.progress("task", "loading the reference")
-        reference = Reference(
-            self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
-        )
-        try:
-            spec = reference.load(self.secrets.seed(), count_streams=self.sharing.spares_contexts)
-        except BaseException:
-            self._tell_streams(None)
-            raise
-        self._tell_streams(spec.streams)
-        self._reference = reference
-        return reference
-
-    def _tell_streams(self, streams: int | None) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self._one_stream.set_result(streams == 1)
-
-    @_one_at_a_time
-    def graph(self) -> Graph:
-        """`forward` as a graph, captured in the reference worker. Raises TaskError where it can't be captured."""
-        if self._graph is None and self._graph_error is None:
-            reference = self.reference
-            try:
-                self._graph = reference.graph(self.secrets.seed())
-            except TaskError as error:
-                if self.sharing.is_scarcity(str(error)):
-                    raise
-                self._graph_error = error
-        if self._graph_error is not None:
-            raise self._graph_error
-        assert self._graph is not None
-        return self._graph
-
-    @_one_at_a_time
-    def admit(self) -> Admission:
-        """Whether the task can be judged. Raises TaskError: it fails, is stochastic, or null answers pass."""
-        if self._admission is None:
-            spec = self.reference.spec
-            self.progress("task", "checking that wrong answers would be noticed")
-            graph = self.known_graph()
-            random = random_operators(graph) if graph else ()
-            if random:
-                raise TaskError(
-                    f"{self.task.name} is stochastic in eval mode: {', '.join(random)}",
-                    "Remove random operators from forward",
-                )
-            check_answers(self.task, self.reference, self.secrets, self.floor())
-            self._admission = Admission(
-                inputs=spec.inputs,
-                outputs=spec.outputs,
-                weights=len(spec.state),
-                operators=tuple(sorted({node.op for node in graph.nodes})) if graph else (),
-                sandbox=self.level,
-            )
-        return self._admission
-
-    def floor(self) -> float:
-        """The error budget's floor for this task (see `compare.error_floor`)."""
-        spec = self.reference.spec
-        graph = self.known_graph()
-        widest = max((size for m in (*spec.inputs, *spec.state.values()) for size in m.shape), default=1)
-        length = largest_reduction(graph) if graph else widest
-        return error_floor(self.options.precision, self.options.device, length, spec.products)
-
-    def known_graph(self) -> Graph | None:
-        """`graph`, or None where it can't be captured. Raises TaskError where that may be others' fault."""
-        try:
-            return self.graph()
-        except TaskError as error:
-            if self.sharing.is_scarcity(str(error)):
-                raise
-            return None
-
-    # ------------------------------------------------------------ candidates
 
     def build(self, candidate: Candidate) -> BuildReport:
         """Compiles a snapshot; a failure is in the report."""
@@ -341,7 +36,7 @@ class JudgeSession:
         """Everything, in a fresh worker: the verdict that pays. `stop`: another rule than the options' timing_stop."""
         return self._judge(candidate, with_profile=True, stop=stop)
 
-    @_one_at_a_time
+    @one_at_a_time
     def screen(
         self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: Quiet = nobody_else
     ) -> ScreenReport:
@@ -355,7 +50,7 @@ class JudgeSession:
         if built.library is None:
             return failed(f"the build failed: {built.report.log[-500:]}")
         try:
-            process = self._screening(candidate, built.library)
+            process = self.screening(candidate, built.library)
             prepare(process, self.reference, self.secrets)
             with quiet() as hush:
                 kept = self.sharing.timed_cores
@@ -366,56 +61,15 @@ class JudgeSession:
                     process.rest()
             return report
         except WorkerFault as error:
-            self._end_screenings()
+            self.end_screenings()
             return failed(error.fault.reason)
 
-    def _screening(self, candidate: Candidate, library: Path | None) -> CandidateProcess:
-        """The candidate, loaded in the worker of screenings. Raises WorkerFault."""
-        reference = self.reference
-        if self._screener is None or not self._screener.usable:
-            self._end_screenings()
-            self._screener = CandidateProcess(self.workers.screener(), reference, timeout_s=self.options.call_timeout_s)
-            self.workers.prewarm()
-        if self._screener.loaded != candidate.digest:
-            self._screener.load(candidate, library)
-        return self._screener
-
-    def _end_screenings(self) -> None:
-        screener, self._screener = self._screener, None
-        if screener is not None:
-            screener.close()
-
-    @_one_at_a_time
+    @one_at_a_time
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """What limits it, for a search's own information; the build's report where it doesn't compile."""
-        from cuda_agent.judge.inspection.inspect import inspect
-
         return inspect(self, candidate)
 
-    @_one_at_a_time
-    def built(self, candidate: Candidate) -> Built:
-        """The build's report with the library itself."""
-        cache = self._build_cache
-        return build(candidate, device=self.options.device, options=self.options, cache=cache, progress=self.progress)
-
-    @contextlib.contextmanager
-    def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
-        """The candidate, loaded in a worker of its own that ends with the block; the next worker is warmed then, or
-        already beside it."""
-        self._end_screenings()
-        reference = self.reference
-        process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
-        try:
-            if self.sharing.next_worker is NextWorker.BESIDE:
-                self.workers.prewarm_beside()
-            process.load(candidate, library)
-            yield process
-        finally:
-            process.close()
-            if self.sharing.next_worker is not NextWorker.ASKED:
-                self.workers.prewarm()
-
-    @_one_at_a_time
+    @one_at_a_time
     def _judge(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
         case = Case(self.task, self.options.stopping(stop), candidate, self._build_cache)
         if self._opened:
@@ -423,3 +77,24 @@ class JudgeSession:
         case.build(self.progress)
         case.judge(self, with_profile=with_profile)
         return case.evaluation()
+
+
+def evaluate(
+    task: Task,
+    candidate: Candidate,
+    options: JudgeOptions,
+    progress: Callable[[str, str], None] | None = None,
+    *,
+    sanitize: bool = False,
+) -> Evaluation:
+    """The verdict on one candidate; starts a judge for it and ends it. `progress` is called with (phase, text).
+    `sanitize`: a candidate that verification passed also runs under compute-sanitizer.
+
+    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
+    """
+    if sanitize:
+        require_sanitizer(options.device)
+    with JudgeSession(task, options, progress=progress) as session:
+        session.admit()
+        evaluation = session.evaluate(candidate)
+        return sanitized(session, candidate, evaluation) if sanitize else evaluation

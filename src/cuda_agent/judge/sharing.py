@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cuda_agent.judge.process import Worker, wake
+from cuda_agent.workers.process import Worker, wake
 
 #: makes a context in which processes of these ids may use the device beside others, but not while somebody times.
 DeviceUse = Callable[[Sequence[int]], AbstractContextManager[None]]

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cuda_agent.core import intervals
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
-from cuda_agent.judge import intervals
-from cuda_agent.judge.baselines import EAGER
-from cuda_agent.judge.profile import Profiled, profile
+from cuda_agent.judge.profile.baselines import EAGER
+from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 
 #: what verification would have found of a program that is the reference itself.
@@ -117,7 +117,7 @@ def _evaluate(session: JudgeSession, kernel: Kernel) -> Sample:
     with session.process(Candidate(files={"model_new.py": model}), None) as process:
         process.release()
         session.reference.release()
-        found = profile(
+        found = profile_candidate(
             session.task,
             session.options,
             session.reference,

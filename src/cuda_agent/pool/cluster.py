@@ -15,11 +15,10 @@ from typing import Any
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, WorkerError
-from cuda_agent.judge.build import Built
-from cuda_agent.judge.case import Case
-from cuda_agent.judge.helper import HelperProcess, Role
-from cuda_agent.judge.holder import Holder
-from cuda_agent.judge.pool import SESSIONS, Pool
+from cuda_agent.judge import Built, Case
+from cuda_agent.pool.holder import Holder
+from cuda_agent.pool.pool import SESSIONS, Pool
+from cuda_agent.workers.helper import HelperProcess, Role
 
 #: path of a file that a builder made -> its bytes.
 Parcel = dict[str, bytes]

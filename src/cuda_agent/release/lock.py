@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from cuda_agent.core.baselines import COMPILED
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, LockMismatch, StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.baselines import COMPILED
-from cuda_agent.judge.toolchain import find_toolchain
+from cuda_agent.judge import find_toolchain
 
 _HEAD = "# What times depend on. `cuda-agent COMMAND --locked` refuses elsewhere; `cuda-agent lock` renews this file.\n"
 _GPU_SETTINGS = {

@@ -20,10 +20,7 @@ from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge import sanitizer
-from cuda_agent.judge.build import build
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.session import JudgeSession
+from cuda_agent.judge import JudgeSession, build_extension, find_sanitizer, sanitizer_findings
 from cuda_agent.release import checks
 from cuda_agent.release.checks import failed, not_applicable, passed, skipped
 from cuda_agent.release.gate import GateOptions
@@ -33,6 +30,7 @@ from cuda_agent.release.regressions import Failure, read_failures, remember
 from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
 from cuda_agent.release.speed import Process, speed
 from cuda_agent.release.subject import Subject
+from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
@@ -188,7 +186,7 @@ class Examination:
     def _rebuild(self) -> GateResult:
         """Compiled anew, without objects or libraries of earlier builds; all that follows runs what comes of it."""
         options = self._options()
-        first = build(self._candidate, device=self._device, options=options, cache=self._cache("build"),
+        first = build_extension(self._candidate, device=self._device, options=options, cache=self._cache("build"),
                       progress=self._progress).report  # fmt: skip
         if not first.succeeded:
             return failed("rebuild", first.log.strip()[:500] or "it doesn't compile", log=first.log)
@@ -197,7 +195,7 @@ class Examination:
         if self._gate.rebuild.reproducible == "none":
             return passed("rebuild", "compiled anew", library=first.library_digest)
         if first.library_digest not in known:
-            again = build(self._candidate, device=self._device, options=options, cache=self._cache("again"),
+            again = build_extension(self._candidate, device=self._device, options=options, cache=self._cache("again"),
                           progress=self._progress).report.library_digest  # fmt: skip
         digests = {"library": first.library_digest, "again": again, "recorded": sorted(filter(None, known))}
         if again == first.library_digest:
@@ -326,9 +324,9 @@ class Examination:
             said = "compute-sanitizer checks GPU code, and this is cpu"
             return failed("sanitize", said) if asked == "required" else not_applicable("sanitize", said)
         try:
-            sanitizer.find_tool()
+            find_sanitizer()
             with self._session(self._task, self._options(autotune=False), timed=False) as session:
-                return checks.sanitize(sanitizer.findings(session, self._candidate))
+                return checks.sanitize(sanitizer_findings(session, self._candidate))
         except CudaAgentError as error:
             return failed("sanitize", str(error))
 

@@ -18,7 +18,7 @@ from cuda_agent.training.pocket.base import BaseOptions, make_base
 from cuda_agent.training.stages.ground import Arena
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.pool import Pool
+    from cuda_agent.pool.pool import Pool
 
 
 class ToolGround:

@@ -79,7 +79,7 @@ def _own_judge(workspace: Workspace) -> Any:
         return client
     log = workspace.socket.with_suffix(".log")
     with log.open("wb") as stream:
-        command = [sys.executable, "-m", "cuda_agent.judge.serve", str(workspace.directory)]
+        command = [sys.executable, "-m", "cuda_agent.judge", str(workspace.directory)]
         judge = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd="/"
         )

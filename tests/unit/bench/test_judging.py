@@ -21,11 +21,11 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ScreenReport
-from cuda_agent.judge.helper import HelperProcess
-from cuda_agent.judge.quiet import Quiet
-from cuda_agent.judge.reference import TaskSpec
+from cuda_agent.judge.profile.quiet import Quiet
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.sharing import Sharing
+from cuda_agent.judge.verify.reference import TaskSpec
+from cuda_agent.workers.helper import HelperProcess
 
 NO_MEMORY = DeviceError("No memory for reference-inputs: cudaMalloc of 7168 MiB", "Make the task smaller")
 TOO_LARGE = TaskError("a_task: the reference runs out of memory (expected)", "Shrink the task")

@@ -15,12 +15,12 @@ import torch
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.judge.build import build
-from cuda_agent.judge.toolchain import find_toolchain
-from cuda_agent.judge.worker.candidate import import_extension
-from cuda_agent.judge.worker.capture import capture
+from cuda_agent.judge.build.extension import build_extension
+from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.playbook import skills
 from cuda_agent.playbook.proposal import propose
+from cuda_agent.workers.inside.candidate import import_extension
+from cuda_agent.workers.inside.graph.capture import capture
 
 SKILLS = Path(skills.__file__).parent
 LIBRARIES = {"gemm": ("cublas", "cublasLt"), "convolution": ("cudnn",)}
@@ -88,7 +88,7 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
     proposal = propose(graph_of(module, inputs), device, precision, channels_last=channels_last)
     assert {"gemm", "convolution"} & set(proposal.skills)
-    built = build(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
+    built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log
     import_extension(built.library, f"{case}_{dtype}")
     namespace: dict[str, Any] = {"__name__": "model_new"}

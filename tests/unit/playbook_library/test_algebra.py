@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch_graph import capture, in_float64, operators, randomised, run
 
-from cuda_agent.judge.worker.capture import capture as judge_capture
 from cuda_agent.playbook.algebra import rewrite
+from cuda_agent.workers.inside.graph.capture import capture as judge_capture
 
 
 class Function(nn.Module):

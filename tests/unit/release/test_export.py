@@ -14,7 +14,7 @@ import pytest
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
 from cuda_agent.core.records import Ratio
-from cuda_agent.judge.reference import TaskSpec
+from cuda_agent.judge.verify.reference import TaskSpec
 from cuda_agent.release import evidence
 from cuda_agent.release.export.export import Kind, package_name, write_project
 from cuda_agent.release.export.files import project_files

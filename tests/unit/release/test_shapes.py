@@ -8,8 +8,8 @@ import torch
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Task
-from cuda_agent.judge.worker.taskmodule import load_task_module, make_inputs
 from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
+from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_inputs
 
 SOURCE = """
 import torch

@@ -11,7 +11,6 @@ import pytest
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.stack import Gpu, Stack
-from cuda_agent.judge.process import Fault
 from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import FILTER, Journal, merge, read_all, stack_for, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
@@ -20,6 +19,7 @@ from cuda_agent.tasks.filter.records import Checked, from_fault, from_reply, sam
 from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
 from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
 from cuda_agent.tasks.store import only_one
+from cuda_agent.workers.process import Fault
 from task_candidates import candidate, write_candidates
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", compute_capability="9.0")

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
-from cuda_agent.judge.worker.capture import capture
-from cuda_agent.judge.worker.taskmodule import load_task_module
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
+from cuda_agent.workers.inside.graph.capture import capture
+from cuda_agent.workers.inside.task.taskmodule import load_task_module
 
 
 def _graph(model: nn.Module, *inputs: torch.Tensor) -> Graph:

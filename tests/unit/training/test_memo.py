@@ -12,7 +12,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Phase, Verdict
 from cuda_agent.core.errors import StoreError, WorkerError
 from cuda_agent.core.records import Candidate, Evaluation
-from cuda_agent.judge.pool import Pool
+from cuda_agent.pool.pool import Pool
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.memo import Memo, sources_digest, stack_digest
 from cuda_agent.training.pocket.table import table

@@ -15,8 +15,8 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import KernelCode
 from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
-from cuda_agent.judge.build import is_binding, make_compiler
-from cuda_agent.judge.compiler import Compiler
+from cuda_agent.judge.build.compiler import Compiler
+from cuda_agent.judge.build.extension import is_binding, make_compiler
 from cuda_agent.judge.inspection.compilers import Resources, parse_ptxas, parse_vectorised
 from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,29 +16,26 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.inspection import InspectReport, KernelRun, Roofline, Work
 from cuda_agent.core.records import BuildReport, Candidate
-from cuda_agent.judge.gpulock import gpu_lock
 from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
 from cuda_agent.judge.inspection.code import Found, demangled, look_at_code
 from cuda_agent.judge.inspection.reached import keep_roofline, known_roofline, work_needed
-from cuda_agent.judge.process import memory_limit_mib
-from cuda_agent.judge.profile import gpu_uuid
-from cuda_agent.judge.sanitizer import write_call
-from cuda_agent.judge.worker.inspected import MARK
+from cuda_agent.judge.inspection.sanitizer import write_call
+from cuda_agent.judge.resources import Resources
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+from cuda_agent.workers.inside.inspected import MARK
+from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
-
-if TYPE_CHECKING:
-    from cuda_agent.judge.session import JudgeSession
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _RUN_TIMEOUT_S = 180.0
 _OUTPUT_BYTES = 8 << 20
 
 
-def inspect(session: JudgeSession, candidate: Candidate) -> InspectReport | BuildReport:
+def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildReport:
     """What limits a candidate; the build's report where it doesn't compile. The run is the candidate's own word.
 
-    Raises what `JudgeSession` raises; a candidate that fails when it runs leaves the report without a run, and a note.
+    Raises what `Resources` raises; a candidate that fails when it runs leaves the report without a run, and a note.
     """
     built = session.built(candidate)
     if built.library is None:
@@ -56,7 +53,7 @@ def inspect(session: JudgeSession, candidate: Candidate) -> InspectReport | Buil
 class _Dynamic:
     """Runs a candidate from files in a sandbox of its own, since Nsight Compute must reach into it."""
 
-    def __init__(self, session: JudgeSession, candidate: Candidate, library: Path, found: Found) -> None:
+    def __init__(self, session: Resources, candidate: Candidate, library: Path, found: Found) -> None:
         self._session, self._candidate, self._library, self._found = session, candidate, library, found
         self._device = session.options.device
 
@@ -103,7 +100,7 @@ class _Dynamic:
             return code, stream.read(_OUTPUT_BYTES).decode(errors="replace")
 
     def _program(self, files: Path, *options: str) -> list[str]:
-        return [sys.executable, "-P", "-m", "cuda_agent.judge.worker.inspected", str(files), *options]
+        return [sys.executable, "-P", "-m", "cuda_agent.workers.inside.inspected", str(files), *options]
 
     def _ran(self, files: Path, scratch: Path) -> dict[str, Any]:
         code, text = self._spawn(self._program(files), scratch, (files,), "run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -13,15 +12,13 @@ from cuda_agent.core.files import cache_dir, write_durably
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.buffers import extent_bytes
 from cuda_agent.judge.inspection import limit
-from cuda_agent.judge.roofline import work_of
+from cuda_agent.judge.profile.roofline import work_of
+from cuda_agent.judge.resources import Resources
+from cuda_agent.workers.buffers import extent_bytes
 
-if TYPE_CHECKING:
-    from cuda_agent.judge.session import JudgeSession
 
-
-def work_needed(session: JudgeSession) -> Work:
+def work_needed(session: Resources) -> Work:
     """What one call of the session's task can't do without; no operations where its graph can't be captured."""
     spec = session.reference.spec
     total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
@@ -38,7 +35,7 @@ def device_roofline(device: Device) -> Roofline | None:
     known = known_roofline(device)
     if known is not None:
         return known
-    from cuda_agent.judge.worker.inspected import measure_roofline
+    from cuda_agent.workers.inside.inspected import measure_roofline
 
     return keep_roofline(device, measure_roofline(device is Device.CUDA))
 

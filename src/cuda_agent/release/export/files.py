@@ -12,7 +12,7 @@ import jinja2
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.judge.toolchain import gencode
+from cuda_agent.judge import gencode
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension
 from cuda_agent.release.export.source import Finished
 from cuda_agent.release.export.summary import evidence

@@ -10,13 +10,14 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
-from cuda_agent.judge.buffers import ALIGNMENT, contiguous, is_dense
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings
-from cuda_agent.judge.reference import Reference, TaskSpec
-from cuda_agent.judge.supply import WorkerSupply
+from cuda_agent.judge import Reference, TaskSpec
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
+from cuda_agent.workers.buffers import ALIGNMENT, contiguous, is_dense
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.roles import REFERENCE
+from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
 
 _SEED = 1
@@ -59,7 +60,7 @@ def describe_task(finished: Finished) -> TaskSpec:
     with judge_folder() as folder:
         supply = WorkerSupply(settings, folder)
         try:
-            worker = supply.start("reference")
+            worker = supply.start(REFERENCE)
             reference = Reference(worker, finished.task, options.precision, timeout_s=options.call_timeout_s)
             return reference.load(_SEED)
         finally:

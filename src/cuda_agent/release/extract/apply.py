@@ -14,8 +14,8 @@ from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.extraction import ExtractedTask, Extraction, WholeModel, WholePart
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.session import JudgeSession
-from cuda_agent.judge.whole import Judged, Replacement, judge_whole
+from cuda_agent.judge import JudgeSession
+from cuda_agent.release.extract.whole_model import Judged, Replacement, judge_whole
 
 Say = Callable[[str, str], None]
 

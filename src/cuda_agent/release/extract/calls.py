@@ -14,10 +14,10 @@ from torch import nn
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.buffers import contiguous, is_dense
-from cuda_agent.judge.worker.callspec import describe
-from cuda_agent.judge.worker.pytree import Spec, flatten, tensor_meta
 from cuda_agent.release.extract.closure import Inexpressible
+from cuda_agent.release.extract.inside.callspec import describe
+from cuda_agent.workers.buffers import contiguous, is_dense
+from cuda_agent.workers.inside.task.pytree import Spec, flatten, tensor_meta
 
 #: a tensor whose structure is looked at: larger ones are random.
 _LOOKED_AT = 1 << 24

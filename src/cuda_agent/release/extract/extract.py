@@ -24,10 +24,9 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.gpulock import gpu_lock
-from cuda_agent.judge.process import memory_limit_mib
-from cuda_agent.judge.profile import gpu_uuid
 from cuda_agent.release.extract.specs import WholeSource
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]

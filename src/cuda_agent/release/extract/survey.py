@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.worker.cupti import CuptiUnavailable, record
-from cuda_agent.judge.worker.dispatch import Listener
-from cuda_agent.judge.worker.pytree import Spec
-from cuda_agent.judge.worker.weights import state_metas
 from cuda_agent.release.extract.calls import captured, metas, plain_output
 from cuda_agent.release.extract.closure import Inexpressible
 from cuda_agent.release.extract.times import Event, attribute, marked_clock, together
+from cuda_agent.workers.inside.cupti import CuptiUnavailable, record
+from cuda_agent.workers.inside.dispatch import Listener
+from cuda_agent.workers.inside.task.pytree import Spec
+from cuda_agent.workers.inside.task.weights import state_metas
 
 #: timed passes: at least so many, then more until the seconds are over.
 LEAST_PASSES, MOST_PASSES, PASSES_S = 5, 30, 2.0

@@ -17,8 +17,14 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import CudaAgentError, TaskError
-from cuda_agent.judge.worker.pytree import flatten
-from cuda_agent.judge.worker.taskmodule import (
+from cuda_agent.release.extract.calls import draw
+from cuda_agent.release.extract.choose import Choice, Group, choose
+from cuda_agent.release.extract.closure import Inexpressible, own_modules
+from cuda_agent.release.extract.constructors import Constructions
+from cuda_agent.release.extract.survey import Part, Survey, hooked, survey
+from cuda_agent.release.extract.writing import Rebuilt, describe, write_task
+from cuda_agent.workers.inside.task.pytree import flatten
+from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,
     make_init_inputs,
     make_inputs,
@@ -26,13 +32,7 @@ from cuda_agent.judge.worker.taskmodule import (
     run_forward,
     task_code,
 )
-from cuda_agent.judge.worker.weights import state_metas
-from cuda_agent.release.extract.calls import draw
-from cuda_agent.release.extract.choose import Choice, Group, choose
-from cuda_agent.release.extract.closure import Inexpressible, own_modules
-from cuda_agent.release.extract.constructors import Constructions
-from cuda_agent.release.extract.survey import Part, Survey, hooked, survey
-from cuda_agent.release.extract.writing import Rebuilt, describe, write_task
+from cuda_agent.workers.inside.task.weights import state_metas
 
 
 class Taking:

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.judge.worker.callspec import Matcher
-from cuda_agent.judge.worker.pytree import flatten
-from cuda_agent.judge.worker.taskmodule import InitInputs, load_task_module, make_inputs, make_model, run_forward
-from cuda_agent.judge.worker.weights import state_metas
 from cuda_agent.release.extract.calls import CallText
 from cuda_agent.release.extract.closure import Inexpressible, Sources
 from cuda_agent.release.extract.constructors import Constructions, Writer
+from cuda_agent.release.extract.inside.callspec import Matcher
 from cuda_agent.release.extract.survey import Part
+from cuda_agent.workers.inside.task.pytree import flatten
+from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_module, make_inputs, make_model, run_forward
+from cuda_agent.workers.inside.task.weights import state_metas
 
 PREFIX = "module."
 #: relative difference of a rebuilt submodule's output from the original's.

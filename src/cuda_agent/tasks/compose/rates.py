@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record
-from cuda_agent.judge import roofline
+from cuda_agent.judge import datasheet
 from cuda_agent.tasks.compose.chain import Step
 from cuda_agent.tasks.records import Cost
 
@@ -72,7 +72,7 @@ def rates_for(stack: str) -> Rates:
     """Those of a GPU by its name. Raises UsageError when nothing is known of it."""
     if stack.upper() == "H200":
         return H200
-    peak = roofline.datasheet(stack)
+    peak = datasheet(stack)
     if peak is None or peak.fp32_tflops is None:
         raise UsageError(f"Nothing is known of the speed of {stack!r}", "Name a GPU, such as H200, H100 or A100")
     return Rates(

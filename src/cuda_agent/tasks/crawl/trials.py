@@ -17,8 +17,8 @@ from typing import Any
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import SandboxLevel
-from cuda_agent.judge.process import memory_limit_mib
 from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
+from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 

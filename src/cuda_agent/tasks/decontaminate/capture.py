@@ -10,13 +10,15 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerFault, WorkerSettings
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.zygote import Fork, Zygote
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash
 from cuda_agent.tasks.decontaminate.reading import Source
 from cuda_agent.tasks.decontaminate.references import Capture, source_id
+from cuda_agent.tasks.inside import TASK_CHECK
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerFault, WorkerSettings
+from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.supply import WorkerSupply
+from cuda_agent.workers.zygote import Fork, Zygote
 
 #: what a task's process may hold where nothing else is said.
 MEMORY_MIB = 16384
@@ -34,7 +36,7 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
         reasons: dict[str, str] = {}
         with judge_folder() as folder:
             supply = WorkerSupply(WorkerSettings(device, level, memory_mib, hidden), folder)
-            zygote = Zygote(lambda: supply.start("zygote"))
+            zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
             try:
                 for number, source in enumerate(sources, 1):
                     key = source_id(source.text)

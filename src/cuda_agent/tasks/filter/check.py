@@ -11,16 +11,15 @@ from typing import Any
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.hashing import digest_text
-from cuda_agent.judge.admission import random_operators
-from cuda_agent.judge.compare import error_floor
-from cuda_agent.judge.process import WorkerFault
-from cuda_agent.judge.worker.errorfloor import largest_reduction
+from cuda_agent.judge import error_floor, random_operators
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
 from cuda_agent.tasks.records import DatasetTask, Finding, Rule
+from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
+from cuda_agent.workers.process import WorkerFault
 
 #: of a reduction, where no graph says it.
 _USUAL_LENGTH = 4096

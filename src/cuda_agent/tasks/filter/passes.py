@@ -18,18 +18,20 @@ from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerSettings, memory_limit_mib
-from cuda_agent.judge.rings import device_facts
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.zygote import Zygote
+from cuda_agent.judge import device_facts
 from cuda_agent.tasks.filter.check import Room, check
 from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
 from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
+from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerSettings, memory_limit_mib
+from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.supply import WorkerSupply
+from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
 #: what ran out of time or memory beside others is tried again with this part of them, and at last alone.
@@ -210,7 +212,10 @@ class Passes:
             waiting.put(item)
         results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
         supply = self._supply(at_a_time)
-        zygotes = [Zygote(lambda: supply.start("zygote"), warm=warm) for _ in range(min(at_a_time, len(items)))]
+        zygotes = [
+            Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK, warm=warm)
+            for _ in range(min(at_a_time, len(items)))
+        ]
 
         def stops() -> bool:
             return self.over or enough()

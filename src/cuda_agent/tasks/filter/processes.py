@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cuda_agent.judge.zygote import Fork, Zygote
 from cuda_agent.tasks.filter.records import Failure
+from cuda_agent.workers.zygote import Fork, Zygote
 
 Result = TypeVar("Result")
 

@@ -6,8 +6,8 @@ from pydantic import Field, ValidationError
 
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.judge.process import Fault
 from cuda_agent.tasks.records import Finding, Measurement, Rule
+from cuda_agent.workers.process import Fault
 
 #: an output's values in another process may differ by so much, relative to its largest.
 SAMPLE_TOLERANCE = 1e-3

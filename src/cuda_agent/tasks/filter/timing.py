@@ -16,17 +16,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cuda_agent.core.enums import Device
-from cuda_agent.judge.gpulock import gpu_lock
-from cuda_agent.judge.intervals import interval, median
-from cuda_agent.judge.load import LoadMonitor
-from cuda_agent.judge.profile import gpu_uuid, wait_for_quiet
-from cuda_agent.judge.rings import L2_TIMES, device_facts
-from cuda_agent.judge.timing import Burst, Tolerance
+from cuda_agent.core.intervals import interval, median
+from cuda_agent.judge import L2_TIMES, Burst, LoadMonitor, Tolerance, device_facts, wait_for_quiet
 from cuda_agent.tasks.filter.check import Asked, Room
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
 from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
 #: a window of timings, after which others may have the GPU's lock.
 _WINDOW_S = 15.0

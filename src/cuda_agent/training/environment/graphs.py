@@ -10,10 +10,12 @@ from cuda_agent.core.errors import CudaAgentError, TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
-from cuda_agent.judge.folder import judge_folder
-from cuda_agent.judge.process import WorkerFault, WorkerSettings
-from cuda_agent.judge.supply import WorkerSupply
-from cuda_agent.judge.zygote import Fork, Zygote
+from cuda_agent.tasks.inside import TASK_CHECK
+from cuda_agent.workers.folder import judge_folder
+from cuda_agent.workers.process import WorkerFault, WorkerSettings
+from cuda_agent.workers.roles import ZYGOTE
+from cuda_agent.workers.supply import WorkerSupply
+from cuda_agent.workers.zygote import Fork, Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
 _MEMORY_MIB = 16384
@@ -26,7 +28,7 @@ def capture(tasks: Sequence[Task], options: JudgeOptions) -> Iterator[tuple[Task
     with judge_folder() as folder:
         level = resolve_level(options.sandbox)
         supply = WorkerSupply(WorkerSettings(options.device, level, _MEMORY_MIB, hidden), folder)
-        zygote = Zygote(lambda: supply.start("zygote"))
+        zygote = Zygote(lambda: supply.start(ZYGOTE), serves=TASK_CHECK)
         try:
             for task in tasks:
                 try:

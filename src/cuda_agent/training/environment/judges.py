@@ -20,12 +20,12 @@ from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.case import Case
+from cuda_agent.judge import Case
 from cuda_agent.training.environment.graphs import capture
 from cuda_agent.training.environment.memo import Memo, stack_digest
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.pool import Pool
+    from cuda_agent.pool.pool import Pool
 
 _UNTIMED = "verified, not timed"
 
@@ -89,7 +89,7 @@ class Judges:
             pool.close()
 
     def _here(self, options: JudgeOptions) -> Pool:
-        from cuda_agent.judge.pool import Pool
+        from cuda_agent.pool.pool import Pool
 
         return Pool(options, gpus=self._gpus, sessions=self._sessions, builders=self._builders)
 

@@ -22,7 +22,7 @@ from cuda_agent.training.environment.judges import Judges, usable
 from cuda_agent.training.environment.play import Limits, ToolEnvironment
 
 if TYPE_CHECKING:
-    from cuda_agent.judge.pool import Pool
+    from cuda_agent.pool.pool import Pool
 
 HELD_OUT = "held_out"
 #: splits that are never trained on, and whether checkpoints are tried on them.

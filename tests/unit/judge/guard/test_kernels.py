@@ -8,8 +8,8 @@ import pytest
 
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.guard.preprocessed import Compiled
-from cuda_agent.judge.worker.cupti import Span
-from cuda_agent.judge.worker.kernels import summed
+from cuda_agent.workers.inside.cupti import Span
+from cuda_agent.workers.inside.kernels import summed
 
 OWN = frozenset({"_Z4gelu6__halfPf", "_ZN51_GLOBAL__N__6950af90_4_a_cu1kILi4EEEvPf", "gemm_of_mine"})
 ORIGINS = {

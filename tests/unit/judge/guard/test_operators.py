@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
-from cuda_agent.judge.worker.dispatch import recorded
+from cuda_agent.workers.inside.dispatch import recorded
 
 X = torch.arange(12.0).view(3, 4)
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.judge.worker.callspec import Matcher, describe
-from cuda_agent.judge.worker.taskmodule import load_task_module
 from cuda_agent.release.extract.calls import CallText, draw, metas
+from cuda_agent.release.extract.inside.callspec import Matcher, describe
 from cuda_agent.release.extract.worker import answer
+from cuda_agent.workers.inside.task.taskmodule import load_task_module
 
 MODEL = '''
 """A model."""

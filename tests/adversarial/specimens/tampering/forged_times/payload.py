@@ -1,8 +1,8 @@
 import socket
 import threading
 
-from cuda_agent.judge import channel
-from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.workers import channel
+from cuda_agent.workers.inside.runner import Runner
 
 run, send, receive = Runner.run, channel.WorkerChannel._send, channel.WorkerChannel.receive
 state = {}

@@ -3,7 +3,7 @@ import time
 
 import torch
 
-from cuda_agent.judge.worker.candidate import Candidate
+from cuda_agent.workers.inside.candidate import Candidate
 
 copy = torch.Tensor.copy_
 forward = torch.nn.Module.__call__

@@ -1,6 +1,6 @@
 import torch
 
-from cuda_agent.judge.worker import runner
+from cuda_agent.workers.inside import runner
 
 forward = torch.nn.Module.__call__
 waiting = []

@@ -3,7 +3,7 @@ import threading
 
 import torch
 
-from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.workers.inside.runner import Runner
 
 run = Runner.run
 quiet = threading.Event()

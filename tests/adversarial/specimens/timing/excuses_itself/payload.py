@@ -1,4 +1,4 @@
-from cuda_agent.judge.worker.runner import Runner, Times
+from cuda_agent.workers.inside.runner import Runner, Times
 
 run = Runner.run
 

@@ -1,6 +1,6 @@
 import torch
 
-from cuda_agent.judge.worker.runner import Runner
+from cuda_agent.workers.inside.runner import Runner
 
 run = Runner.run
 

@@ -1,7 +1,7 @@
 import threading
 from queue import SimpleQueue
 
-from cuda_agent.judge.worker.runner import Runner, Times
+from cuda_agent.workers.inside.runner import Runner, Times
 
 run, deliver = Runner.run, Runner.deliver
 places = SimpleQueue()

@@ -1,0 +1,185 @@
+"""Objects -> one shared library.
+
+The linker reads every symbol of every library that it is given, and torch's have hundreds of thousands: most of a
+second, of a turn that may take three. So it is given stand-ins: libraries of the same names that define only what
+these objects ask for, as torch's real ones do. What it makes of them asks the same of the same libraries. Of
+pybind11's functions it is given those that these objects need.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.judge.build.compiler import Compiler, shorten
+from cuda_agent.judge.build.toolchain import MODULE
+
+LIBRARY_NAME = f"{MODULE}.so"
+_FORMAT = "1"
+_INDEX = "symbols.json"
+_UNDEFINED = re.compile(r"undefined reference to [`'](.+?)'")
+#: name -> (section, type) of a stand-in's symbol, by readelf's word for its type.
+_SECTIONS = {"FUNC": (".text", "@function"), "OBJECT": (".data", "@object"), "TLS": (".tdata", "@tls_object")}
+_ASSEMBLES = re.compile(r"[\w.$]+")
+
+#: name of a library -> its symbols -> readelf's word for their type.
+Index = dict[str, dict[str, str]]
+
+
+def link(
+    compiler: Compiler, objects: Sequence[Path], functions: Path | None, say: Callable[[str], None]
+) -> tuple[Path | None, str]:
+    """(library, "") or (None, what is wrong). `functions`: those of pybind11 that some objects count on.
+
+    Raises StoreError (disk full), SandboxError, DeviceError (no binutils).
+    """
+    command = compiler.tools.link_command()
+    given = [*objects, functions] if functions is not None else objects
+    key = digest_text(compiler.tools.fingerprint, *command, *(path.parent.name for path in given))
+    found = compiler.cache.find("libraries", key, LIBRARY_NAME)
+    if found is not None:
+        return found, ""
+    say("linking")
+    with compiler.cache.scratch() as scratch:
+        names = []
+        for index, path in enumerate(objects):
+            names.append(f"{index}.o")
+            shutil.copyfile(path, scratch / names[-1])
+        made = scratch / LIBRARY_NAME
+        wanted = _asked(*(scratch / name for name in names))
+        needed = _needed(compiler, functions, wanted) if functions is not None else None
+        if needed is not None:
+            names.append(Path(shutil.copy(needed, scratch)).name)
+            wanted |= _asked(needed)
+        torch = [Path(shutil.copy(path, scratch)) for path in _stubs(compiler, wanted)]
+        command = compiler.tools.link_command(torch_libraries=torch)
+        # Objects before libraries, for --as-needed.
+        outcome = compiler.run([command[0], *names, *command[1:], "-o", str(made)], scratch, scratch, made)
+        if outcome.output is None:
+            return None, f"link error\n{shorten(_without_python(outcome.log))}"
+        missing = _missing_symbols(outcome.log)
+        if missing:
+            hint = 'Define them, with extern "C" and the same parameters where they are declared and defined.'
+            return None, f"link error: undefined {', '.join(missing)}\n{hint}"
+        return compiler.cache.keep("libraries", key, LIBRARY_NAME, made), ""
+
+
+def _asked(*objects: Path) -> set[str]:
+    """The symbols that these objects ask others for."""
+    return set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
+
+
+def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | None:
+    """An object with those of these functions that are wanted, and what they need; None where none is."""
+    symbols = sorted(wanted & set(_listed("nm", "--defined-only", "--format=just-symbols", str(functions)).split()))
+    if not symbols:
+        return None
+    key = digest_text(_FORMAT, compiler.tools.fingerprint, functions.parent.name, *symbols)
+    found = compiler.cache.find("libraries", key, functions.name)
+    if found is not None:
+        return found
+    with compiler.cache.scratch() as scratch:
+        made = scratch / functions.name
+        given = str(shutil.copy(functions, scratch / "all.o"))
+        roots = [f"-Wl,-u,{symbol}" for symbol in symbols]
+        command = [compiler.tools.cxx, "-r", "-nostdlib", "-Wl,--gc-sections", *roots, given, "-o", str(made)]
+        outcome = compiler.run(command, scratch, scratch, made)
+        if outcome.output is None:
+            raise DeviceError("pybind11's functions can't be linked", "Check g++ and ld", detail=outcome.log)
+        return compiler.cache.keep("libraries", key, functions.name, made)
+
+
+def _stubs(compiler: Compiler, wanted: set[str]) -> list[Path]:
+    """Stand-ins for those of torch's libraries that define something which is wanted."""
+    index = _index(compiler)
+    stubs: dict[str, dict[str, str]] = {}
+    for name, symbols in index.items():
+        mine = {symbol: symbols[symbol] for symbol in sorted(wanted & symbols.keys())}
+        wanted -= mine.keys()
+        if mine:
+            stubs[name] = mine
+    if not stubs:
+        return []
+    with ThreadPoolExecutor(len(stubs), thread_name_prefix="stub") as pool:
+        return list(pool.map(lambda item: _stub(compiler, *item), stubs.items()))
+
+
+def _stub(compiler: Compiler, name: str, symbols: dict[str, str]) -> Path:
+    key = digest_text(_FORMAT, compiler.tools.fingerprint, name, *(f"{kind} {s}" for s, kind in symbols.items()))
+    found = compiler.cache.find("libraries", key, name)
+    if found is not None:
+        return found
+    lines = []
+    for symbol, kind in symbols.items():
+        section, type_ = _SECTIONS.get(kind, _SECTIONS["OBJECT"])
+        flags = ',"awT",@progbits' if section == ".tdata" else ""
+        lines += [f".section {section}{flags}", f".globl {symbol}", f".type {symbol}, {type_}", f"{symbol}: .quad 0"]
+    with compiler.cache.scratch() as scratch:
+        (scratch / "stub.s").write_text("\n".join(lines) + "\n")
+        made = scratch / name
+        command = [compiler.tools.cxx, "-shared", "-nostdlib", f"-Wl,-soname,{name}", "stub.s", "-o", str(made)]
+        outcome = compiler.run(command, scratch, scratch, made)
+        if outcome.output is None:
+            raise DeviceError(f"No stand-in for {name} can be linked", "Check g++ and ld", detail=outcome.log)
+        return compiler.cache.keep("libraries", key, name, made)
+
+
+def _index(compiler: Compiler) -> Index:
+    """What torch's libraries define, in the order in which they are linked; read once for a torch."""
+    files = compiler.tools.torch_libraries
+    key = digest_text(
+        _FORMAT, compiler.tools.torch_version, *(f"{p} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in files)
+    )
+    found = compiler.cache.find("libraries", key, _INDEX)
+    if found is None:
+        index = {path.name: _defined(path) for path in files}
+        with compiler.cache.scratch() as scratch:
+            (scratch / _INDEX).write_text(json.dumps(index))
+            found = compiler.cache.keep("libraries", key, _INDEX, scratch / _INDEX)
+    return _read_index(found)
+
+
+@lru_cache(maxsize=2)
+def _read_index(path: Path) -> Index:
+    index: Index = json.loads(path.read_text())
+    return index
+
+
+def _defined(library: Path) -> dict[str, str]:
+    """Its dynamic symbols that others may use, with their types."""
+    found = {}
+    for line in _listed("readelf", "--dyn-syms", "--wide", str(library)).splitlines():
+        words = line.split()
+        # Num: Value Size Type Bind Vis Ndx Name, or Name@Version
+        name = words[7].partition("@")[0] if len(words) == 8 else ""
+        if _ASSEMBLES.fullmatch(name) and words[4] != "LOCAL" and words[6] != "UND":
+            found[name] = words[3]
+    return found
+
+
+def _listed(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120, check=False)
+    except FileNotFoundError:
+        raise DeviceError(f"{command[0]} is missing", "apt install binutils") from None
+    return done.stdout
+
+
+def _without_python(log: str) -> str:
+    """A linker's words, less its hundreds of warnings about Python's own symbols."""
+    lines = log.splitlines()
+    return "\n".join(line for line in lines if not re.search(r"undefined reference to [`']_?Py", line)).strip()
+
+
+def _missing_symbols(log: str) -> list[str]:
+    """Symbols that nobody defines. Python's own come from the interpreter that loads the library."""
+    found = dict.fromkeys(_UNDEFINED.findall(log))
+    return [name for name in found if not re.match(r"_?Py", name)]

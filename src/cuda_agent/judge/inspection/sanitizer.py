@@ -1,0 +1,262 @@
+"""compute-sanitizer over one call of a verified candidate: bad accesses (memcheck), races in shared memory (racecheck).
+
+The tool traces what it runs, so the candidate gets a sandbox of its own without the filter of system calls, and no
+buffer of the judge. What it finds convicts; that it finds nothing says only that this call was clean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import DeviceError, UsageError
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.core.records import Candidate, Evaluation, Violation
+from cuda_agent.core.stack import find_nvcc
+from cuda_agent.judge.resources import Resources
+from cuda_agent.judge.verify.candidate import MODEL_FILE
+from cuda_agent.judge.verify.reference import Places
+from cuda_agent.workers.buffers import extent_bytes
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+from cuda_agent.workers.process import memory_limit_mib
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+
+TOOLS = ("memcheck", "racecheck")
+FOUND = 86
+TIMEOUT_S = 300.0
+MOST_FINDINGS = 20
+_LOG_BYTES = 4 << 20
+_PACKAGES = Path(__file__).resolve().parents[3]
+_PLACES = ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer")
+_REMEDY = "Install it with the CUDA toolkit (Debian: cuda-sanitizer), or set CUDA_HOME to a toolkit that has it"
+
+#: the tool's own remarks; whatever else begins a paragraph is a finding.
+_REMARKS = (
+    "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Program hit", "Target application",
+    "Warning:", "Saved host", "Host Frame", "Error: process didn't terminate", "Error: No attachable process",
+    "Error: Target application", "No attachable process", "Internal", "This tool is deprecated", "No error",
+)  # fmt: skip
+#: races inside libraries that a candidate may call are theirs (some synchronise in ways that racecheck doesn't know).
+_LIBRARIES = re.compile(r"at::native|cutlass|cublas|cudnn|xmma|nvjet|\bsm\d\d_|ampere_|volta_|gemv2|splitKreduce")
+_PREFIX = re.compile(r"^=+ ?")
+
+
+@dataclass
+class Paragraph:
+    """A finding as the tool prints it: its first line, and the lines that say where."""
+
+    head: str
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        """The lines without addresses of threads and the host's stack, which differ from thread to thread."""
+        kept = [line for line in self.lines if line.startswith(("at ", "and ", "Access to"))]
+        return ", ".join(kept)
+
+    @property
+    def place(self) -> str:
+        """Instruction that did it."""
+        return next((line for line in self.lines if line.startswith("at ")), "")
+
+
+def find_sanitizer() -> Path:
+    """Path of compute-sanitizer. Raises DeviceError with the remedy."""
+    nvcc = find_nvcc()
+    homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parents[1]) if nvcc else None, "/usr/local/cuda"]
+    names = [Path(home) / sub for home in homes if home for sub in _PLACES]
+    found = shutil.which("compute-sanitizer")
+    for path in (*([Path(found)] if found else []), *names):
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise DeviceError("compute-sanitizer was not found", _REMEDY)
+
+
+def require_sanitizer(device: Device) -> None:
+    """Raises UsageError on the CPU, DeviceError where the tool is missing: before time is spent."""
+    if device is not Device.CUDA:
+        raise UsageError("--sanitize needs a workspace for cuda: compute-sanitizer checks GPU code", "Drop --sanitize")
+    find_sanitizer()
+
+
+def sanitized(session: Resources, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+    """The evaluation with what the tools found: UNSAFE where they found something. Only a candidate whose verification
+    passed is run. Raises DeviceError where a tool can't run."""
+    if evaluation.verify is None or not evaluation.verify.passed:
+        return evaluation
+    begin = time.monotonic()
+    return merged(evaluation, sanitizer_findings(session, candidate), time.monotonic() - begin)
+
+
+def sanitizer_findings(session: Resources, candidate: Candidate) -> list[Violation]:
+    """What the tools find in a candidate that builds and that no guard refuses, verified or not: a race is often why it
+    isn't. Raises DeviceError where a tool can't run."""
+    library = session.built(candidate).library
+    found: list[Violation] = []
+    with gpu_lock(gpu_uuid(session.options.device) or "cpu"):
+        for tool in TOOLS:
+            session.progress("sanitize", tool)
+            found += run_tool(session, candidate, library, tool)
+    session.reference.release()
+    return found
+
+
+def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -> Evaluation:
+    """The evaluation with the findings. A worse verdict stands; the profile stays for information, unpaid."""
+    changes: dict[str, Any] = {
+        "durations_s": {**evaluation.durations_s, "sanitize": seconds},
+        "violations": (*evaluation.violations, *found),
+    }
+    if found and evaluation.verdict in (Verdict.PASSED, Verdict.QUARANTINED, Verdict.TIMING_VOID):
+        changes |= {"verdict": Verdict.UNSAFE, "reason": f"{found[0].rule}: {found[0].detail}"[:4096]}
+    return Evaluation.model_validate({**dict(evaluation), **changes})
+
+
+def run_tool(session: Resources, candidate: Candidate, library: Path | None, tool: str) -> list[Violation]:
+    """One call on fresh inputs and weights under one tool."""
+    directory = session.directory / f"sanitize-{tool}"
+    shutil.rmtree(directory, ignore_errors=True)
+    files, scratch, log = directory / "files", directory / "scratch", directory / "log"
+    for path in (files, scratch):
+        path.mkdir(parents=True)
+    write_call(session, candidate, library, files)
+    sanitizer = find_sanitizer()
+    settings = session.workers.settings
+    spec = SandboxSpec(
+        scratch=scratch,
+        level=settings.level,
+        readable=(files, _PACKAGES, sanitizer.resolve().parents[1]),
+        hidden=settings.hidden,
+        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        gpu=True,
+        limits=Limits(memory_mib=memory_limit_mib(settings.memory_mib)),
+        filter_syscalls=False,
+    )
+    try:
+        with spawn(command(sanitizer, tool, files), spec, cwd=scratch, log=log) as process:
+            try:
+                code: int | None = process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                code = None
+        with open(log, "rb") as stream:
+            text = stream.read(_LOG_BYTES).decode(errors="replace")
+        return conclude(tool, code, text)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def command(sanitizer: Path, tool: str, files: Path) -> list[str]:
+    """torch provokes harmless API errors, so those aren't reported; it takes its time until it starts CUDA, so there is
+    no time limit for that."""
+    return [
+        str(sanitizer), "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all",
+        "--launch-timeout", "0", "--print-limit", "200", *(["--report-api-errors", "no"] if tool == "memcheck" else []),
+        sys.executable, "-P", "-m", "cuda_agent.workers.inside.once", str(files),
+    ]  # fmt: skip
+
+
+def conclude(tool: str, code: int | None, text: str) -> list[Violation]:
+    """What a run says. `code`: the tool's exit code, None when it ran out of time. Raises DeviceError where the tool
+    itself failed."""
+    found = parse(text, tool)
+    if found:
+        return found
+    if code is None:
+        return [_violation(tool, f"no result within {TIMEOUT_S:.0f} s, so nothing is shown")]
+    if "SUMMARY" not in text:
+        raise DeviceError(f"compute-sanitizer ({tool}) could not run: {_last_line(text)}", _REMEDY, detail=text[-4096:])
+    if code != 0:
+        return [_violation(tool, f"the call failed under the tool (exit code {code}): {_last_line(text, own=False)}")]
+    return []
+
+
+def parse(text: str, tool: str) -> list[Violation]:
+    """Findings of a report, equal ones counted: the same fault at the same instruction, from however many threads."""
+    counts: dict[tuple[str, str], list[Paragraph]] = {}
+    for paragraph in paragraphs(text):
+        if tool == "racecheck" and _LIBRARIES.search(" ".join(paragraph.lines)):
+            continue
+        counts.setdefault((paragraph.head.split(" of size")[0], paragraph.place), []).append(paragraph)
+    found = []
+    for same in list(counts.values())[:MOST_FINDINGS]:
+        first, times = same[0], f" ({len(same)} times)" if len(same) > 1 else ""
+        found.append(_violation(tool, f"{first.head}{', ' + first.where if first.where else ''}{times}"))
+    return found
+
+
+def paragraphs(text: str) -> list[Paragraph]:
+    """The tool's lines begin with `=========`; a finding's first one follows without indentation, what belongs to it
+    with some."""
+    found: list[Paragraph] = []
+    current: Paragraph | None = None
+    for line in text.splitlines():
+        if not line.startswith("========="):
+            continue
+        body = _PREFIX.sub("", line)
+        if not body.strip():
+            current = None
+        elif body[0].isspace():
+            if current is not None:
+                current.lines.append(body.strip())
+        elif body.startswith(_REMARKS):
+            current = None
+        else:
+            current = Paragraph(body.strip())
+            found.append(current)
+    return found
+
+
+def _violation(tool: str, detail: str) -> Violation:
+    return Violation(rule=tool, layer="sanitizer", detail=detail[:1000])
+
+
+def _last_line(text: str, *, own: bool = True) -> str:
+    """Of the whole log, or of what isn't the tool's."""
+    lines = [line for line in text.splitlines() if line.strip("= ") and (own or not line.startswith("========="))]
+    return lines[-1].strip()[:300] if lines else "it printed nothing"
+
+
+def write_call(session: Resources, candidate: Candidate, library: Path | None, files: Path) -> None:
+    """The snapshot, its library, fresh inputs and weights, as files that the sandbox may read."""
+    reference = session.reference
+    for name, source in candidate.files.items():
+        path = files / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    inside = files / library.name if library is not None else None
+    if library is not None and inside is not None:
+        shutil.copyfile(library, inside)
+        inside.chmod(0o555)
+    reference.draw_weights(session.secrets.seed())
+    inputs_spec = reference.draw_inputs(session.secrets.seed())
+    state = reference.spec.state
+    weights = _dump(reference.weights, tuple(state.values()), files, "weight") if state else []
+    call = {
+        "device": session.options.device.value,
+        "library": None if inside is None else str(inside),
+        "model": str(files / MODEL_FILE),
+        "init": reference.spec.init,
+        "inputs_spec": inputs_spec,
+        "inputs": _dump(reference.inputs, reference.spec.inputs, files, "input"),
+        "state": dict(zip(state, weights, strict=True)),
+    }
+    (files / "call.json").write_text(json.dumps(call))
+
+
+def _dump(places: Places, metas: Sequence[TensorMeta], files: Path, stem: str) -> list[dict[str, Any]]:
+    found = []
+    for index, (slot, meta) in enumerate(zip(places.layout.slots, metas, strict=True)):
+        name = f"{stem}{index}.bin"
+        places.arena.raw(slot.offset, extent_bytes(meta)).cpu().numpy().tofile(files / name)
+        found.append({"file": name, "shape": list(meta.shape), "strides": list(meta.strides), "dtype": meta.dtype})
+    return found

@@ -1,0 +1,1 @@
+"""A verified candidate and the baselines on the clock."""

@@ -1,0 +1,188 @@
+"""Work on the device that isn't ours, before a timing and during it.
+
+GPU: the driver's utilisation covers the last second or so, in which our own verification may have run. What decides is
+a probe: a kernel that takes microseconds, launched while all our workers are idle. Where another process computes, the
+GPU serves the processes in turn, and the probe waits for a slice of a millisecond or so. CPU: the system's count of
+busy ticks, less those of our own processes.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.judge.profile.clocks import read_clocks
+from cuda_agent.workspace.process import descendants
+
+#: share of time in which a GPU that should be idle ran kernels, per cent, above which somebody else may be at work.
+BUSY_PERCENT = 10.0
+#: a probe is late when it takes this much longer than an undisturbed one, µs.
+LATE_US = 200.0
+#: share of late probes that means a neighbour; what is lost now and then goes to the operating system.
+LATE_SHARE = 0.10
+LEAST_PROBES = 20
+PROBES_EACH = 4
+#: how long our own processes are waited for on the CPU: a spare worker imports torch.
+OWN_PATIENCE_S = 10.0
+#: how long foreign work on the GPU is waited out.
+FOREIGN_PATIENCE_S = 30.0
+WAIT_S = 0.25
+
+
+class GpuProbe:
+    """Times a kernel of a few microseconds from this process, again and again."""
+
+    def __init__(self, run: Callable[[], Any] | None = None) -> None:
+        """`run` launches and waits; by default an addition to one number."""
+        self._run = run or _tiny_kernel()
+        self._times_us: list[float] = []
+        for _ in range(3):
+            self._run()
+
+    def look(self, probes: int = PROBES_EACH) -> None:
+        """The first launch isn't counted: the GPU has to come back from the context of one of our own workers."""
+        self._run()
+        for _ in range(probes):
+            begin = time.perf_counter_ns()
+            self._run()
+            self._times_us.append((time.perf_counter_ns() - begin) / 1e3)
+
+    def late_share(self) -> float:
+        """Share of the probes that waited for somebody; 0 while they are too few."""
+        if len(self._times_us) < LEAST_PROBES:
+            return 0.0
+        usual = statistics.quantiles(self._times_us, n=10)[0]
+        return sum(t > usual + LATE_US for t in self._times_us) / len(self._times_us)
+
+    def neighbour(self) -> str | None:
+        share = self.late_share()
+        if share <= LATE_SHARE:
+            return None
+        return f"another program uses the GPU ({share:.0%} of {len(self._times_us)} probes had to wait for it)"
+
+
+def _tiny_kernel() -> Callable[[], Any]:
+    import torch
+
+    number = torch.zeros(1, device="cuda")
+
+    def run() -> None:
+        number.add_(1)
+        torch.cuda.synchronize()
+
+    return run
+
+
+class CpuShare:
+    """Cores that others used since it was made. `pids` are our processes; what they start counts as ours."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = tuple(pids)
+        self._before, self._mine = cpu_ticks(), self._own()
+
+    def neighbour(self) -> str | None:
+        after, mine = cpu_ticks(), self._own()
+        if self._before is None or after is None:
+            return None
+        busy = after[0] - self._before[0] - (mine - self._mine)
+        return too_busy(busy, after[1] - self._before[1])
+
+    def _own(self) -> int:
+        """Ticks of our own thread of control and of our workers; a process that ended in between is lost."""
+        found = {os.getpid()}
+        for pid in self._pids:
+            found |= {pid, *descendants(pid)}
+        return sum(_ticks_of(pid) for pid in found)
+
+
+class LoadMonitor:
+    """What others do on the device while rounds run. `look` is to be called between bursts, when nothing of ours runs
+    there."""
+
+    def __init__(self, device: Device, pids: Iterable[int]) -> None:
+        self._gpu = GpuProbe() if device is Device.CUDA else None
+        self._cpu = CpuShare(pids) if device is Device.CPU else None
+
+    def look(self) -> None:
+        if self._gpu is not None:
+            self._gpu.look()
+
+    def neighbour(self) -> str | None:
+        """Who else was there, None when nobody was."""
+        if self._gpu is not None:
+            return self._gpu.neighbour()
+        return self._cpu.neighbour() if self._cpu is not None else None
+
+
+def foreign_load(device: Device, uuid: str | None) -> str | None:
+    """Why a timing now would share the hardware, None when it wouldn't. Called while our own workers are idle."""
+    if device is Device.CPU:
+        return _foreign_cpu_load(time.monotonic() + OWN_PATIENCE_S)
+    reading = read_clocks(uuid)
+    if reading is None or reading.values.get("utilization", 0.0) <= BUSY_PERCENT:
+        return None
+    probe = GpuProbe()
+    for _ in range(LEAST_PROBES):
+        probe.look(2)
+        time.sleep(0.001)
+    return probe.neighbour()
+
+
+def _foreign_cpu_load(end: float, window_s: float = 0.2) -> str | None:
+    """What works on the machine while this process sleeps. Workers that are still starting are waited out until `end`
+    (monotonic seconds)."""
+    while True:
+        own = CpuShare([os.getpid()])
+        before = cpu_ticks()
+        time.sleep(window_s)
+        after = cpu_ticks()
+        if before is None or after is None:
+            return None
+        all_of_it = too_busy(after[0] - before[0], after[1] - before[1])
+        if all_of_it is None or own.neighbour() is not None or time.monotonic() > end:
+            return all_of_it
+
+
+def too_busy(busy: int, total: int) -> str | None:
+    """What `busy` of all cores' `total` ticks say: a tenth of the machine, but at least a third of one core, since
+    ticks are 10 ms."""
+    cores = os.cpu_count() or 1
+    if total <= 0 or busy / total < max(BUSY_PERCENT / 100, 0.34 / cores):
+        return None
+    return f"other programs use {busy / total * cores:.1f} of {cores} cores"
+
+
+def cpu_ticks() -> tuple[int, int] | None:
+    """(busy, total) ticks of all cores since the machine started."""
+    try:
+        with open("/proc/stat") as stream:
+            fields = [int(word) for word in stream.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    if len(fields) < 5:
+        return None
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def _ticks_of(pid: int) -> int:
+    """User and system ticks of a process and of its children that ended, 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(int(word) for word in fields[11:15])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def wait_for_quiet(device: Device, uuid: str | None) -> str | None:
+    """None when nobody else computes, else what does, after some patience on a GPU."""
+    end = time.monotonic() + FOREIGN_PATIENCE_S
+    load = foreign_load(device, uuid)
+    while load is not None and device is Device.CUDA and time.monotonic() < end:
+        time.sleep(WAIT_S)
+        load = foreign_load(device, uuid)
+    return load

@@ -1,0 +1,202 @@
+"""Times one verified candidate beside the baselines. The judge's side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cuda_agent.core import intervals
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.records import ProfileReport, Task, Timing, VerifyReport, Violation
+from cuda_agent.judge.guard.operators import TIMED, OperatorLog
+from cuda_agent.judge.profile import timing
+from cuda_agent.judge.profile.baselines import Baselines
+from cuda_agent.judge.profile.foreign_load import wait_for_quiet
+from cuda_agent.judge.profile.quiet import Hush, no_hush
+from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, number
+from cuda_agent.judge.profile.schedule import CANDIDATE
+from cuda_agent.judge.profile.timedcheck import Bounds, bounds_from
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.reference import Reference
+from cuda_agent.judge.verify.trials import PLAIN, Progress, Secrets
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+from cuda_agent.workers.process import Fault
+
+#: `queued_us` is for information; it must cost little.
+QUEUE_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """How a timing ended: a report, or violations, or a fault (the candidate's, or TIMING_VOID, which is nobody's)."""
+
+    report: ProfileReport | None = None
+    violations: tuple[Violation, ...] = ()
+    fault: Fault | None = None
+
+
+def profile_candidate(
+    task: Task,
+    options: JudgeOptions,
+    reference: Reference,
+    baselines: Baselines,
+    candidate: CandidateProcess,
+    verified: VerifyReport,
+    secrets: Secrets,
+    *,
+    floor: float,
+    progress: Progress,
+    hush: Hush = no_hush,
+    kept: frozenset[int] = frozenset(),
+    torch_computes: bool = False,
+) -> Profiled:
+    """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
+    its timed outputs must stay to eager's. It hushes for the rounds, when everything is warm. `kept`: cores
+    that everybody else keeps off. `torch_computes`: the program may be torch's own, as in an A/A test.
+
+    Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
+    failure is in the result.
+    """
+    progress("profile", "waiting for the baselines")
+    baselines.wait()
+    uuid = gpu_uuid(options.device)
+
+    def waiting(holder: str) -> None:
+        progress("profile", f"waiting for {holder} to finish its timing")
+
+    with gpu_lock(uuid or "cpu", waiting=waiting):
+        # On a CPU beforehand, since it takes longer than what is warm stays so.
+        load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
+        bounds = _bounds(task, verified, floor)
+        frozen = verified.frozen
+        rounds = Rounds(task, options, reference, baselines, candidate, secrets, bounds, progress, frozen, kept)
+        rounds.clocks.uuid = uuid
+        rounds.clocks.read()
+        far: dict[str, float] = {}
+        try:
+            rounds.prepare()
+            with hush():
+                found = _timed(rounds, baselines, options.device, load, torch_computes=torch_computes)
+            far = rounds.schedule.far() if found.report is not None else {}
+            return found
+        except CandidateFault as error:
+            return Profiled(fault=error.fault)
+        finally:
+            rounds.close()
+            for name, times in far.items():
+                baselines.retire(name, times)
+
+
+def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | None, *, torch_computes: bool) -> Profiled:
+    if device is Device.CUDA:
+        load = wait_for_quiet(device, rounds.clocks.uuid)
+        if load is not None:
+            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+    with rounds.spent.on("plan"):
+        rounds.plan()
+    rounds.run()
+    rounds.clocks.read()
+    unasked = () if torch_computes else _computed_by_torch(rounds, device)
+    return Profiled(violations=unasked) if unasked else _concluded(rounds, baselines, device, load)
+
+
+def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
+    """What the rounds say. `load`: who used the machine when they began."""
+    violations, neighbour = _violations(rounds, baselines, device), rounds.neighbour()
+    # On a crowded CPU the scheduler puts whole slices between two readings of anybody's clock.
+    only_clocks = device is Device.CPU and all(violation.rule in ("clock", "uneven") for violation in violations)
+    if violations and not (neighbour and only_clocks):
+        return Profiled(violations=violations)
+    if neighbour is not None and (violations or device is Device.CUDA):
+        said = "; ".join([f"during the rounds {neighbour}", *(violation.detail for violation in violations)])
+        return Profiled(fault=Fault(Verdict.TIMING_VOID, said, "foreign load"))
+    notes = [f"during the rounds {neighbour}"] if neighbour else [load] if load else []
+    return Profiled(report=_report(rounds, baselines, notes))
+
+
+def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
+    # Timed inputs are plain draws; variants have other magnitudes, and so other errors.
+    trials = [trial for trial in verified.trials if trial.kind in PLAIN]
+    return bounds_from(
+        atol=task.atol,
+        rtol=task.rtol,
+        candidate_error=max((t.candidate_error or 0.0 for t in trials), default=0.0),
+        eager_error=max((t.eager_error or 0.0 for t in trials), default=0.0),
+        max_abs_error=max((t.max_abs_error or 0.0 for t in trials), default=0.0),
+        floor=floor,
+        ties=[max(shares) for shares in zip(*(t.ties for t in trials if t.ties), strict=True)],
+    )
+
+
+def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[Violation, ...]:
+    """What timed outputs and clocks convict the candidate of."""
+    found = {
+        "timed_output": rounds.wrong_output or rounds.check.verdict(),
+        "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
+        "uneven": timing.unevenness(rounds.rounds, CANDIDATE, baselines.forms),
+        "bystander": rounds.bystander.verdict(),
+    }
+    return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
+
+
+def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
+    """What the dispatcher sees of one more burst, for who leaves the arithmetic to torch only after verification."""
+    log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
+    reply = rounds.ask(CANDIDATE, "record", {"program": CANDIDATE, "calls": len(last.event_us)})
+    log.note(reply if isinstance(reply, dict) else {}, TIMED)
+    return log.violations()
+
+
+def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> ProfileReport:
+    with rounds.spent.on("after"):
+        mine = _record(rounds, CANDIDATE)
+        records = {name: _record(rounds, name) for name in baselines.forms if rounds.schedule.has(name)}
+    # A form may have failed in `queue`, after its rounds.
+    records = {name: record for name, record in records.items() if name in baselines.forms}
+    return ProfileReport(
+        candidate=mine,
+        baselines=records,
+        ratios={
+            name: timing.ratio(rounds.rounds, name, CANDIDATE, tuple(baselines.forms), rounds.options.device)
+            for name in records
+        },
+        matched=rounds.schedule.matched(),
+        rounds=len(rounds.rounds),
+        checked_outputs=rounds.check.checked,
+        stop=rounds.options.timing_stop,
+        failed_baselines=dict(baselines.failed),
+        compiled={name: report for name, report in baselines.compiled.items() if name in records},
+        clocks=rounds.clocks.summary(),
+        throttle_reasons=rounds.clocks.throttle_reasons(),
+        notes=(*notes, *rounds.remarks(), *_remarks(baselines)),
+        duration_s=rounds.elapsed_s,
+        parts_s=dict(rounds.spent),
+    )
+
+
+def _remarks(baselines: Baselines) -> list[str]:
+    """What is to be known of them, and why a form has no time."""
+    said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
+    known = ["the baselines' workers had one connection to the device"] if baselines.small_contexts else []
+    early = [f"{name} wasn't prepared: {why}" for name, why in baselines.left_out.items()]
+    return [*known, *early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
+
+
+def _record(rounds: Rounds, name: str) -> Timing:
+    typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
+    calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
+    shown = name == CANDIDATE or name in rounds.schedule.needed()
+    queued = rounds.ask(name, "queue", {"program": name, "calls": calls}) if shown else None
+    # A profiler leaves its hooks behind, so only in the worker that ends after this: baselines are timed again.
+    extras = rounds.ask(name, "extras", {"program": name, "busy": name == CANDIDATE})
+    peak = extras.get("peak_memory_bytes") if isinstance(extras, dict) else None
+    return timing.timing(
+        rounds.rounds,
+        name,
+        device=rounds.options.device,
+        trusted=tuple(rounds.baselines.forms),
+        queued_us=number(queued, "us") or None,
+        busy_us=number(extras, "busy_us") or None,
+        peak_memory_bytes=peak if type(peak) is int and peak >= 0 else None,
+    )

@@ -1,0 +1,195 @@
+"""Rings of slots for timing: how many, whether the L2 cache must be flushed besides, and their memory.
+
+Masters are mapped by the judge and the reference worker only. The candidate and each baseline worker have an input and
+an output ring of their own; the judge copies masters into an input ring when that worker's burst begins, so inputs are
+released inside its time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.judge.verify.reference import Places, Spec, allocate
+from cuda_agent.workers.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, gpu_memory, is_dense, synchronize
+from cuda_agent.workers.process import Worker, WorkerFault
+
+MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
+#: between two uses of a slot this many times the L2 cache must have been touched.
+L2_TIMES = 3
+#: a round has a median of its own.
+LEAST_CALLS = 5
+#: a burst lasts about this long where the ring allows it, a call taking at least CALL_SECONDS with its events and
+#: synchronisations. What two processes that take turns on a device add to a burst varies by 0.1 ms between bursts,
+#: however many calls it has (`benchmarks/clock.py`): it must be little to each call. Longer bursts make rounds fewer,
+#: and rounds are what the interval counts.
+BURST_SECONDS = 0.008
+CALL_SECONDS = 80e-6
+#: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
+RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
+#: copies of a slot's inputs (master, three rings) and outputs (three rings, a burst's results, the null's).
+INPUT_COPIES, OUTPUT_COPIES = 4, 5
+#: that call programs.
+WORKERS = 3
+
+
+@dataclass(frozen=True)
+class RingPlan:
+    """`slots`: how many sets of inputs have memory. `traffic_bytes`: inputs and outputs of one call. `l2_bytes`: 0 on
+    the CPU, whose sets just take turns."""
+
+    slots: int
+    traffic_bytes: int
+    l2_bytes: int
+
+    def calls(self, call_s: float, share: float = 1.0) -> int:
+        """Calls of one burst, of a program that takes `call_s` seconds: long enough and, if possible, past the L2
+        cache. `share`: of a burst's usual length."""
+        if not self.l2_bytes:
+            return self.slots
+        past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
+        long_enough = int(share * BURST_SECONDS / max(call_s, CALL_SECONDS))
+        wanted = max(LEAST_CALLS, long_enough, past_l2 if past_l2 <= self.slots else 0)
+        return min(self.slots, wanted)
+
+    def flush_bytes(self, calls: int) -> int:
+        """What is written before each call to empty the L2 cache; 0 where a burst's own traffic does."""
+        needed = L2_TIMES * self.l2_bytes
+        return 0 if calls * self.traffic_bytes >= needed else needed
+
+
+def plan_ring(
+    device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int, rest_bytes: int = 0
+) -> RingPlan:
+    """Slots for one task: as many as memory allows, up to what a burst of a short program needs. `rest_bytes`: that a
+    call holds besides, without what workers hold already; each of them keeps so much."""
+    each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
+    most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
+    limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
+    slots = max(1, min(MAX_SLOTS[device], limit // each))
+    return RingPlan(slots, max(1, input_bytes + output_bytes), l2_bytes if device is Device.CUDA else 0)
+
+
+def device_facts(device: Device) -> tuple[int, int]:
+    """(bytes of the L2 cache, bytes of free memory); the L2 cache counts only on cuda."""
+    if device is Device.CUDA:
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).L2_cache_size), gpu_memory()[0]
+    return 0, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_bytes(metas: Sequence[TensorMeta]) -> int:
+    return sum(extent_bytes(meta) for meta in metas)
+
+
+class Masters:
+    """Inputs of a round, one set per slot, that only the judge and the reference worker map."""
+
+    def __init__(self, metas: Sequence[TensorMeta], slots: int, device: Device) -> None:
+        """Raises DeviceError where memory is short."""
+        self.places = allocate("masters", metas, device, slots)
+        self.specs: list[Spec] = []
+        self._each = len(metas)
+
+    def slot(self, index: int) -> Places:
+        """One slot's place."""
+        layout = self.places.layout
+        part = layout.slots[index * self._each : (index + 1) * self._each]
+        return Places(self.places.arena, Layout(part, layout.nbytes))
+
+    def used_bytes(self, slots: int) -> int:
+        """Bytes that the first slots take."""
+        following = self.places.layout.slots[slots * self._each : slots * self._each + 1]
+        return following[0].offset if following else self.places.layout.nbytes
+
+
+class Ring:
+    """A worker's input ring and output ring."""
+
+    def __init__(
+        self, worker: Worker, masters: Masters, spec: Spec, inputs: Sequence[TensorMeta], outputs: Sequence[TensorMeta],
+        slots: int,
+    ) -> None:  # fmt: skip
+        """Raises DeviceError where memory is short, WorkerFault when the worker can't map it."""
+        device = worker.settings.device
+        self.worker, self.device, self._masters = worker, device, masters
+        self._inputs = allocate("ring", inputs, device, slots)
+        try:
+            self._outputs = allocate("outputs", [contiguous(meta) for meta in outputs], device, slots)
+        except BaseException:
+            self._inputs.arena.close()
+            raise
+        self._each = len(outputs)
+        self._pairs: dict[int, tuple[Any, Any]] = {}
+        self._bits: dict[int, Any] = {}
+        # Outputs that the reference left with gaps or overlaps are anybody's to lay out.
+        strides = [list(meta.strides) if is_dense(meta) else [] for meta in outputs]
+        wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire(), "strides": strides}
+        try:
+            worker.attach(self._inputs.arena)
+            worker.attach(self._outputs.arena)
+            worker.request("ring", {"slots": slots, "spec": spec, **wire}, timeout_s=120.0)
+        except WorkerFault:
+            self.close()
+            raise
+
+    def fill(self, slots: int) -> None:
+        """Masters into the ring; returns when the copy is done."""
+        mine, theirs = self._views(slots)
+        mine.copy_(theirs)
+        synchronize(self.device)
+
+    def prepare_fill(self, slots: int) -> Callable[[], None]:
+        """`fill` with everything done beforehand that can be, for use inside the clock."""
+        self._views(slots)
+        return lambda: self.fill(slots)
+
+    def wipe(self, slots: int) -> None:
+        """Zeros in the place of the inputs: what wasn't computed by now can't be computed from them any more."""
+        self._views(slots)[0].zero_()
+        synchronize(self.device)
+
+    def output_places(self, slots: int) -> tuple[list[list[int]], list[int]]:
+        """Of each output, where the first slots begin (elements of its type) and how many elements one has; the same
+        in every worker's ring."""
+        found = self._outputs.layout.slots
+        begins = [
+            [found[slot * self._each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]
+            for index in range(self._each)
+        ]
+        return begins, [found[index].meta.numel for index in range(self._each)]
+
+    def take(self, output: int, positions: Any) -> Any:
+        """Copies of what the last burst left of an output at these places. Bits, so that every type can be taken."""
+        import torch
+
+        meta = self._outputs.layout.slots[output].meta
+        size = ITEM_BYTES[meta.dtype]
+        if size not in self._bits:
+            self._bits[size] = self._outputs.arena.raw().view(getattr(torch, f"int{8 * size}"))
+        return self._bits[size][positions].view(getattr(torch, meta.dtype))
+
+    def close(self) -> None:
+        """Frees both rings. A worker that won't let go of them is ended."""
+        self._pairs.clear()
+        self._bits.clear()
+        if self.worker.alive:
+            try:
+                self.worker.request("unring", {}, timeout_s=60.0)
+                self.worker.detach(self._inputs.arena)
+                self.worker.detach(self._outputs.arena)
+            except WorkerFault:
+                self.worker.kill()
+        self._inputs.arena.close()
+        self._outputs.arena.close()
+
+    def _views(self, slots: int) -> tuple[Any, Any]:
+        if slots not in self._pairs:
+            count = self._masters.used_bytes(slots)
+            self._pairs[slots] = (self._inputs.arena.raw(0, count), self._masters.places.arena.raw(0, count))
+        return self._pairs[slots]

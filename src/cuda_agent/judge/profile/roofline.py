@@ -1,0 +1,259 @@
+"""Times that can't be: a result that came faster than its bytes can pass through the device's memory.
+
+Bytes are what any answer must touch once: the inputs of which every element is needed for the outputs, read, and the
+outputs, written. Weights don't count, because a candidate may fold them; nor does as much of the outputs as fits the L2
+cache, from where it may be written later. Inputs start outside that cache (see `rings`). Bandwidths are those of the
+datasheets.
+
+A result below that bound is quarantined: whatever explains it, nobody is paid before somebody has looked. Fewer
+arithmetic operations than the reference's are only flagged, since algebra may remove them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
+from cuda_agent.workers.buffers import ITEM_BYTES
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a datasheet promises: memory in TB/s; dense arithmetic in Tflop/s of float32, TF32 and 16-bit products."""
+
+    memory_tb_s: float
+    fp32_tflops: float | None = None
+    tf32_tflops: float | None = None
+    half_tflops: float | None = None
+
+    def tflops(self, precision: Precision) -> float | None:
+        return {Precision.FP32: self.fp32_tflops, Precision.TF32: self.tf32_tflops}.get(precision, self.half_tflops)
+
+
+#: part of the name that the driver gives, and the datasheet's word; the first that fits. Where one name stands for
+#: several products, the fastest.
+_DATASHEETS = (
+    ("GH200", Peak(4.9, 67.0, 495.0, 990.0)),
+    ("H200", Peak(4.8, 67.0, 495.0, 990.0)),
+    ("H100 NVL", Peak(3.94, 60.0, 418.0, 836.0)),
+    ("H100 PCIe", Peak(2.04, 51.0, 378.0, 757.0)),
+    ("H100", Peak(3.35, 67.0, 495.0, 990.0)),
+    ("H800", Peak(3.35, 67.0, 495.0, 990.0)),
+    ("H20", Peak(4.0, 44.0, 74.0, 148.0)),
+    ("B200", Peak(8.0, 80.0, 1125.0, 2250.0)),
+    ("B300", Peak(8.0, 80.0, 1125.0, 2500.0)),
+    ("A100-SXM4-80GB", Peak(2.04, 19.5, 156.0, 312.0)),
+    ("A100 80GB", Peak(1.94, 19.5, 156.0, 312.0)),
+    ("A100", Peak(1.56, 19.5, 156.0, 312.0)),
+    ("A800", Peak(2.04, 19.5, 156.0, 312.0)),
+    ("A30", Peak(0.933, 10.3, 82.0, 165.0)),
+    ("A10G", Peak(0.600, 35.0, 70.0, 70.0)),
+    ("A10", Peak(0.600, 31.2, 62.5, 125.0)),
+    ("L40", Peak(0.864, 91.6, 183.0, 362.0)),
+    ("L4", Peak(0.300, 30.3, 60.0, 121.0)),
+    ("V100", Peak(0.900, 15.7, 15.7, 125.0)),
+    ("T4", Peak(0.320, 8.1, 8.1, 65.0)),
+    ("RTX 6000 Ada", Peak(0.960)),
+    ("RTX A6000", Peak(0.768)),
+    ("RTX PRO 6000", Peak(1.792)),
+    ("RTX 5090", Peak(1.792)),
+    ("RTX 4090", Peak(1.008)),
+    ("RTX 3090 Ti", Peak(1.008)),
+    ("RTX 3090", Peak(0.936)),
+)
+#: a copy reaches about nine tenths of a datasheet's bandwidth.
+MEASURED_HEADROOM = 1.25
+
+_VIEWS = frozenset((
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "clone",
+    "contiguous", "_to_copy", "alias", "detach", "flatten", "unflatten", "numpy_T", "mT", "lift_fresh_copy",
+))  # fmt: skip
+#: every element of every tensor argument is needed where every element of the result is.
+_READ_ALL = _VIEWS | frozenset((
+    "add", "sub", "rsub", "mul", "div", "reciprocal", "neg", "abs", "sign", "sqrt", "rsqrt", "square", "pow",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
+    "acos", "atan", "erf", "sigmoid", "silu", "gelu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu",
+    "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "softsign", "log_sigmoid", "prelu", "clamp",
+    "clamp_min", "clamp_max", "minimum", "maximum", "fmod", "remainder", "atan2", "floor", "ceil", "round",
+    "trunc", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
+    "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "lerp", "addcmul", "addcdiv", "sum",
+    "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std", "var_mean", "norm",
+    "linalg_vector_norm", "logsumexp", "cumsum", "cumprod", "softmax", "_softmax", "log_softmax", "_log_softmax",
+    "native_layer_norm", "layer_norm", "native_group_norm", "group_norm", "rms_norm", "_fused_rms_norm",
+    "batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional", "instance_norm",
+    "mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "addmv", "dot", "cat", "stack", "flip", "roll",
+    "sort", "topk", "getitem",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task can't do without: bytes in, bytes out, and operations of the reference's products."""
+
+    read_bytes: int
+    written_bytes: int
+    flops: int = 0
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Memory bandwidth in bytes/s and where it is known from; L2 cache in bytes; peak arithmetic in flop/s if known."""
+
+    name: str
+    bandwidth: float
+    l2_bytes: int = 0
+    flop_s: float | None = None
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`quarantine`: why the time can't be; `flag`: why somebody should look. Either may be missing."""
+
+    quarantine: str | None = None
+    flag: str | None = None
+
+
+def examine(latency_us: float, work: Work, hardware: Hardware) -> Finding:
+    """What the hardware's limits say of a time."""
+    least_bytes = work.read_bytes + max(0, work.written_bytes - hardware.l2_bytes)
+    least_us = least_bytes / hardware.bandwidth * 1e6
+    quarantine = flag = None
+    if latency_us < least_us:
+        source = "measured" if hardware.measured else "datasheet's"
+        quarantine = (
+            f"{latency_us:.1f} µs is less than the {least_us:.1f} µs that {least_bytes / 1e6:.0f} MB of inputs and "
+            f"outputs take at the {source} {hardware.bandwidth / 1e12:.2f} TB/s of {hardware.name}"
+        )
+    if hardware.flop_s is not None and latency_us < work.flops / hardware.flop_s * 1e6:
+        flag = (
+            f"fewer operations than the reference: its {work.flops / 1e9:.0f} Gflop of products would take "
+            f"{work.flops / hardware.flop_s * 1e6:.0f} µs at the datasheet's peak"
+        )
+    return Finding(quarantine, flag)
+
+
+def work_of(graph: Graph | None, outputs: Sequence[TensorMeta]) -> Work:
+    """From the reference's graph; without one, the outputs alone, as one tensor the size of the largest."""
+    if graph is None:
+        return Work(0, max((_bytes(meta) for meta in outputs), default=0))
+    needed = needed_values(graph)
+    read = sum(_bytes(given.meta) for given in graph.inputs if given.kind == "input" and given.name in needed)
+    shapes = {given.name: given.meta.shape for given in graph.inputs}
+    shapes |= {node.name: node.outputs[0].shape for node in graph.nodes if node.outputs and node.outputs[0] is not None}
+    flops = sum(_flops(node, shapes) for node in graph.nodes if node.name in needed)
+    return Work(read, _written(graph, outputs), flops)
+
+
+def needed_values(graph: Graph) -> set[str]:
+    """Names of the values of which every element is needed for the outputs; in doubt a value is left out."""
+    needed = set(graph.outputs)
+    for node in reversed(graph.nodes):
+        if node.name not in needed:
+            continue
+        name = _short(node)
+        if name in _READ_ALL:
+            needed.update(_refs(node.args), _refs(node.kwargs.values()))
+        elif name == "where":
+            needed.update(_refs(node.args[:1]))
+        elif name == "convolution" and _reads_whole_input(node):
+            needed.update(_refs(node.args[:2]))
+    return needed
+
+
+def _short(node: Node) -> str:
+    """`aten.add.Tensor` -> `add`."""
+    return node.op.removeprefix("aten.").split(".")[0]
+
+
+def _refs(arguments: Iterable[Any]) -> list[str]:
+    found = []
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            found.append(argument.ref)
+        elif isinstance(argument, list):
+            found += _refs(argument)
+    return found
+
+
+def _reads_whole_input(node: Node) -> bool:
+    """A convolution whose steps are no longer than one: with longer ones, rows may be skipped."""
+    strides = node.args[3] if len(node.args) > 3 else None
+    return isinstance(strides, list) and all(stride == 1 for stride in strides)
+
+
+def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
+    """Outputs that are views of one value may be views of one result."""
+    nodes = {node.name: node for node in graph.nodes}
+    sizes: dict[str, int] = {}
+    for name, meta in zip(graph.outputs, outputs, strict=False):
+        root = name
+        while root in nodes and _short(nodes[root]) in _VIEWS and (above := _refs(nodes[root].args[:1])):
+            root = above[0]
+        sizes[root] = max(sizes.get(root, 0), _bytes(meta))
+    return sum(sizes.values())
+
+
+def _flops(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """2·m·n·k of a matrix product, 2·outputs·window of a convolution; 0 of everything else."""
+    name, out = _short(node), node.outputs[0] if node.outputs else None
+    if out is None:
+        return 0
+    operands = [shapes.get(ref, ()) for ref in _refs(node.args)]
+    if name in ("mm", "bmm", "matmul", "linear") and operands and operands[0]:
+        return 2 * out.numel * operands[0][-1]
+    if name in ("addmm", "baddbmm") and len(operands) > 1 and operands[1]:
+        return 2 * out.numel * operands[1][-1]
+    if name == "convolution" and len(operands) > 1 and len(operands[1]) > 2:
+        transposed = len(node.args) > 6 and node.args[6] is True
+        pixels = math.prod(operands[0]) if transposed else out.numel
+        return 2 * pixels * math.prod(operands[1][1:])
+    return 0
+
+
+def _bytes(meta: TensorMeta) -> int:
+    return meta.numel * ITEM_BYTES[meta.dtype]
+
+
+def datasheet(name: str) -> Peak | None:
+    """The peak of a GPU by the driver's name for it."""
+    return next((peak for part, peak in _DATASHEETS if part in name), None)
+
+
+@lru_cache(maxsize=4)
+def hardware(device: Device, precision: Precision) -> Hardware | None:
+    """Limits of the device that torch uses, measured where no datasheet is known; None on the CPU, whose caches are
+    larger than many a task."""
+    if device is not Device.CUDA:
+        return None
+    import torch
+
+    facts = torch.cuda.get_device_properties(0)
+    peak = datasheet(facts.name)
+    if peak is None:
+        return Hardware(facts.name, _copy_bandwidth() * MEASURED_HEADROOM, int(facts.L2_cache_size), measured=True)
+    tflops = peak.tflops(precision)
+    flop_s = None if tflops is None else tflops * 1e12
+    return Hardware(facts.name, peak.memory_tb_s * 1e12, int(facts.L2_cache_size), flop_s)
+
+
+def _copy_bandwidth() -> float:
+    """Bytes/s that the best of several large copies read and wrote."""
+    import torch
+
+    source = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    best_ms = math.inf
+    for _ in range(10):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        target.copy_(source)
+        end.record()
+        torch.cuda.synchronize()
+        best_ms = min(best_ms, begin.elapsed_time(end))
+    return float(2 * source.nbytes / (best_ms / 1e3))

@@ -1,0 +1,100 @@
+"""Times of many settings of one candidate inside one worker, for a search's own information; never a verdict."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.enums import Device
+from cuda_agent.core.records import ScreenReport
+from cuda_agent.judge.profile.baselines import Baselines
+from cuda_agent.judge.profile.quiet import Hush, no_hush
+from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.reference import Reference
+from cuda_agent.judge.verify.trials import Secrets
+from cuda_agent.workers.affinity import divided, near_gpu
+from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
+from cuda_agent.workers.process import WorkerFault
+
+#: settings take turns on so many sets of inputs; each costs a draw.
+MOST_SLOTS = 2
+BASE_SECONDS, SECONDS_EACH = 10.0, 0.5
+#: of a timing's budget, at the most.
+BUDGET_SHARE = 0.5
+#: an L2 cache is pushed out by writing so many times its size.
+L2_TIMES = 3
+
+
+def prepare(process: CandidateProcess, reference: Reference, secrets: Secrets) -> None:
+    """Weights for a loaded candidate, which holds nothing else of the device's memory then. Raises WorkerFault,
+    DeviceError, TaskError."""
+    reference.draw_weights(secrets.seed())
+    process.load_weights()
+    process.release()
+    reference.release()
+
+
+def screen(
+    process: CandidateProcess,
+    reference: Reference,
+    baselines: Baselines,
+    options: JudgeOptions,
+    secrets: Secrets,
+    configs: list[dict[str, int]],
+    hush: Hush = no_hush,
+    kept: frozenset[int] = frozenset(),
+) -> ScreenReport:
+    """Median µs of each setting of a candidate that was prepared, by its own worker's events. For these it hushes.
+    `kept`: cores that everybody else keeps off.
+
+    Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
+    reference or eager fails.
+    """
+    if options.device is Device.CPU:
+        # Our own compilers would be foreign load.
+        baselines.wait()
+    spec, device = reference.spec, options.device
+    l2_bytes, free = device_facts(device)
+    plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
+    slots = min(plan.slots, MOST_SLOTS)
+    budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
+    params = {"program": "candidate", "configs": configs, "budget_s": budget_s, "flush_bytes": L2_TIMES * l2_bytes}
+    params["core"] = min(divided(kept, near_gpu())[1], default=None) if kept else None
+    masters = Masters(spec.inputs, slots, device)
+    ring: Ring | None = None
+    try:
+        for index in range(slots):
+            reference.draw_inputs(secrets.seed(), into=masters.slot(index))
+        ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
+        ring.fill(slots)
+        with gpu_lock(gpu_uuid(device) or "cpu"), hush():
+            reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
+        if isinstance(reply, dict) and reply.get("device_lost"):
+            # An error stays on its device.
+            process.worker.kill()
+        return _report(reply, configs)
+    finally:
+        if ring is not None:
+            _close(ring)
+        reference.detach(masters.places)
+        masters.places.arena.close()
+
+
+def _close(ring: Ring) -> None:
+    try:
+        ring.close()
+    except WorkerFault:
+        ring.worker.kill()
+
+
+def _report(reply: Any, configs: list[dict[str, int]]) -> ScreenReport:
+    """What the worker claims, as far as it has the right form."""
+    reply = reply if isinstance(reply, dict) else {}
+    times, failures = reply.get("latency_us"), reply.get("failures")
+    times = times if isinstance(times, list) and len(times) == len(configs) else [None] * len(configs)
+    failures = failures if isinstance(failures, dict) else {}
+    good = [float(t) if type(t) in (int, float) and math.isfinite(t) and t > 0 else None for t in times]
+    said = {i: str(failures.get(str(i), "no time"))[:500] for i, value in enumerate(good) if value is None}
+    return ScreenReport(configs=tuple(configs), latency_us=tuple(good), failures=said)

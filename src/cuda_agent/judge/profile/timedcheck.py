@@ -1,0 +1,161 @@
+"""Every timed output can be checked: secret positions of a candidate's bursts against eager's on the same inputs.
+
+Two bounds, from what verification found. Each element: |c - e| ≤ max(atol + rtol·|e|, 4 × the largest |c - e| that
+passed verification). All sampled elements of an output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's error +
+eager's error), floor), which sees the answer to other inputs and a silent change of precision, where the published
+tolerance sees neither; 4 × below one block of elements, where errors scatter. Of integers, in a round and in all of
+them together, 4 × the share in which verified ones differed (at least one of an output).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.core.intervals import median
+
+POSITIONS = 4096
+#: outputs up to this many elements are compared whole.
+WHOLE = 16384
+SLACK = 4.0
+#: of relative errors over at least a block of elements, which hardly scatter: who spends its budget in verification
+#: must not win four budgets for timing.
+SLACK_MANY = 1.5
+MANY = 4096
+#: of so many integers one may be a tie that verification hasn't met.
+MANY_INTEGERS = 64
+#: one round this far beyond the bound convicts at once; up to it the median over rounds decides, since a small output
+#: that nearly cancels has a large relative error now and then.
+SINGLE_ROUND = 10.0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """`error`: bound of the relative L2 distance to eager, `error_many` over many elements; `absolute`: the largest
+    |c - e| that is excused; `ties`: of each output, the share of integers that may differ."""
+
+    atol: float
+    rtol: float
+    error: float
+    absolute: float = 0.0
+    error_many: float | None = None
+    ties: tuple[float, ...] = ()
+
+    def relative(self, elements: int) -> float:
+        """The bound of a relative error over so many elements."""
+        return self.error if self.error_many is None or elements < MANY else self.error_many
+
+    def most_ties(self, index: int, count: int) -> float:
+        """So many of these integers of an output may differ: the share, and by how much a sample may have more. Of few
+        none."""
+        usual = (self.ties[index] if index < len(self.ties) else 0.0) * count
+        return usual + 4.0 * math.sqrt(usual) + 1.0 if count >= MANY_INTEGERS else 0.0
+
+
+def bounds_from(
+    *,
+    atol: float,
+    rtol: float,
+    candidate_error: float,
+    eager_error: float,
+    max_abs_error: float,
+    floor: float,
+    ties: Sequence[float] = (),
+) -> Bounds:
+    """Bounds of the timed outputs from a passed verification's worst errors."""
+    apart, absolute = candidate_error + eager_error, SLACK * max_abs_error
+    few, many = max(SLACK * apart, floor), max(SLACK_MANY * apart, floor)
+    return Bounds(
+        atol=atol, rtol=rtol, error=few, absolute=absolute, error_many=many, ties=tuple(SLACK * share for share in ties)
+    )
+
+
+@dataclass
+class OutputCheck:
+    """Collects samples of rounds and says what is wrong with them. `rng` is secret."""
+
+    bounds: Bounds
+    rng: random.Random
+    checked: int = 0
+    _slots: int = 0
+    _errors: list[list[float]] = field(default_factory=list)
+    _elements: list[int] = field(default_factory=list)
+    _positions: list[Any] = field(default_factory=list)
+    #: of integers: sampled values that differed, and all, by output.
+    _different: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def draw(self, begins: Sequence[Sequence[int]], sizes: Sequence[int], device: str) -> None:
+        """Choose the next round's positions: of each output, where its slots begin, and how many elements each has."""
+        import torch
+
+        self._slots = len(begins[0]) if begins else 0
+        self._positions = []
+        for places, size in zip(begins, sizes, strict=True):
+            if size <= WHOLE:
+                inside = torch.arange(size, device=device).expand(len(places), size)
+            else:
+                generator = torch.Generator(device).manual_seed(self.rng.getrandbits(62))
+                inside = torch.randint(size, (len(places), POSITIONS), generator=generator, device=device)
+            self._positions.append((torch.tensor(places, device=device).unsqueeze(1) + inside).reshape(-1))
+
+    def sample(self, take: Callable[[int, Any], Any]) -> list[Any]:
+        """Of every output what `take(output, positions)` copies, floating point as float64."""
+        found = [take(index, positions) for index, positions in enumerate(self._positions)]
+        return [values.double() if values.is_floating_point() else values for values in found]
+
+    def compare(self, mine: Sequence[Any], eager: Sequence[Any]) -> str | None:
+        """One round: samples by output. Says what convicts by itself, None where nothing does."""
+        self.checked += self._slots * len(mine)
+        errors = []
+        for index, (c, e) in enumerate(zip(mine, eager, strict=True)):
+            reason, error = self._compare_output(c, e) if e.is_floating_point() else self._compare_exact(index, c, e)
+            if reason is not None:
+                return f"output {index}: {reason}"
+            errors.append(error)
+        self._errors.append(errors)
+        self._elements = [values.numel() for values in mine]
+        return None
+
+    def verdict(self) -> str | None:
+        """After all rounds: what the median over rounds convicts."""
+        for index, errors in enumerate(zip(*self._errors, strict=True)):
+            typical, allowed = median(errors), self.bounds.relative(self._elements[index])
+            if typical > allowed:
+                return (
+                    f"output {index}: timed outputs differ from eager's by {typical:.2g} (relative), "
+                    f"verified ones allow {allowed:.2g}"
+                )
+        return None
+
+    def _compare_output(self, c: Any, e: Any) -> tuple[str | None, float]:
+        import torch
+
+        finite = torch.isfinite(e)
+        same = (c == e) | (torch.isnan(c) & torch.isnan(e))
+        apart = (c - e).abs()
+        published = (self.bounds.atol + self.bounds.rtol * e.abs()).clamp_min(self.bounds.absolute)
+        wrong = torch.where(finite, ~(apart <= published), ~same)
+        count = int(wrong.sum())
+        if count:
+            worst = float(torch.where(wrong & finite, apart, torch.zeros_like(apart)).nan_to_num(math.inf).max())
+            return f"{count} of {e.numel()} sampled values differ from eager's, by up to {worst:.3g}", math.inf
+        square = float(torch.where(finite, e, torch.zeros_like(e)).square().sum())
+        distance = float(torch.where(finite, apart, torch.zeros_like(apart)).square().sum())
+        error = math.sqrt(distance / square) if square > 0 else 0.0
+        bound = self.bounds.relative(e.numel())
+        if error > SINGLE_ROUND * bound:
+            allowed = f"verified outputs allow {bound:.2g}"
+            return f"sampled values differ from eager's by {error:.2g} (relative), {allowed}", error
+        return None, error
+
+    def _compare_exact(self, index: int, c: Any, e: Any) -> tuple[str | None, float]:
+        count, total = int((c != e).sum()), e.numel()
+        before = self._different.get(index, (0, 0))
+        self._different[index] = before[0] + count, before[1] + total
+        for differ, of in ((count, total), self._different[index]):
+            if differ > self.bounds.most_ties(index, of):
+                return f"{differ} of {of} sampled values differ from eager's", math.inf
+        return None, 0.0

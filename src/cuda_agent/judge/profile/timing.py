@@ -1,0 +1,392 @@
+"""What the judge concludes from timing rounds: times, ratios, when to stop, whether the clocks agree. Pure.
+
+A *round* times every program once on the same fresh inputs: a burst of n calls, each between two device events, the
+burst between two readings of the judge's own clock. Calls of one round share clocks, temperature and foreign load, so
+rounds, not calls, are the independent samples: each round gives one median per program and one ratio per pair of
+programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.intervals import interval, low_quantile, lower_bound, median
+from cuda_agent.core.records import Ratio, Timing
+
+#: stop when every needed ratio is known this well (half width over value).
+RELATIVE_WIDTH = 0.01
+MIN_ROUNDS = 6
+#: a one-sided 95 % bound of a median needs five samples: 1 - 2**-5 = 96.9 %.
+LEAST_TO_CONVICT = 5
+#: mean over median of a burst's calls, against a trusted program's, that no honest program shows round after round.
+UNEVEN = 1.5
+#: of what a burst of nothing says of its calls: no program's events say less, unless they lie.
+LEAST_EVENT = 0.8
+#: share of a program's rounds that a trusted one must have been in to show what is usual.
+OFTEN = 0.5
+#: share of the judge's clock that events account for, above which few rounds are enough.
+EXPLAINED = 0.7
+#: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
+#: Fewer than thirteen say too little about the samples' dependence.
+CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
+#: `decided`: an interval this wide, with so much confidence (many looks share the error) on one side of the ratio from
+#: which the reward counts a milestone.
+DECIDED_WIDTH = 0.05
+DECIDED_CONFIDENCE = 0.995
+MILESTONE_RATIO = 1.0 / 0.95
+#: in a search's turns a ratio may be as uncertain as this part of its distance (logarithm) to the milestone: ±5 % up to
+#: 1.5x, ±10 % at 2x, ±19 % at 3.7x. Launch-bound programs would need a hundred rounds for ±5 %.
+COARSE_SHARE = 0.15
+
+#: standard deviation of a program's time per call from one process to the next, µs and share: where its memory lies
+#: decides how often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of operators
+#: of 17 µs (0.16 µs, and one baseline that was 0.31 µs slower than all its candidates), 60 µs and 1.3 ms (0.11 %).
+PROCESS_US = {Device.CUDA: 0.25, Device.CPU: 0.2}
+PROCESS_SHARE = {Device.CUDA: 0.001, Device.CPU: 0.0}
+#: of a ratio, that its lower end keeps: a claim of nearly no time at all has a spread without bound.
+LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Disagreement of the judge's clock and the events that is still noise: `share` of the event time plus `floor_us`.
+
+    cuda: event resolution is 0.5 µs and a synchronisation wakes within a few µs, and the null burst takes out what is
+    constant. cpu: output pages fresh from the kernel are copied slower than the null's, and the scheduler of a small
+    shared machine gives slices of milliseconds; the lower bound over rounds removes what isn't there every time.
+    """
+
+    share: float
+    floor_us: float
+
+    def exceeded(self, unexplained_us: float, event_us: float) -> bool:
+        return unexplained_us > self.share * event_us + self.floor_us
+
+
+TOLERANCES = {Device.CUDA: Tolerance(0.10, 5.0), Device.CPU: Tolerance(0.20, 50.0)}
+#: what a ratio's lower end need not bear: on cuda the events' own resolution, so that nobody is paid for what the
+#: tolerance forgives. On the CPU the interval of that excess is as wide as a short call.
+UNBORNE = {Device.CUDA: Tolerance(0.02, 0.5), Device.CPU: TOLERANCES[Device.CPU]}
+
+
+@dataclass(frozen=True)
+class Burst:
+    """One program in one round: what its worker's events said for each call, the judge's clock around the burst, and
+    how much longer than its events its worker says that it waited for each call, on average (see `runner.Times`)."""
+
+    event_us: tuple[float, ...]
+    wall_us: float
+    waited_us: float = 0.0
+
+    @cached_property
+    def median_us(self) -> float:
+        return median(self.event_us)
+
+    @cached_property
+    def mean_us(self) -> float:
+        return sum(self.event_us) / len(self.event_us)
+
+    @property
+    def unexplained_us(self) -> float:
+        """Per call, what the events don't say of the judge's clock."""
+        return self.wall_us / len(self.event_us) - self.mean_us
+
+    @property
+    def outside_us(self) -> float:
+        """Per call, what neither the events nor the waiting say of it: protocol, copies, samples, the same for all."""
+        return self.unexplained_us - self.waited_us
+
+    @property
+    def spread(self) -> float:
+        """Mean over median: far above 1 where a few calls hold the time of all."""
+        return self.mean_us / self.median_us
+
+
+@dataclass
+class Round:
+    """All programs' bursts on the same inputs; `null` is the runner on a program that does nothing."""
+
+    bursts: dict[str, Burst] = field(default_factory=dict)
+    null: Burst | None = None
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n;
+    `typical_us`: the median of that. `unexplained_us`: the median over rounds of what the events' own sum leaves
+    over."""
+
+    low_us: float
+    typical_us: float
+    unexplained_us: float
+
+
+def medians(rounds: Sequence[Round], name: str) -> list[float]:
+    """One event median (µs) per round in which the program ran."""
+    return [r.bursts[name].median_us for r in rounds if name in r.bursts]
+
+
+def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> list[float]:
+    """Baseline time / candidate time, one per round in which both ran (same inputs, adjacent in time)."""
+    return [
+        r.bursts[baseline].median_us / r.bursts[candidate].median_us
+        for r in rounds
+        if baseline in r.bursts and candidate in r.bursts
+    ]
+
+
+def witness(rounds: Sequence[Round], name: str) -> Witness | None:
+    """The judge's clock on one program; None where no null burst calibrates it.
+
+    The null's *median* over rounds is taken off, because it is the same work every time. `low_us` is a mean over the
+    burst's calls on purpose: events that put the time of a burst into fewer than half of its calls would leave the
+    median small, the mean not. It is a low quantile, because a mean, unlike the events' median, holds every moment that
+    somebody else took, and what pays must not depend on that.
+    """
+    nulls = [r.null.wall_us for r in rounds if r.null is not None]
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    if not nulls or not mine:
+        return None
+    null_us = median(nulls)
+    per_call = [(b.wall_us - null_us) / len(b.event_us) for b in mine]
+    unexplained = [(b.wall_us - null_us - sum(b.event_us)) / len(b.event_us) for b in mine]
+    return Witness(low_quantile(per_call), median(per_call), median(unexplained))
+
+
+def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: Iterable[str] = ()) -> str | None:
+    """Why the program's events can't be believed, None when they can. Fewer than five rounds give no 95 % bound.
+
+    Only time that the events' *sum* leaves unexplained convicts: foreign load makes some calls slow, in the events as
+    on the wall. What it does to the rest of a burst, the `trusted` programs (baselines) show: what they leave outside
+    their calls, and how long the quickest of them waits for its events, is taken off. A program that says that it
+    waited longer may have given memory back, which a driver frees while somebody waits: it pays for that, and isn't
+    convicted as long as it took no longer than the calls themselves. Unevenness within bursts doesn't convict, but it
+    pays (`Witness.low_us`). A trusted program that was left out after a few rounds shows nothing. Events that say less
+    than those of calls of nothing convict at once.
+    """
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    nulls = [r.null for r in rounds if r.null is not None]
+    if not nulls or len(mine) < LEAST_TO_CONVICT:
+        return None
+    event_us, nothing_us = median(b.median_us for b in mine), median(b.median_us for b in nulls)
+    if event_us < LEAST_EVENT * nothing_us:
+        return f"its events say {event_us:.2f} µs per call, calls of a program that does nothing {nothing_us:.2f} µs"
+    trusted = tuple(t for t in trusted if len(medians(rounds, t)) >= OFTEN * len(mine))
+    waiting, _ = _waiting(rounds, trusted)
+    usual = [median(b.outside_us for b in nulls)]
+    usual += [median(r.bursts[t].outside_us for r in rounds if t in r.bursts) for t in trusted if medians(rounds, t)]
+    hidden_us = lower_bound([_hidden_us(b, b.unexplained_us - waiting - max(usual), waiting) for b in mine])
+    paired = [
+        lower_bound([_hidden_us(b, beyond, waiting) for b, beyond in pairs])
+        for pairs in _beyond(rounds, name, trusted)
+        if len(pairs) >= LEAST_TO_CONVICT
+    ]
+    hidden_us = max([hidden_us, *([min(paired)] if paired else [])])
+    if not TOLERANCES[device].exceeded(hidden_us, event_us):
+        return None
+    return (
+        f"the judge's clock finds at least {hidden_us:.1f} µs per call more than the device events, "
+        f"whose median is {event_us:.1f} µs (a call's end is waited for {median(b.waited_us for b in mine):.1f} µs, "
+        f"that of a baseline {waiting:.1f} µs)"
+    )
+
+
+def unevenness(rounds: Sequence[Round], name: str, trusted: Iterable[str] = ()) -> str | None:
+    """Says that the time of a burst lies in a few of its calls, round after round: one call did the work of the others,
+    whose inputs lie beside its own. None where calls are alike, or as unlike as those of a trusted program."""
+    if len(medians(rounds, name)) < LEAST_TO_CONVICT:
+        return None
+    spread = _spread(rounds, name, trusted)
+    if spread <= UNEVEN:
+        return None
+    return f"the mean of a burst's calls is at least {spread:.1f} times their median: some calls did the work of others"
+
+
+def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
+    """Lower 95 % bound of mean over median, relative to the typical one of the most uneven trusted program; ≥ 1."""
+    own = [r.bursts[name].spread for r in rounds if name in r.bursts]
+    usual = [
+        median(r.bursts[other].spread for r in rounds if other in r.bursts)
+        for other in trusted
+        if medians(rounds, other)
+    ]
+    return max(1.0, lower_bound(own) / max([1.0, *usual]))
+
+
+def _waiting(rounds: Sequence[Round], trusted: Sequence[str]) -> tuple[float, str | None]:
+    """How long the quickest of the trusted programs waits for its events, typically: what a synchronisation takes; and
+    which that is. The null program's where there is none."""
+    found = [
+        (median(r.bursts[name].waited_us for r in rounds if name in r.bursts), name)
+        for name in trusted
+        if medians(rounds, name)
+    ]
+    if found:
+        return min(found)
+    nulls = [r.null.waited_us for r in rounds if r.null is not None]
+    return median(nulls or [0.0]), None
+
+
+def _hidden_us(burst: Burst, beyond_us: float, waiting_us: float) -> float:
+    """What is left of the judge's clock when the burst's own waiting explains as much of it as it may."""
+    return beyond_us - min(max(0.0, burst.waited_us - waiting_us), burst.mean_us)
+
+
+def _beyond(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[list[tuple[Burst, float]]]:
+    """For each trusted program, the program's bursts in the rounds that both ran in, each with the µs per call that its
+    events leave unexplained beyond what that program leaves outside its calls and what a synchronisation takes, both in
+    the same round: what a busy machine or a slower core does to a round, it does to all of it."""
+    typical, quickest = _waiting(rounds, trusted)
+    found = []
+    for other in trusted:
+        pairs = []
+        for r in rounds:
+            if other != name and name in r.bursts and other in r.bursts:
+                waiting = r.bursts[quickest].waited_us if quickest in r.bursts else typical
+                pairs.append((r.bursts[name], r.bursts[name].unexplained_us - waiting - r.bursts[other].outside_us))
+        if pairs:
+            found.append(pairs)
+    return found
+
+
+def _excess_us(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> tuple[float, float]:
+    """(typically, upper end of the interval) µs per call that the judge's clock finds beyond events and what any
+    trusted program shows; zeros for a trusted program."""
+    found = [[beyond for _, beyond in pairs] for pairs in _beyond(rounds, name, trusted)]
+    if not found or name in trusted:
+        return 0.0, 0.0
+    return min(median(values) for values in found), min(interval(values)[1] for values in found)
+
+
+def is_explained(rounds: Sequence[Round], name: str) -> bool:
+    """Whether a program's events account for most of the judge's clock, so that little could be hidden from it."""
+    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    return bool(mine) and median(sum(b.event_us) / b.wall_us for b in mine) > EXPLAINED
+
+
+def _undecided_us(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
+    """µs per call that the judge's clock can't rule out beyond the events: the upper end of the interval of the excess,
+    0 where that is too little to count."""
+    high = _excess_us(rounds, name, trusted)[1]
+    return high if UNBORNE[device].exceeded(high, median(medians(rounds, name))) else 0.0
+
+
+def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
+    return [found.unexplained_us for name in trusted if (found := witness(rounds, name)) is not None]
+
+
+def waking_us(rounds: Sequence[Round], trusted: Iterable[str]) -> float:
+    """What the events of trusted programs typically leave over, per call: a synchronisation that had to wait wakes
+    later than the null's, which never waits. It isn't a program's time, so it is taken off every program's witness."""
+    return max(0.0, median([0.0] if not (found := _unexplained(rounds, trusted)) else found))
+
+
+def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
+    """Paying time / event time, ≥ 1: where the witness' lower bound, the mean of uneven calls or the typical excess
+    over trusted programs is more than noise and exceeds the events, it pays. With too few rounds to convict anybody,
+    the typical witness pays in full: else who makes rounds slow would be believed."""
+    seen, scale = witness(rounds, name), _spread(rounds, name, trusted)
+    event_us, waking = median(medians(rounds, name)), waking_us(rounds, trusted)
+    if seen is not None:
+        few = len(medians(rounds, name)) < LEAST_TO_CONVICT
+        scale = max(scale, ((seen.typical_us if few else seen.low_us) - waking) / event_us)
+    excess = _excess_us(rounds, name, trusted)[0]
+    if TOLERANCES[device].exceeded(excess, event_us):
+        scale = max(scale, (event_us + excess) / event_us)
+    return scale
+
+
+def timing(
+    rounds: Sequence[Round],
+    name: str,
+    *,
+    device: Device = Device.CUDA,
+    trusted: Sequence[str] = (),
+    queued_us: float | None = None,
+    busy_us: float | None = None,
+    peak_memory_bytes: int | None = None,
+) -> Timing:
+    """The record of one program. latency = max(median over rounds of event medians, witness' lower bound); `trusted`
+    programs show what the judge's clock adds on this machine. `samples_us` are the round medians.
+
+    Raises ValueError when the program never ran."""
+    values = medians(rounds, name)
+    event_us = median(values)
+    low, high = interval(values)
+    seen, scale = witness(rounds, name), _inflation(rounds, name, trusted, device)
+    floor = event_us * scale
+    return Timing(
+        latency_us=floor,
+        low_us=floor if scale > 1 else low,
+        high_us=max(high, floor),
+        event_us=event_us,
+        witness_low_us=seen.low_us if seen else None,
+        unexplained_us=seen.unexplained_us if seen else None,
+        waited_us=median(r.bursts[name].waited_us for r in rounds if name in r.bursts),
+        queued_us=queued_us,
+        busy_us=busy_us,
+        repetitions=sum(len(r.bursts[name].event_us) for r in rounds if name in r.bursts),
+        samples_us=tuple(round(value, 3) for value in values),
+        peak_memory_bytes=peak_memory_bytes,
+    )
+
+
+def ratio(
+    rounds: Sequence[Round],
+    baseline: str,
+    candidate: str,
+    trusted: Sequence[str] = (),
+    device: Device = Device.CUDA,
+) -> Ratio:
+    """Median of the paired ratios with its interval, scaled where a witness pays. Too few pairs for any interval: what
+    they span is doubled, and is at least ±10 %. Raises ValueError without a pair."""
+    values = paired_ratios(rounds, baseline, candidate)
+    low, high = _over_processes(interval(values), rounds, (baseline, candidate), device, median(values))
+    if len(values) < LEAST_TO_CONVICT:
+        margin = max(high / low, 1.1)
+        low, high = low / margin, high * margin
+    mine = _inflation(rounds, candidate, trusted, device)
+    scale = _inflation(rounds, baseline, trusted, device) / mine
+    # The reward takes the lower end: what the judge's own clock can't rule out must not pay.
+    event_us = median(medians(rounds, candidate))
+    low *= min(1.0, event_us * mine / (event_us + _undecided_us(rounds, candidate, trusted, device)))
+    return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
+
+
+def _over_processes(
+    found: tuple[float, float], rounds: Sequence[Round], names: tuple[str, str], device: Device, value: float
+) -> tuple[float, float]:
+    """The interval of a ratio, widened by what other processes would have shown."""
+    alone = [PROCESS_US[device] / median(medians(rounds, name)) for name in names]
+    part = 1.96 * math.hypot(*(math.hypot(PROCESS_SHARE[device], of_calls) for of_calls in alone))
+    low, high = 1.0 - math.hypot(1.0 - found[0] / value, part), 1.0 + math.hypot(found[1] / value - 1.0, part)
+    return value * max(low, LEAST_SHARE), value * high
+
+
+def is_settled(values: Sequence[float]) -> bool:
+    """Whether these paired ratios are enough, asked only at checkpoints: their interval is within ±1 %."""
+    return len(values) in CHECKPOINTS and is_narrow(values)
+
+
+def is_decided(values: Sequence[float], *, coarse: bool = False) -> bool:
+    """Whether more rounds would change neither the milestone nor, by more than ±5 %, the ratio; `coarse`: nor, by more
+    than a part of its distance to the milestone. Asked only at checkpoints."""
+    if len(values) not in CHECKPOINTS:
+        return False
+    distance = abs(math.log(median(values) / MILESTONE_RATIO))
+    if not is_narrow(values, max(DECIDED_WIDTH, COARSE_SHARE * distance if coarse else 0.0)):
+        return False
+    low, high = interval(values, DECIDED_CONFIDENCE)
+    return low > MILESTONE_RATIO or high < MILESTONE_RATIO
+
+
+def is_narrow(values: Sequence[float], width: float = RELATIVE_WIDTH) -> bool:
+    """Whether the 95 % interval of enough paired ratios is within ±`width` of their median."""
+    if len(values) < MIN_ROUNDS:
+        return False
+    low, high = interval(values)
+    return (high - low) / 2 <= width * median(values)

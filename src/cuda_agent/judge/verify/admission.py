@@ -1,0 +1,182 @@
+"""Whether a task can be judged at all: it repeats itself, its state dict says everything, and null answers fail on
+it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from cuda_agent.core.enums import SandboxLevel
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.graph import Graph, TensorMeta
+from cuda_agent.core.record import Record
+from cuda_agent.core.records import Task
+from cuda_agent.judge.verify.compare import first_failure, measure, rule
+from cuda_agent.judge.verify.measured import Measured
+from cuda_agent.judge.verify.reference import Answer, Spec, comparing
+from cuda_agent.judge.verify.trials import Secrets
+from cuda_agent.workers.buffers import pieces
+
+#: Operators whose answer depends on a generator's state.
+_RANDOM = (
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial",
+    "normal", "normal_functional", "uniform", "native_dropout", "dropout", "feature_dropout", "alpha_dropout",
+    "rrelu_with_noise", "rrelu_with_noise_functional", "exponential", "geometric", "cauchy", "log_normal", "poisson",
+    "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
+)  # fmt: skip
+_ZEROS = "all zeros"
+#: so many answers to other inputs must pass before a task is refused for that.
+_OTHERS = 5
+
+
+class Admission(Record):
+    """What was found about a task that can be judged."""
+
+    inputs: tuple[TensorMeta, ...]
+    outputs: tuple[TensorMeta, ...]
+    weights: int
+    operators: tuple[str, ...]
+    sandbox: SandboxLevel
+
+
+def random_operators(graph: Graph) -> tuple[str, ...]:
+    """The graph's operators that draw random numbers."""
+    return tuple(sorted({n.op for n in graph.nodes if n.op.removeprefix("aten.").split(".")[0].rstrip("_") in _RANDOM}))
+
+
+class Answering(Protocol):
+    """Who answers for a task: the judge's `Reference`, or a worker that asks itself."""
+
+    def draw_weights(self, seed: int | None) -> None: ...
+
+    def draw_inputs(self, seed: int) -> Spec: ...
+
+    def answer(self, spec: Spec, rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer: ...
+
+
+def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
+    """Raises TaskError: stochastic, random state outside the state dict, or a null answer passes. Raises DeviceError
+    where memory is short."""
+    with comparing("the check of the task's answers"):
+        answers = Answers(task, reference, secrets, floor)
+        answers.check_repeats()
+        answers.check_state()
+        answers.check_nulls()
+
+
+class Answers:
+    """A task's answers to the same inputs and to others, and what must hold between them."""
+
+    def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
+        """Asks for all of them. Raises TaskError where the task fails."""
+        self._task, self._floor = task, floor
+        #: eager against the oracle, by output.
+        self._own: dict[int, Measured] = {}
+        weights, here = secrets.seed(), secrets.seed()
+        reference.draw_weights(weights)
+        self._ask_other: Callable[[], list[Any]] = lambda: _eager(reference, secrets.seed(), secrets.seed())
+        self._ask: Callable[[], Answer] = lambda: reference.answer(reference.draw_inputs(here), secrets.seed())
+        self.other = self._ask_other()
+        again = _eager(reference, here, secrets.seed())
+        spec = reference.draw_inputs(here)
+        twin = reference.answer(spec, secrets.seed(), oracle=False, twin=secrets.seed())
+        # At once: each answer may hold gigabytes.
+        self._twin_agrees = self._same(twin.eager, again)
+        self.answer = self._ask()
+        self._repeats = self._same(again, self.answer.eager)
+
+    def check_repeats(self) -> None:
+        """Raises TaskError where the same inputs and weights give another answer."""
+        if not self._repeats:
+            raise TaskError(
+                f"{self._task.name}: Model gives another answer to the same inputs and weights (it is stochastic)",
+                "Remove random operators from forward",
+            )
+
+    def check_state(self) -> None:
+        """Raises TaskError where a model with the same state dict gives another answer."""
+        if not self._twin_agrees:
+            raise TaskError(
+                f"{self._task.name}: Model's answer depends on random values that its state dict doesn't hold",
+                "Register them as parameters or buffers",
+            )
+
+    def check_nulls(self) -> None:
+        """Raises TaskError where a null answer passes: of those that depend on other inputs, for several of them, since
+        two draws may happen to be alike."""
+        null = self._passing_null()
+        for _ in range(_OTHERS - 1):
+            if null in (None, _ZEROS):
+                break
+            self.drop()
+            self.other = self._ask_other()
+            self.answer = self._ask()
+            self._own.clear()
+            null = self._passing_null()
+        if null is not None:
+            raise TaskError(
+                f"{self._task.name}: {null} would pass for the answer, so a candidate can't be told from doing nothing",
+                "Let the output depend on the inputs beyond the tolerance, or tighten the task's atol and rtol",
+            )
+
+    def _passing_null(self) -> str | None:
+        nulls = _nulls(self.answer, self.other)
+        return next((name for name, make in nulls.items() if self.failure(make()) is None), None)
+
+    def drop_other(self) -> None:
+        """Frees the answer to other inputs, which `failure` doesn't need."""
+        self.other = []
+
+    def drop(self) -> None:
+        """Frees all answers; `failure` then needs a new `answer` to the last inputs."""
+        self.drop_other()
+        self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
+
+    def failure(self, mine: list[Any]) -> str | None:
+        """Why these outputs don't pass for the answer; None where they do."""
+        answer, bounds = self.answer, {"atol": self._task.atol, "rtol": self._task.rtol}
+        pairs = zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
+        for index, (c, e, p, o) in enumerate(pairs):
+            if index not in self._own:
+                self._own[index] = measure(e, e, p, o, **bounds)
+            reason = first_failure(c, e, p, o, self._own[index], self._floor, **bounds)
+            reason = reason or rule(measure(c, e, p, o, **bounds), self._floor).reason
+            if reason:
+                return reason
+        return None
+
+    def _same(self, mine: list[Any], first: list[Any]) -> bool:
+        """Eager against itself: neither the oracle nor eager's own error excuses a difference."""
+        if all(c.equal(e) for c, e in zip(mine, first, strict=True)):
+            return True
+        pairs = zip(mine, first, strict=True)
+        task = self._task
+        return all(rule(measure(c, e, e, e, atol=task.atol, rtol=task.rtol), self._floor).passed for c, e in pairs)
+
+
+def _nulls(answer: Answer, other: list[Any]) -> dict[str, Callable[[], list[Any]]]:
+    """Answers of who computes nothing."""
+    import torch
+
+    def constant(tensor: Any) -> Any:
+        if not tensor.is_floating_point():
+            return torch.full_like(tensor, tensor.flatten()[0].item()) if tensor.numel() else tensor
+        # A sum in another type copies the whole of it.
+        parts = [(part.nan_to_num(0.0, 0.0, 0.0).double().sum(), part.isfinite().sum()) for part in pieces(tensor)]
+        total, count = (float(sum(numbers)) for numbers in zip(*parts, strict=True))
+        return torch.full_like(tensor, total / count if count else math.nan)
+
+    return {
+        _ZEROS: lambda: [torch.zeros_like(t) for t in answer.eager],
+        # Of other inputs: whoever knows the mean of this answer has, where it is a single number, computed it.
+        "a constant": lambda: [constant(t) for t in other],
+        "the answer to other inputs": lambda: other,
+    }
+
+
+def _eager(reference: Answering, seed: int, rng: int) -> list[Any]:
+    """The plain answer to the inputs under `seed`, kept apart from the next one."""
+    spec = reference.draw_inputs(seed)
+    return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False).eager]

@@ -1,0 +1,158 @@
+"""One candidate in its own worker, and what the judge shares with it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.errors import StoreError
+from cuda_agent.core.records import Candidate
+from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
+from cuda_agent.judge.verify.reference import Places, Reference, Spec, allocate
+from cuda_agent.workers.buffers import contiguous, synchronize
+from cuda_agent.workers.process import Worker
+
+MODEL_FILE = "model_new.py"
+
+
+class CandidateProcess:
+    """A candidate in its own worker, and the judge's buffers that it maps: inputs, weights, outputs, never answers."""
+
+    def __init__(self, worker: Worker, reference: Reference, *, timeout_s: float) -> None:
+        self.worker = worker
+        self._reference = reference
+        self._timeout_s = timeout_s
+        self._places: list[Places] = []
+        spec, device = reference.spec, reference.device
+        try:
+            self.weights = self._allocate("candidate-weights", tuple(spec.state.values()))
+            self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in spec.outputs])
+            self.inputs = self.new_inputs()
+        except BaseException:
+            self.close()
+            raise
+        self.device = device
+        self.frozen = False
+        self.derive_ms: float | None = None
+        self.operators = OperatorLog(device)
+        #: digest of the candidate that it holds, and how many it has held.
+        self.loaded: str | None = None
+        self._loads = 0
+
+    def _allocate(self, purpose: str, metas: Any) -> Places:
+        places = allocate(purpose, metas, self._reference.device)
+        self._places.append(places)
+        return places
+
+    def new_inputs(self) -> Places:
+        """Another arena for inputs, in other storage."""
+        return self._allocate("candidate-inputs", self._reference.spec.inputs)
+
+    def load(self, candidate: Candidate, library: Path | None) -> None:
+        """Puts the snapshot and its library where the worker can read them, and loads both, in the place of what it
+        held. Raises WorkerFault, StoreError."""
+        package = f"loaded_{self._loads}" if self._loads else ""
+        root = self.worker.files / package
+        self._loads += 1
+        inside = None if library is None else root / library.name
+        try:
+            for name, text in candidate.files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            if library is not None and inside is not None:
+                shutil.copyfile(library, inside)
+                inside.chmod(0o555)
+        except OSError as error:
+            raise StoreError(
+                f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
+            ) from None
+        params = {
+            "library": None if inside is None else str(inside),
+            "model": str(root / MODEL_FILE),
+            "package": package,
+            "init": self._reference.spec.init,
+        }
+        self.ask("load", params)
+        self.loaded = candidate.digest
+
+    def load_weights(self) -> None:
+        """The reference's weights, through `load_state_dict`. Raises WorkerFault."""
+        state = self._reference.spec.state
+        if state:
+            self.weights.arena.copy_from(self._reference.weights.arena)
+        reply = self.ask("set_weights", {"names": list(state), **self.weights.to_wire()}, (self.weights,))
+        self.operators.note(reply, LOADING)
+        self.frozen = self.frozen or bool(reply.get("frozen"))
+        taken = reply.get("derive_ms")
+        if isinstance(taken, int | float):
+            # The least of several: the first also pays for warming up.
+            self.derive_ms = float(taken) if self.derive_ms is None else min(float(taken), self.derive_ms)
+
+    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> dict[str, Any]:
+        """One call; its outputs are then in `outputs`. Returns their `spec`, and with `kernels` what ran on the GPU
+        (see `worker.kernels`). Raises WorkerFault."""
+        _poison(self.outputs)
+        params = {
+            "inputs": {**inputs.to_wire(), "spec": spec},
+            "outputs": self.outputs.to_wire(),
+            "poison": poison,
+            "kernels": kernels,
+        }
+        reply = self.ask("call", params, (inputs, self.outputs))
+        self.operators.note(reply, FORWARD)
+        return reply
+
+    def renew(self) -> None:
+        """Inputs and outputs again, after `release`."""
+        self.inputs = self.new_inputs()
+        self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
+
+    def changed_weights(self) -> list[str]:
+        changed = self.ask("weights_intact", {}).get("changed")
+        return [str(name) for name in changed] if isinstance(changed, list) else ["?"]
+
+    def ask(self, op: str, params: dict[str, Any], places: tuple[Places, ...] = ()) -> dict[str, Any]:
+        """A request to the candidate; an answer that isn't an object counts as an empty one."""
+        for place in places:
+            self.worker.attach(place.arena)
+        synchronize(self._reference.device)
+        reply = self.worker.request(op, params, timeout_s=self._timeout_s)
+        return reply if isinstance(reply, dict) else {}
+
+    @property
+    def usable(self) -> bool:
+        """Whether another candidate of the same task can be loaded into it."""
+        return self.worker.alive and self._reference.alive
+
+    def release(self) -> None:
+        """Frees the inputs and outputs of verification; timing has its own."""
+        self.ask("forget", {})
+        for places in self._places:
+            if places is not self.weights:
+                self.worker.detach(places.arena)
+                places.arena.close()
+        self._places = [self.weights]
+
+    def rest(self) -> None:
+        """Others get the device's memory that its worker holds without need. Raises WorkerFault."""
+        self.ask("free", {})
+
+    def close(self) -> None:
+        """Ends the worker, then frees its buffers."""
+        self.worker.kill()
+        for places in self._places:
+            places.arena.close()
+        self._places.clear()
+
+
+def _poison(places: Places) -> None:
+    import torch
+
+    for tensor in places.tensors():
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+        elif tensor.dtype is not torch.bool:
+            tensor.fill_(torch.iinfo(tensor.dtype).max)

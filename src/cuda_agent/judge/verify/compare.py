@@ -1,0 +1,306 @@
+"""A candidate's output against the reference's. Two bounds, both must hold.
+
+*Published*: |c - e| <= atol + rtol·|e| in every element, e = eager at PyTorch's flags. An element beyond it still
+passes when |c - o| <= 4·max|p - o|, o = oracle, p = eager at the precision policy: no element may lie further from
+the truth than four times the furthest that PyTorch itself lands. (In low precision eager's own rounding exceeds 1e-2,
+and under TF32 sums that cancel do.)
+
+*Oracle*: the relative L2 error ||c - o|| / ||o||, over the whole output and over its worst block of 4,096 consecutive
+elements, each <= max(4 × the same of p, floor).
+
+Integers and booleans: `discrete`. Where e isn't finite, c must be the same infinity or NaN; elsewhere c must be
+finite. Everything is computed in pieces of at most 2^19 elements (2^24 on a GPU), so that memory stays bounded.
+Errors are dimensionless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.judge.verify.discrete import measure_discrete, rule_discrete
+from cuda_agent.judge.verify.measured import SLACK, Errors, Measured, Ruling, larger
+from cuda_agent.judge.verify.onepass import BLOCK, ONE_PASS
+from cuda_agent.workers.buffers import pieces
+
+#: fast-math intrinsics (`__expf`, `rsqrtf`) are this good.
+FLOOR = 2e-6
+FLOOR_TF32 = 5e-4
+EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
+#: elements of an output that are looked at before all of them, where a failure is likely.
+_FIRST = 1 << 20
+#: an error of an element that none is: what a flush of denormals takes; of float16, whose denormals nobody flushes, the
+#: distance of two of them.
+_NO_ERROR = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.0e-8}
+#: what is smaller has a square that is 0 in double.
+_LEAST_WITH_SQUARE = 1e-150
+
+
+def error_floor(precision: Precision, device: Device, length: int, products: bool) -> float:
+    """What a budget never falls below: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and 5e-4
+    where the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
+    floor = max(FLOOR, EPSILON["float32"] * math.sqrt(length))
+    if precision is not Precision.FP32 and device is Device.CUDA and products:
+        floor = max(floor, FLOOR_TF32)
+    return floor
+
+
+def all_finite(tensors: Sequence[Any]) -> bool:
+    """Whether no floating-point tensor holds NaN or infinity."""
+    found = [piece.isfinite().all() for t in tensors if t.is_floating_point() for piece in pieces(t)]
+    return _all(found)
+
+
+def same_bytes(mine: Any, yours: Any) -> bool:
+    """Whether two uint8 tensors of one length, aligned to 8 bytes, are equal."""
+    import torch
+
+    whole = mine.numel() // 8 * 8
+    words = (pieces(tensor[:whole].view(torch.int64)) for tensor in (mine, yours))
+    found = [(x == y).all() for x, y in zip(*words, strict=True)]
+    return _all([*found, (mine[whole:] == yours[whole:]).all()])
+
+
+def _all(found: Sequence[Any]) -> bool:
+    """Of scalar tensors of one device, with one wait for it."""
+    import torch
+
+    return not found or bool(torch.stack(list(found)).all())
+
+
+def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float, rtol: float) -> Measured:
+    """One output tensor. All four have the same shape and lie on the same device in row-major order."""
+    dtype = str(eager.dtype).removeprefix("torch.")
+    if not eager.dtype.is_floating_point:
+        return measure_discrete(candidate, eager, policy, oracle, dtype)
+    sums = _Sums(max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE), atol, rtol)
+    if sums.add_in_one_pass(candidate, eager, policy, oracle):
+        return sums.result(eager.numel(), dtype)
+    parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
+    with _one_thread():
+        # One wait for the device, which other processes may have in turn, not one a piece.
+        found = _numbers([sums.piece(*part) for part in parts])
+        failures = (sums.add(numbers, *part) for numbers, part in zip(found, parts, strict=True))
+        failure = next((failure for failure in failures if failure), "")
+    return sums.result(eager.numel(), dtype, failure)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """These are many short passes over what fits the cache: waiting for other threads would take longer, on a busy
+    machine several times as long."""
+    import torch
+
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
+class _Sums:
+    """Running sums over pieces; a piece is a multiple of BLOCK elements but for the last."""
+
+    def __init__(self, tiny: float, atol: float, rtol: float) -> None:
+        #: root mean square below which a block counts as this large: flushed denormals are no error.
+        self._tiny, self._atol, self._rtol = tiny, atol, rtol
+        self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
+        self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
+        self._worst = {"candidate": 0.0, "policy": 0.0}
+
+    def add_in_one_pass(self, c: Any, e: Any, p: Any, o: Any) -> bool:
+        """Whether it took all of a large output in at once: everything was finite."""
+        bounds = {"tiny": self._tiny, "atol": self._atol, "rtol": self._rtol}
+        numbers = ONE_PASS.numbers(c, e, p, o, **bounds, passes=self.piece)
+        return numbers is not None and not self.add(numbers, c, e, p, o)
+
+    def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
+        """What `add` needs to know of a piece, on its device: NaN or infinity where any value isn't finite, for each is
+        part of a difference."""
+        import torch
+
+        o = o.double()
+        wide = e.dtype if e.element_size() >= 4 else o.dtype
+        from_truth, eager_off = c - o, p - o
+        apart, size = c.to(wide).sub(e.to(wide)).abs_(), e.to(wide).abs()
+        outside = apart.sub(size, alpha=self._rtol) > self._atol
+        beyond, furthest = _largest(from_truth * outside), _largest(eager_off)
+        max_abs, max_rel = _largest(apart), _largest(apart.div_(size.clamp_min_(self._atol or 1e-30)))
+        blocks = self._blocks(from_truth, eager_off, o)
+        return torch.stack([scalar.double() for scalar in (beyond, furthest, max_abs, max_rel, *blocks)])
+
+    def add(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
+        """Takes one piece in, by what `piece` found; says what no tolerance excuses."""
+        if not all(map(math.isfinite, numbers)):
+            failure = _not_finite(c, e)
+            if failure:
+                return failure
+            (numbers,) = _numbers([self.piece(*self._known(c, e, p, o.double()))])
+            numbers = list(map(_largest_where_none, numbers))
+        self.beyond, self.excuse = max(self.beyond, numbers[0]), max(self.excuse, SLACK * numbers[1])
+        self.max_abs, self.max_rel = max(self.max_abs, numbers[2]), max(self.max_rel, numbers[3])
+        for name, squares in zip(("norm", "candidate", "policy"), numbers[4:7], strict=True):
+            self._squares[name] += squares
+        for name, worst in zip(("candidate", "policy"), numbers[7:], strict=True):
+            self._worst[name] = max(self._worst[name], worst)
+        return ""
+
+    def _known(self, c: Any, e: Any, p: Any, o: Any) -> tuple[Any, Any, Any, Any]:
+        """All four with zeros where any isn't finite. What only the oracle or the policy misses must hold the published
+        bound by itself."""
+        import torch
+
+        finite = torch.isfinite(e)
+        known = finite & torch.isfinite(o) & torch.isfinite(p)
+        alone = finite & ~known
+        if bool(((c - e).abs() > self._atol + self._rtol * e.abs())[alone].any()):
+            self.beyond = math.inf
+        c, e, p, o = (torch.where(known, tensor, torch.zeros_like(tensor)) for tensor in (c, e, p, o))
+        return c, e, p, o
+
+    def _blocks(self, candidate: Any, policy: Any, oracle: Any) -> list[Any]:
+        """Sums of squares of the oracle and of both differences; the worst block's relative error of these two."""
+        norm, counts = _block_squares(oracle)
+        denominator = norm + counts * self._tiny**2
+        squares = [_block_squares(difference)[0] for difference in (candidate, policy)]
+        worst = [(one / denominator).max().sqrt() for one in squares]
+        return [norm.sum(), *(one.sum() for one in squares), *worst]
+
+    def result(self, elements: int, dtype: str, failure: str = "") -> Measured:
+        norm = self._squares["norm"] + elements * self._tiny**2
+
+        def errors(name: str) -> Errors:
+            whole = math.sqrt(self._squares[name] / norm) if elements else 0.0
+            return Errors(_largest_where_none(whole), self._worst[name])
+
+        return Measured(
+            elements=elements,
+            max_abs_error=self.max_abs,
+            max_rel_error=self.max_rel,
+            candidate=errors("candidate"),
+            eager=errors("policy"),
+            beyond=self.beyond,
+            excuse=self.excuse,
+            dtype=dtype,
+            failure=failure,
+        )
+
+
+def _largest_where_none(number: float) -> float:
+    """Infinity for NaN: what is too large for its square isn't small."""
+    return math.inf if math.isnan(number) else number
+
+
+def _not_finite(c: Any, e: Any) -> str:
+    """What is wrong with infinities and NaNs of `c`, "" where they are e's."""
+    import torch
+
+    finite = torch.isfinite(e)
+    if not bool(((c == e) | (torch.isnan(c) & torch.isnan(e)) | finite).all()):
+        return "where the reference is infinite or NaN, the output is something else"
+    count = int((~torch.isfinite(c) & finite).sum())
+    return f"{count} values are infinite or NaN where the reference is finite" if count else ""
+
+
+def _numbers(pieces: Sequence[Any]) -> list[list[float]]:
+    """The values of vectors of one length, in one copy."""
+    import torch
+
+    found: list[list[float]] = torch.stack(list(pieces)).tolist() if pieces else []
+    return found
+
+
+def _largest(values: Any) -> Any:
+    """max |x|, a scalar tensor."""
+    import torch
+
+    return torch.linalg.vector_norm(values, math.inf)
+
+
+def _block_squares(values: Any) -> tuple[Any, Any]:
+    """Sum of squares of each block of BLOCK elements, and how many elements each holds (the last may be shorter)."""
+    import torch
+
+    whole = values.numel() // BLOCK
+    norms = [torch.linalg.vector_norm(values[: whole * BLOCK].view(whole, BLOCK), dim=1)] if whole else []
+    rest = values[whole * BLOCK :]
+    norms += [torch.linalg.vector_norm(rest).reshape(1)] if rest.numel() else []
+    squares = torch.cat(norms).square()
+    sizes = torch.full_like(squares, float(BLOCK))
+    if rest.numel():
+        sizes[-1] = rest.numel()
+    return squares, sizes
+
+
+def first_failure(
+    candidate: Any, eager: Any, policy: Any, oracle: Any, own: Measured, floor: float, *, atol: float, rtol: float
+) -> str:
+    """Why the first elements of a large output already break a bound, "" where they don't: then `measure` all of it.
+    `own`: any measurement of the whole output, for eager's errors in it."""
+    if eager.numel() < 2 * _FIRST or not eager.dtype.is_floating_point:
+        return ""
+    parts = [tensor.reshape(-1)[:_FIRST] for tensor in (candidate, eager, policy, oracle)]
+    found = measure(*parts, atol=atol, rtol=rtol)
+    # The error of a part says nothing of the whole one; that of a block is no larger than the worst one's.
+    block = Errors(0.0, found.candidate.block)
+    return rule(replace(found, candidate=block, eager=own.eager, excuse=own.excuse), floor).reason
+
+
+def _at_least(dtype: str, floor: float) -> float:
+    """The floor of an output of this type: an answer of 16 bits is rounded."""
+    return max(floor, EPSILON[dtype] / 2) if dtype in ("bfloat16", "float16") else floor
+
+
+def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
+    """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than
+    one block a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest
+    counts."""
+    if measured.discrete:
+        return rule_discrete(measured, floor, pooled)
+    eager = measured.eager
+    if pooled is not None and measured.elements < BLOCK:
+        eager = larger(eager, pooled)
+    floor = _at_least(measured.dtype, floor)
+    scales = [
+        (measured.candidate.whole, eager.whole, max(SLACK * eager.whole, floor), "whole output"),
+        (measured.candidate.block, eager.block, max(SLACK * eager.block, floor), f"worst block of {BLOCK}"),
+    ]
+    error, own, budget, where = max(scales, key=lambda scale: scale[0] / scale[2])
+    reason = measured.failure
+    if not reason and measured.beyond > measured.excuse:
+        reason = f"max |error| {measured.max_abs_error:.3g} is beyond atol + rtol·|reference|"
+    if not reason and error > budget:
+        reason = f"relative error {error:.3g} ({where}) exceeds its budget {budget:.3g}; eager's own is {own:.3g}"
+    return Ruling(not reason, error, own, budget, reason)
+
+
+def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bool:
+    """Whether two output specs nest alike and hold the same plain values; list and tuple count as the same, numbers may
+    differ by the published bound."""
+    if not isinstance(mine, dict) or not isinstance(reference, dict):
+        return False
+    for kind in ("list", "tuple"):
+        if kind in reference:
+            ours, theirs = mine.get("list", mine.get("tuple")), reference[kind]
+            return (
+                isinstance(ours, list)
+                and len(ours) == len(theirs)
+                and all(same_structure(a, b, atol=atol, rtol=rtol) for a, b in zip(ours, theirs, strict=True))
+            )
+    if "dict" in reference:
+        ours, theirs = mine.get("dict"), reference["dict"]
+        return (
+            isinstance(ours, dict)
+            and list(ours) == list(theirs)
+            and all(same_structure(ours[key], theirs[key], atol=atol, rtol=rtol) for key in theirs)
+        )
+    value, wanted = mine.get("v"), reference.get("v")
+    if isinstance(wanted, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return abs(value - wanted) <= atol + rtol * abs(wanted)
+    mine, reference = ({k: v for k, v in spec.items() if k != "note"} for spec in (mine, reference))
+    return bool(mine == reference)

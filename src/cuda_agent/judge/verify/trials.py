@@ -1,0 +1,272 @@
+"""Trials of one candidate against the reference: fresh inputs, re-drawn weights, poisoned memory. The judge's side.
+
+Trials, in order: `fresh` (as many as asked for, each with new inputs and new weights in the same storage; the last
+one in new storage and without poison), `in_place` (other inputs in the same storage, same weights, straight after a
+call), and the reference worker's variants of the same shapes (other magnitudes, signs, structure).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cuda_agent.core.config import Regression
+from cuda_agent.core.enums import Verdict
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.records import Task, TrialReport, VerifyReport
+from cuda_agent.judge.verify.candidate import CandidateProcess
+from cuda_agent.judge.verify.compare import all_finite, measure, rule, same_bytes, same_structure
+from cuda_agent.judge.verify.discrete import far_apart
+from cuda_agent.judge.verify.measured import Errors, Measured, pool
+from cuda_agent.judge.verify.reference import Answer, Places, Reference, comparing
+from cuda_agent.workers.stopwatch import Spent
+
+Progress = Callable[[str, str], None]
+REGRESSION = "regression"
+#: trials on inputs as the task draws them.
+PLAIN = ("fresh", "in_place", "new_storage")
+
+
+class Secrets:
+    """The judge's seeds. From the system's entropy, unless a test fixes them."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
+
+    def seed(self) -> int:
+        return self._random.getrandbits(47)
+
+    def below(self, count: int) -> int:
+        return self._random.randrange(count)
+
+
+@dataclass
+class _Trial:
+    """One call, measured; ruled on when eager's errors of all plain trials are known."""
+
+    kind: str
+    measured: list[Measured]
+    reason: str = ""
+    #: how it is tried again.
+    again: Regression | None = None
+
+
+@dataclass
+class Verification:
+    """Runs the trials of one candidate."""
+
+    task: Task
+    reference: Reference
+    candidate: CandidateProcess
+    secrets: Secrets
+    floor: float
+    trials: int
+    progress: Progress
+    #: also those variants that are far from what the task draws.
+    wide: bool = False
+    #: earlier trials to try again, last.
+    regressions: tuple[Regression, ...] = ()
+    _weights_seed: int = 0
+    #: the trial that is on its way.
+    _now: Regression | None = None
+    _done: list[_Trial] = field(default_factory=list)
+    _dropped: list[str] = field(default_factory=list)
+    _oracles: set[str] = field(default_factory=set)
+    _finite: bool = True
+    #: the candidate's last answer.
+    reply: dict[str, Any] = field(default_factory=dict)
+    _spent: Spent = field(default_factory=Spent)
+
+    def run(self) -> VerifyReport:
+        """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
+        fault), TaskError (the reference's), DeviceError where memory is short."""
+        begin = time.monotonic()
+        with comparing("the verification"):
+            for step in self._plan():
+                if not step():
+                    break
+        reports = self._rulings()
+        return VerifyReport(
+            passed=bool(reports) and all(report.passed for report in reports),
+            trials=reports,
+            oracle=min(self._oracles - {"float64"}, default="float64"),
+            frozen=self.candidate.frozen,
+            derive_ms=self.candidate.derive_ms,
+            dropped_variants=tuple(self._dropped),
+            duration_s=time.monotonic() - begin,
+            parts_s=dict(self._spent),
+        )
+
+    def failing(self) -> Regression | None:
+        """The first trial that failed; where none did, the one that was on its way."""
+        failed = [trial.again for trial, report in zip(self._done, self._rulings(), strict=True) if not report.passed]
+        return failed[0] if failed else self._now
+
+    def observe(self) -> TrialReport:
+        """One more trial, in which the candidate's worker records what runs on the GPU; what it sent is in `reply`."""
+        with comparing("the verification"):
+            self._new_weights()
+            self._trial("observed", poison=False, kernels=True)
+        return self._rulings()[-1]
+
+    def _plan(self) -> list[Callable[[], bool]]:
+        last = self.trials - 1
+        plan: list[Callable[[], bool]] = [self._fresh(i == last and last > 0) for i in range(self.trials)]
+        plan.insert(1, lambda: self._trial("in_place"))
+        spec = self.reference.spec
+        plan += [self._variant(kind) for kind in (*spec.variants, *(spec.wide_variants if self.wide else ()))]
+        return plan + [self._regression(known) for known in self.regressions]
+
+    def _fresh(self, new_storage: bool) -> Callable[[], bool]:
+        def run() -> bool:
+            self._new_weights()
+            if not new_storage:
+                return self._trial("fresh")
+            return self._trial("new_storage", inputs=self.candidate.new_inputs(), poison=False)
+
+        return run
+
+    def _variant(self, kind: str) -> Callable[[], bool]:
+        return lambda: self._trial(kind, variant=kind)
+
+    def _regression(self, known: Regression) -> Callable[[], bool]:
+        def run() -> bool:
+            self._new_weights(known.weights_seed)
+            spec = self.reference.spec
+            if known.variant is not None and known.variant not in (*spec.variants, *spec.wide_variants):
+                self._dropped.append(f"{REGRESSION}: this judge knows no variant {known.variant!r}")
+                return True
+            return self._trial(REGRESSION, variant=known.variant, seed=known.seed)
+
+        return run
+
+    def _new_weights(self, seed: int | None = None) -> None:
+        self._weights_seed = self.secrets.seed() if seed is None else seed
+        self.reference.draw_weights(self._weights_seed)
+        self.candidate.load_weights()
+
+    def _trial(
+        self,
+        kind: str,
+        *,
+        variant: str | None = None,
+        inputs: Places | None = None,
+        poison: bool = True,
+        kernels: bool = False,
+        seed: int | None = None,
+    ) -> bool:
+        """False where nothing can save the candidate any more."""
+        self.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
+        seed = self.secrets.seed() if seed is None else seed
+        self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
+        places = inputs or self.candidate.inputs
+        with self._spent.on("reference"):
+            spec, dropped = (
+                (self.reference.draw_inputs(seed), None)
+                if variant is None
+                else self.reference.draw_variant(seed, variant)
+            )
+        if dropped is not None:
+            self._dropped.append(dropped)
+            return True
+        places.arena.copy_from(self.reference.inputs.arena)
+        try:
+            with self._spent.on("reference"):
+                answer = self.reference.answer(spec, self.secrets.seed())
+        except TaskError as error:
+            if variant is None or not self.reference.alive:
+                raise
+            self._dropped.append(f"{kind}: {error.cause}")
+            return True
+        with self._spent.on("comparison"):
+            finite = all_finite(answer.eager)
+        if variant is not None and self._finite and not finite:
+            self._dropped.append(f"{kind}: the reference is not finite")
+            return True
+        self._finite = self._finite and finite
+        self._oracles.add(answer.oracle_kind)
+        with self._spent.on("candidate"):
+            self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
+        with self._spent.on("comparison"):
+            trial = self._measure(kind, answer, self.reply.get("spec"))
+            trial.reason = trial.reason or self._changed(places)
+            if kind in PLAIN:
+                trial.reason = trial.reason or next(filter(None, map(far_apart, trial.measured)), "")
+        trial.again = self._now
+        self._done.append(trial)
+        return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
+
+    def _measure(self, kind: str, answer: Answer, output_spec: Any) -> _Trial:
+        if not same_structure(output_spec, answer.spec, atol=self.task.atol, rtol=self.task.rtol):
+            return _Trial(
+                kind, [], "the output is nested differently, or holds other plain values, than the reference's"
+            )
+        mine = self.candidate.outputs.tensors()
+        bounds = {"atol": self.task.atol, "rtol": self.task.rtol}
+        return _Trial(
+            kind,
+            [
+                measure(c, e, p, o, **bounds)
+                for c, e, p, o in zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
+            ],
+        )
+
+    def _changed(self, places: Places) -> str:
+        """What the candidate changed that it must not change."""
+        masters = self.reference.inputs.arena
+        for index, slot in enumerate(places.layout.slots):
+            end = (
+                places.layout.slots[index + 1].offset if index + 1 < len(places.layout.slots) else places.layout.nbytes
+            )
+            count = end - slot.offset
+            if index in self.reference.spec.mutated or count == 0:
+                continue
+            if not same_bytes(places.arena.raw(slot.offset, count), masters.raw(slot.offset, count)):
+                return f"forward changed its input {index} in place"
+        mine, theirs = self.candidate.weights, self.reference.weights
+        count = mine.layout.nbytes
+        if self.reference.spec.state and not same_bytes(mine.arena.raw(0, count), theirs.arena.raw(0, count)):
+            return "forward changed a weight in place"
+        changed = self.candidate.changed_weights()
+        return f"forward changed the weight {changed[0]!r}" if changed else ""
+
+    def _rulings(self) -> tuple[TrialReport, ...]:
+        plain = [trial for trial in self._done if trial.kind in PLAIN and trial.measured]
+        pooled = (
+            [pool([trial.measured[i] for trial in plain]) for i in range(len(self.reference.spec.outputs))]
+            if plain
+            else []
+        )
+        return tuple(self._report(trial, pooled) for trial in self._done)
+
+    def _report(self, trial: _Trial, pooled: list[Errors]) -> TrialReport:
+        if not trial.measured:
+            return TrialReport(kind=trial.kind, passed=False, reason=trial.reason)
+        rulings = [rule(m, self.floor, pooled[i] if pooled else None) for i, m in enumerate(trial.measured)]
+        worst_index = max(
+            range(len(rulings)), key=lambda i: (not rulings[i].passed, rulings[i].error / rulings[i].budget)
+        )
+        worst = rulings[worst_index]
+        where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
+        # Of less than one value a trial knows nothing.
+        ties = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else 0.0 for m in trial.measured)
+        return TrialReport(
+            kind=trial.kind,
+            passed=worst.passed and not trial.reason,
+            max_abs_error=max(m.max_abs_error for m in trial.measured),
+            max_rel_error=max(m.max_rel_error for m in trial.measured),
+            candidate_error=worst.error,
+            eager_error=worst.eager_error,
+            budget=worst.budget,
+            ties=ties,
+            reason=trial.reason or (where + worst.reason if worst.reason else ""),
+        )
+
+
+def failing(report: VerifyReport) -> tuple[Verdict, str]:
+    """The verdict and the reason of a report that didn't pass."""
+    trial = next(trial for trial in report.trials if not trial.passed)
+    return Verdict.INCORRECT, f"trial {trial.kind.replace('_', ' ')}: {trial.reason}"

@@ -1,0 +1,71 @@
+"""How a submodule is called: its arguments as a spec with numbered tensors, and whether another call is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.workers.inside.task.pytree import Spec, dtype_from_name, flatten
+
+
+def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Spec, list[Any]]:
+    """(spec, tensors) of `f(*args, **kwargs)`. Raises TaskError for what can't cross between processes."""
+    return flatten({"args": list(args), "kwargs": dict(kwargs)})
+
+
+class Matcher:
+    """Calls of one structure: the same nesting, constants, and shapes and types of tensors."""
+
+    def __init__(self, spec: Spec, inputs: Sequence[TensorMeta]) -> None:
+        self._args: list[Spec] = spec["dict"]["args"]["list"]
+        self._kwargs: dict[str, Spec] = spec["dict"]["kwargs"]["dict"]
+        self._wanted = [(torch.Size(m.shape), dtype_from_name(m.dtype), m.strides) for m in inputs]
+
+    def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The call's tensors in order, laid out as described; None where it is another call."""
+        if len(args) != len(self._args) or kwargs.keys() != self._kwargs.keys():
+            return None
+        found: list[Any] = [None] * len(self._wanted)
+        for spec, value in zip(self._args, args, strict=True):
+            if not self._take(spec, value, found):
+                return None
+        for name, spec in self._kwargs.items():
+            if not self._take(spec, kwargs[name], found):
+                return None
+        return found
+
+    def _take(self, spec: Spec, value: Any, found: list[Any]) -> bool:
+        index = spec.get("t")
+        if index is not None:
+            if not isinstance(value, torch.Tensor):
+                return False
+            shape, dtype, strides = self._wanted[index]
+            if value.shape != shape or value.dtype != dtype:
+                return False
+            found[index] = value if value.stride() == strides else _laid_out(value, shape, strides)
+            return True
+        if "v" in spec:
+            wanted = spec["v"]
+            return value is wanted or (type(value) is type(wanted) and bool(value == wanted))
+        for kind in ("list", "tuple"):
+            if kind in spec:
+                parts = spec[kind]
+                same = isinstance(value, (list, tuple)) and len(value) == len(parts)
+                return same and all(self._take(part, item, found) for part, item in zip(parts, value, strict=True))
+        if "dict" in spec:
+            parts = spec["dict"]
+            same = isinstance(value, dict) and value.keys() == parts.keys()
+            return same and all(self._take(part, value[key], found) for key, part in parts.items())
+        try:
+            return flatten(value) == (spec, [])
+        except Exception as error:  # noqa: BLE001 - any value of the user's; what isn't plain isn't this constant
+            del error
+            return False
+
+
+def _laid_out(value: Any, shape: Any, strides: Sequence[int]) -> Any:
+    place = torch.empty_strided(shape, tuple(strides), dtype=value.dtype, device=value.device)
+    return place.copy_(value)

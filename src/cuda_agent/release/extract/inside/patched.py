@@ -1,0 +1,118 @@
+"""The role of a worker that runs a user's whole model with candidates in the place of some submodules.
+
+The original submodules stay where they are, and with them the names of all weights; only their `forward` goes to the
+candidate, for calls of the verified structure, and to the original for all others. As with any candidate, what this
+process says of itself is no evidence: the judge compares outputs and holds the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.release.extract.inside.callspec import Matcher
+from cuda_agent.workers.inside.candidate import Candidate, execute_model, import_extension, is_frozen, load_failure
+from cuda_agent.workers.inside.main import Context, Operation, Refusal, first_lines
+from cuda_agent.workers.inside.task.pytree import unflatten
+from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_module, make_model
+from cuda_agent.workers.inside.timed import TimedPrograms
+
+
+def create(context: Context) -> Mapping[str, Operation]:
+    patched = Patched(context)
+    timed = TimedPrograms(context, patched.program)
+    return {
+        **timed.operations(),
+        "load": patched.load,
+        "set_weights": patched.set_weights,
+        "weights_intact": patched.weights_intact,
+        "call": patched.call,
+        "forget": patched.forget,
+        "redirected": patched.redirected,
+    }
+
+
+class _Redirect:
+    """A submodule's `forward`, which goes to a candidate where the call is the verified one."""
+
+    def __init__(self, submodule: Any, candidate: Any, matcher: Matcher, prefix: str) -> None:
+        self._original = submodule.forward
+        self._matcher = matcher
+        self._submodule, self._prefix = submodule, prefix
+        self.candidate = candidate
+        self.calls = self.fallbacks = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors = self._matcher.tensors(args, kwargs)
+        if tensors is None:
+            self.fallbacks += 1
+            return self._original(*args, **kwargs)
+        self.calls += 1
+        return self.candidate(*tensors)
+
+    def state(self) -> dict[str, Any]:
+        """The submodule's weights under the candidate's names."""
+        return {self._prefix + name: value for name, value in self._submodule.state_dict().items()}
+
+
+class Patched(Candidate):
+    """One whole model in this process."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._redirects: dict[str, _Redirect] = {}
+
+    def load(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{name, source, init, parts: [{library, model, call, inputs, prefix, paths}]}"""
+        task = load_task_module(params["source"], params["name"])
+        init = unflatten(params["init"], [])
+        device = self._context.device.value
+        self.model = make_model(task, InitInputs(tuple(init["args"]), init["kwargs"]), device, 0)
+        self.model.requires_grad_(False)
+        for part in params["parts"]:
+            self._patch(part, device)
+        return {}
+
+    def _patch(self, part: dict[str, Any], device: str) -> None:
+        import_extension(Path(part["library"]), package=Path(part["library"]).parent.name)
+        module = execute_model(Path(part["model"]))
+        matcher = Matcher(part["call"], [TensorMeta.model_validate(meta) for meta in part["inputs"]])
+        for path in part["paths"]:
+            try:
+                submodule = self.model.get_submodule(path)
+            except AttributeError:
+                raise Refusal("load", f"the model has no submodule {path}") from None
+            try:
+                candidate = module.ModelNew().eval().to(device)
+            except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
+                raise load_failure("ModelNew()", error) from None
+            redirect = _Redirect(submodule, candidate, matcher, part["prefix"])
+            submodule.forward = redirect
+            self._redirects[path] = redirect
+
+    def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The whole model's, and from it each candidate's own. `frozen`: of any of these."""
+        reply = super().set_weights(params)
+        frozen = False
+        with torch.no_grad():
+            for path, redirect in self._redirects.items():
+                state = redirect.state()
+                try:
+                    redirect.candidate.load_state_dict(state)
+                except (RuntimeError, KeyError, TypeError) as error:
+                    raise Refusal("load", f"{path}: load_state_dict refuses: {first_lines(error)}") from None
+                frozen = frozen or is_frozen(redirect.candidate, state)
+        return {**reply, "frozen": frozen}
+
+    def call(self, params: dict[str, Any]) -> dict[str, Any]:
+        for redirect in self._redirects.values():
+            redirect.calls = redirect.fallbacks = 0
+        return super().call(params)
+
+    def redirected(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """path -> [calls, fallbacks] of the last `call`."""
+        return {path: [redirect.calls, redirect.fallbacks] for path, redirect in self._redirects.items()}

@@ -1,0 +1,370 @@
+"""Memory that the judge allocates and workers map: tensors cross between processes here and nowhere else.
+
+On `cpu` an arena is a sealed memfd, passed as a descriptor. On `cuda` it is a `cudaMalloc` allocation of its own, a
+multiple of 2 MiB, passed as a CUDA IPC handle: a handle exports a whole allocation, so torch's segments never take
+part, and what one worker may see never shares an allocation with what it may not. Several tensors of one purpose are
+packed into an arena. Each becomes a plain torch tensor with a storage of its own that starts at its first element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError
+from cuda_agent.core.graph import TensorMeta
+
+#: Offsets as torch's own allocators align them, so that vector loads see what they would see outside.
+ALIGNMENT = {Device.CPU: 64, Device.CUDA: 512}
+GRANULE = {Device.CPU: mmap.PAGESIZE, Device.CUDA: 2 << 20}
+
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+#: of the driver, for a process that uses one stream, or whose times decide nothing: its context is made and taken apart
+#: in half the time, in a third beside nine others (docs/benchmarks.md).
+SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+_SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def gpu_memory() -> tuple[int, int]:
+    """(free bytes, all bytes) of the GPU that this process uses."""
+    import torch
+
+    free, there = torch.cuda.mem_get_info()
+    return int(free), int(there)
+
+
+class OutOfDeviceMemory(Exception):
+    """The judge couldn't allocate an arena."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in its arena: `offset` in bytes."""
+
+    offset: int
+    meta: TensorMeta
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "offset": self.offset,
+            "shape": list(self.meta.shape),
+            "strides": list(self.meta.strides),
+            "dtype": self.meta.dtype,
+        }
+
+    @staticmethod
+    def from_wire(wire: dict[str, Any]) -> Slot:
+        meta = TensorMeta(shape=tuple(wire["shape"]), strides=tuple(wire["strides"]), dtype=wire["dtype"])
+        return Slot(wire["offset"], meta)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def contiguous(meta: TensorMeta, dtype: str | None = None) -> TensorMeta:
+    """The same shape in row-major order, possibly with another element type."""
+    return TensorMeta(shape=meta.shape, dtype=dtype or meta.dtype, strides=contiguous_strides(meta.shape))
+
+
+def is_dense(meta: TensorMeta) -> bool:
+    """No two elements share a place and no place is unused (a permutation of row-major)."""
+    if meta.numel == 0:
+        return True
+    expected = 1
+    for stride, size in sorted((st, sz) for sz, st in zip(meta.shape, meta.strides, strict=True) if sz != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def extent_bytes(meta: TensorMeta) -> int:
+    """Bytes from the first element to the end of the last one."""
+    if meta.numel == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
+    return (last + 1) * ITEM_BYTES[meta.dtype]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tensors packed into one arena of `nbytes`."""
+
+    slots: tuple[Slot, ...]
+    nbytes: int
+
+    def to_wire(self) -> list[dict[str, Any]]:
+        return [slot.to_wire() for slot in self.slots]
+
+    @staticmethod
+    def pack(metas: Iterable[TensorMeta], device: Device, copies: int = 1) -> Layout:
+        """Aligned offsets in order; with `copies`, the whole list that many times one after the other (a ring)."""
+        step, offset, slots = ALIGNMENT[device], 0, []
+        metas = tuple(metas)
+        for _ in range(copies):
+            for meta in metas:
+                slots.append(Slot(offset, meta))
+                offset += -(-extent_bytes(meta) // step) * step
+        return Layout(tuple(slots), max(offset, step))
+
+
+class Memory:
+    """A mapped arena as torch tensors; what judge and worker have in common."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self._map: mmap.mmap | None = None
+        self._pointer = 0
+
+    def raw(self, offset: int = 0, count: int | None = None) -> Any:
+        """Bytes [offset, offset + count) as a uint8 tensor of shape (count,) with a storage of its own."""
+        import torch
+
+        count = self.nbytes - offset if count is None else count
+        if offset < 0 or count < 0 or offset + count > self.nbytes:
+            raise ValueError(f"bytes {offset}..{offset + count} lie outside an arena of {self.nbytes}")
+        if count == 0:
+            return torch.empty(0, dtype=torch.uint8, device=self.device.value)
+        if self.device is Device.CPU:
+            assert self._map is not None, "the arena is closed"
+            return torch.frombuffer(self._map, dtype=torch.uint8, count=count, offset=offset)
+        assert self._pointer, "the arena is closed"
+        return torch.as_tensor(_CudaBytes(self._pointer + offset, count, self), device="cuda")
+
+    def tensor(self, slot: Slot) -> Any:
+        """The tensor at `slot`: not a view of anything that a program could climb up to."""
+        import torch
+
+        dtype = getattr(torch, slot.meta.dtype)
+        if slot.meta.numel == 0:
+            return torch.empty(slot.meta.shape, dtype=dtype, device=self.device.value)
+        storage = self.raw(slot.offset, extent_bytes(slot.meta)).untyped_storage()
+        empty = torch.empty(0, dtype=dtype, device=self.device.value)
+        return empty.set_(storage, 0, slot.meta.shape, slot.meta.strides)
+
+    def tensors(self, slots: Iterable[Slot]) -> list[Any]:
+        return [self.tensor(slot) for slot in slots]
+
+
+class _CudaBytes:
+    """A piece of device memory under the CUDA array interface, version 3. torch keeps it, and so its arena, alive."""
+
+    def __init__(self, pointer: int, count: int, owner: Memory) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": (count,), "typestr": "|u1", "data": (pointer, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+class Arena(Memory):
+    """The judge's side: allocates (zeros), exports, frees. Free it only after the workers that map it detached or
+    ended."""
+
+    def __init__(self, name: str, nbytes: int, device: Device) -> None:
+        """Raises OutOfDeviceMemory."""
+        granule = GRANULE[device]
+        super().__init__(device, -(-max(nbytes, 1) // granule) * granule)
+        self.name = name
+        self._descriptor = -1
+        if device is Device.CPU:
+            self._allocate_shared()
+        else:
+            self._pointer = cuda_runtime().allocate(self.nbytes)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Memory of an earlier evaluation comes back from `cudaMalloc` as it was left: answers, inputs, weights. A
+        memfd is zero when it is made."""
+        try:
+            cuda_runtime().clear(self._pointer, self.nbytes)
+        except DeviceError:
+            self.close()
+            raise
+
+    def _allocate_shared(self) -> None:
+        self._descriptor = os.memfd_create(f"cuda-agent-{self.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._descriptor, self.nbytes)
+            # Sealed: a worker that shrank the file would make the judge's next access a bus error.
+            fcntl.fcntl(self._descriptor, *_SEALS)
+            os.posix_fallocate(self._descriptor, 0, self.nbytes)
+            self._map = mmap.mmap(self._descriptor, self.nbytes)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise OutOfDeviceMemory(f"{self.nbytes >> 20} MiB of shared memory: {error.strerror}") from None
+
+    def export(self) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Parameters and descriptors of the `attach` request."""
+        message: dict[str, Any] = {"arena": self.name, "nbytes": self.nbytes, "device": self.device.value}
+        if self.device is Device.CPU:
+            return message, (self._descriptor,)
+        return {**message, "handle": cuda_runtime().export(self._pointer).hex()}, ()
+
+    def fill(self, byte: int) -> None:
+        self.raw().fill_(byte)
+
+    def copy_from(self, other: Arena) -> None:
+        """Byte for byte; both hold the same layout."""
+        count = min(self.nbytes, other.nbytes)
+        self.raw(0, count).copy_(other.raw(0, count))
+
+    def close(self) -> None:
+        """Frees the memory. Tensors of this arena must not be used afterwards."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor, self._map = -1, None
+        if self._pointer:
+            cuda_runtime().free(self._pointer)
+            self._pointer = 0
+
+
+class Attached(Memory):
+    """The worker's side of an arena."""
+
+    def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        super().__init__(Device(message["device"]), int(message["nbytes"]))
+        if self.device is Device.CPU:
+            (descriptor,) = descriptors
+            # Populated at once, so that first touches don't fault inside a timed call.
+            self._map = mmap.mmap(descriptor, self.nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            os.close(descriptor)
+        else:
+            self._pointer = cuda_runtime().open(bytes.fromhex(message["handle"]))
+
+    def detach(self) -> None:
+        self._map = None
+        if self._pointer:
+            cuda_runtime().close(self._pointer)
+            self._pointer = 0
+
+
+def synchronize(device: Device) -> None:
+    """Everything that this process has queued on the device is done, so that another process may read it."""
+    if device is Device.CUDA:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def trim(device: Device) -> None:
+    """Hands device memory that this process's torch caches back, for others to use."""
+    if device is Device.CUDA:
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
+
+
+class CudaRuntime:
+    """The few calls of the CUDA runtime that torch doesn't offer, on the library that torch has loaded."""
+
+    def __init__(self) -> None:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise DeviceError("PyTorch sees no CUDA device", "Check nvidia-smi, or use --device cpu")
+        torch.cuda.init()
+        torch.cuda.current_stream()
+        self._library = ctypes.CDLL(_loaded_cudart())
+        self._library.cudaGetErrorString.restype = ctypes.c_char_p
+        pointer = ctypes.c_void_p
+        self._library.cudaMalloc.argtypes = [ctypes.POINTER(pointer), ctypes.c_size_t]
+        self._library.cudaFree.argtypes = [pointer]
+        self._library.cudaMemset.argtypes = [pointer, ctypes.c_int, ctypes.c_size_t]
+        self._library.cudaIpcGetMemHandle.argtypes = [ctypes.POINTER(_IpcHandle), pointer]
+        self._library.cudaIpcOpenMemHandle.argtypes = [ctypes.POINTER(pointer), _IpcHandle, ctypes.c_uint]
+        self._library.cudaIpcCloseMemHandle.argtypes = [pointer]
+        self._check("cudaSetDevice", self._library.cudaSetDevice(torch.cuda.current_device()))
+
+    def _check(self, call: str, status: int) -> None:
+        if status == 0:
+            return
+        text = self._library.cudaGetErrorString(status).decode()
+        self._library.cudaGetLastError()
+        if status == 2:  # cudaErrorMemoryAllocation
+            raise OutOfDeviceMemory(f"{call}: {text}")
+        raise DeviceError(f"{call} failed: {text}", "Check nvidia-smi; another process may hold the GPU")
+
+    def allocate(self, nbytes: int) -> int:
+        """Device pointer of an allocation of its own. Raises OutOfDeviceMemory."""
+        pointer = ctypes.c_void_p()
+        status = self._library.cudaMalloc(ctypes.byref(pointer), nbytes)
+        if status == 2:
+            import torch
+
+            self._library.cudaGetLastError()
+            torch.cuda.empty_cache()
+            status = self._library.cudaMalloc(ctypes.byref(pointer), nbytes)
+        self._check(f"cudaMalloc of {nbytes >> 20} MiB", status)
+        return int(pointer.value or 0)
+
+    def free(self, pointer: int) -> None:
+        self._check("cudaFree", self._library.cudaFree(pointer))
+
+    def clear(self, pointer: int, nbytes: int) -> None:
+        """Zeros; returns when they are there, so that another process may map the memory."""
+        self._check("cudaMemset", self._library.cudaMemset(pointer, 0, nbytes))
+        self._check("cudaDeviceSynchronize", self._library.cudaDeviceSynchronize())
+
+    def export(self, pointer: int) -> bytes:
+        handle = _IpcHandle()
+        self._check("cudaIpcGetMemHandle", self._library.cudaIpcGetMemHandle(ctypes.byref(handle), pointer))
+        return bytes(handle.reserved)
+
+    def open(self, raw: bytes) -> int:
+        handle, pointer = _IpcHandle.from_buffer_copy(raw), ctypes.c_void_p()
+        lazy_peer_access = 1
+        status = self._library.cudaIpcOpenMemHandle(ctypes.byref(pointer), handle, lazy_peer_access)
+        self._check("cudaIpcOpenMemHandle", status)
+        return int(pointer.value or 0)
+
+    def close(self, pointer: int) -> None:
+        self._check("cudaIpcCloseMemHandle", self._library.cudaIpcCloseMemHandle(pointer))
+
+
+def _loaded_cudart() -> str:
+    """Path of the CUDA runtime that torch has mapped: a second copy would have a state of its own."""
+    with open("/proc/self/maps") as stream:
+        for line in stream:
+            path = line.split(maxsplit=5)[-1].strip()
+            if "/libcudart" in path and ".so" in path:
+                return path
+    raise DeviceError("PyTorch has not loaded libcudart", "Install a CUDA build of PyTorch, or use --device cpu")
+
+
+_RUNTIME: list[CudaRuntime] = []
+
+
+def cuda_runtime() -> CudaRuntime:
+    """One per process, made when first needed. Raises DeviceError where there is no GPU."""
+    if not _RUNTIME:
+        _RUNTIME.append(CudaRuntime())
+    return _RUNTIME[0]
+
+
+def pieces(tensor: Any) -> list[Any]:
+    """A tensor's elements in row-major order, in pieces whose temporaries are small beside it."""
+    step = (1 << 24) if tensor.is_cuda else (1 << 19)
+    return list(tensor.reshape(-1).split(step))

@@ -1,0 +1,106 @@
+"""One timing per GPU at a time: a lock that every process of this machine respects, and a look for foreign load."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import DeviceError
+
+_SHARED = Path("/tmp")
+
+
+def lock_path(uuid: str) -> Path:
+    """The lock's file for a GPU's UUID (or `cpu`). Everybody's folder, whatever TMPDIR says: processes with different
+    ones share the GPU."""
+    word = "".join(c if c.isalnum() or c == "-" else "_" for c in uuid)
+    folder = _SHARED if os.access(_SHARED, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    return folder / f"cuda-agent-{word}.lock"
+
+
+def gpu_uuid(device: Device) -> str | None:
+    """UUID of the GPU that torch uses, as NVML spells it; None on the CPU."""
+    if device is not Device.CUDA:
+        return None
+    import torch
+
+    return "GPU-" + str(torch.cuda.get_device_properties(0).uuid).removeprefix("GPU-")
+
+
+@contextlib.contextmanager
+def gpu_lock(
+    uuid: str,
+    *,
+    timeout_s: float = 1800.0,
+    waiting: Callable[[str], None] | None = None,
+    given_up: Callable[[], bool] = lambda: False,
+    path: Path | None = None,
+) -> Iterator[None]:
+    """Hold the GPU's timing lock. It ends with the process, however that ends; it isn't inherited.
+
+    `waiting` is called once with the holder when it isn't free at once. Raises DeviceError after `timeout_s` seconds,
+    or as soon as `given_up` says so.
+    """
+    path = path or lock_path(uuid)
+    descriptor = _open(path)
+    try:
+        _acquire(descriptor, path, timeout_s, waiting, given_up)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def claimed(word: str) -> int | None:
+    """A descriptor that holds a lock of this machine until it is closed, or the process ends; None where somebody else
+    holds it, or it can't be opened."""
+    with contextlib.suppress(DeviceError):
+        descriptor = _open(lock_path(word))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+        else:
+            return descriptor
+    return None
+
+
+def _open(path: Path) -> int:
+    """Everybody's file: whoever comes first makes it, others may be other users. Links are not followed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise DeviceError(f"Can't open the GPU's lock {path}: {error.strerror}", f"Remove {path}") from None
+    with contextlib.suppress(OSError):
+        os.fchmod(descriptor, 0o666)
+    return descriptor
+
+
+def _acquire(
+    descriptor: int,
+    path: Path,
+    timeout_s: float,
+    waiting: Callable[[str], None] | None,
+    given_up: Callable[[], bool],
+) -> None:
+    end = time.monotonic() + timeout_s
+    told = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "another process"
+        if waiting is not None and not told:
+            waiting(holder)
+            told = True
+        if time.monotonic() > end or given_up():
+            raise DeviceError(f"The GPU's timing lock {path} is held by {holder}", "Wait for it, or end that process")
+        time.sleep(0.05)

@@ -1,0 +1,336 @@
+"""What a candidate is compared with: eager and compiled forms of the task, at PyTorch's flags and at a precision
+policy.
+
+Every form executes the task's source anew, because TorchDynamo keeps its compiled code by code object: forms of one
+module would share guards and recompilation limits. The forms' weights share one storage and are rewritten in place,
+which captured graphs and guards survive. Global flags belong to the process, so a form sets its own before it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cuda_agent.core.baselines import COMPILED
+from cuda_agent.core.enums import Device, Precision
+from cuda_agent.core.errors import TaskError
+from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
+from cuda_agent.workers.inside.dispatch import Listener
+from cuda_agent.workers.inside.runner import Program
+from cuda_agent.workers.inside.task.taskmodule import (
+    load_task_module,
+    make_init_inputs,
+    make_inputs,
+    make_model,
+    run_forward,
+)
+from cuda_agent.workspace.process import descendants
+
+_MATMUL = {
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_addmm_activation",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_cudnn_attention", "_efficient_attention_forward", "_flash_attention_forward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_trilinear", "matmul", "_cdist_forward", "_grouped_mm",
+    # Products inside one operator, which the flag for products changes.
+    "conv_tbc", "linalg_matrix_exp", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+}  # fmt: skip
+_CONVOLUTION = {
+    "convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose", "conv_depthwise3d",
+    "_conv_depthwise2d", "mkldnn_convolution", "_cudnn_rnn", "mkldnn_rnn_layer", "_slow_conv2d_forward", "slow_conv3d",
+    "cudnn_convolution_relu", "cudnn_convolution_add_relu",
+}  # fmt: skip
+
+
+#: modes whose calls are replays of a captured graph.
+_CAPTURED = frozenset({"graphs", "autotune"})
+#: calls of which the quickest says what the host needs for one.
+_HOST_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Global arithmetic flags. The defaults are PyTorch's: TF32 in cuDNN, not in matrix products."""
+
+    matmul_tf32: bool = False
+    cudnn_tf32: bool = True
+    autocast: str | None = None
+
+    def apply(self) -> None:
+        """Set them for this process."""
+        torch.set_float32_matmul_precision("high" if self.matmul_tf32 else "highest")
+        torch.backends.cuda.matmul.allow_tf32 = self.matmul_tf32
+        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+
+
+POLICY_FLAGS = {
+    Precision.FP32: Flags(matmul_tf32=False, cudnn_tf32=False),
+    Precision.TF32: Flags(matmul_tf32=True, cudnn_tf32=True),
+    Precision.BF16: Flags(matmul_tf32=True, cudnn_tf32=True, autocast="bfloat16"),
+    Precision.FP16: Flags(matmul_tf32=True, cudnn_tf32=True, autocast="float16"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to run the task: `mode` is `eager`, `compile`, `graphs` (reduce-overhead), `autotune` (max-autotune) or
+    `frozen` (compiled with the weights as constants). `matched`: its arithmetic is that of the precision policy."""
+
+    name: str
+    mode: str
+    flags: Flags
+    matched: bool
+
+
+@dataclass(frozen=True)
+class Products:
+    """Whether float32 matrix products and convolutions occur in the task."""
+
+    matmul: bool
+    convolution: bool
+
+
+class _FindProducts(Listener):
+    """Notes operators whose arithmetic the flags change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matmul = self.convolution = False
+
+    def note(self, operator: Any, args: Any, result: Any) -> None:
+        name = operator.name().removeprefix("aten::").partition(".")[0]
+        if name in _MATMUL or name in _CONVOLUTION:
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            if any(t.dtype is torch.float32 for t in tensors):
+                self.matmul |= name in _MATMUL
+                self.convolution |= name in _CONVOLUTION
+
+
+def forms_for(device: Device, precision: Precision, products: Products, *, autotune: bool = False) -> tuple[Form, ...]:
+    """The forms to time. Where the policy's flags change none of the task's operators, eager and compile at the
+    defaults are matched themselves, and only the captured graph is added."""
+    if device is Device.CPU:
+        plain = (Form("eager", "eager", Flags(), True), Form("compile", "compile", Flags(), True))
+        return (*plain, Form(f"autotune_{precision}", "autotune", Flags(), True)) if autotune else plain
+    flags, default = POLICY_FLAGS[precision], Flags()
+    differs = (products.matmul and (flags.matmul_tf32 != default.matmul_tf32 or flags.autocast is not None)) or (
+        products.convolution and (flags.cudnn_tf32 != default.cudnn_tf32 or flags.autocast is not None)
+    )
+    forms = [Form("eager", "eager", default, not differs), Form("compile", "compile", default, not differs)]
+    if differs:
+        forms += [Form(f"{mode}_{precision}", mode, flags, True) for mode in ("eager", "compile")]
+    at_policy = flags if differs else default
+    forms.append(Form(f"graphs_{precision}", "graphs", at_policy, True))
+    if autotune:
+        forms.append(Form(f"autotune_{precision}", "autotune", at_policy, True))
+    return tuple(forms)
+
+
+class BaselineSet:
+    """The forms of one task in this process. Raises TaskError where the task itself fails."""
+
+    def __init__(self, source: str, name: str, device: Device, precision: Precision, *, seed: int = 0) -> None:
+        self.device, self.precision = device, precision
+        self._source, self._name, self._seed = source, name, seed
+        self._owner = self._make_model("eager")
+        self._sample_task = load_task_module(source, f"{name}_inputs")
+        self._sample = make_inputs(self._sample_task, device.value, seed)
+        Flags().apply()
+        with torch.no_grad(), _FindProducts() as found:
+            output = run_forward(self._owner_task, self._owner, self._sample)
+        self._output_dtypes = [t.dtype for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
+        self.products = Products(found.matmul, found.convolution)
+        self._models: dict[str, Any] = {"eager": self._owner}
+        self._programs: dict[str, Program] = {}
+        self._flags: dict[str, Flags] = {}
+        self._modes: dict[str, str] = {}
+        #: of each compiled form, the fields of a `core.records.CompileReport`.
+        self.compilations: dict[str, dict[str, Any]] = {}
+
+    def forms(self, *, autotune: bool = False) -> tuple[Form, ...]:
+        return forms_for(self.device, self.precision, self.products, autotune=autotune)
+
+    def frozen_form(self) -> Form:
+        """The form for candidates that derive their weights: the compiler may fold, pack and convert them too."""
+        matched = [form for form in self.forms() if form.matched and form.mode in ("eager", "compile")]
+        return Form(f"frozen_{self.precision}", "frozen", matched[-1].flags, True)
+
+    def prepare(self, form: Form, calls: int = 4) -> None:
+        """Build the form and call it on inputs of the right shapes until it is compiled, captured and warm. Raises
+        whatever the compiler or the task raises. Idempotent."""
+        if form.name in self._programs:
+            return
+        model = self._models.get(form.name) or self._make_model(form.name)
+        program = self._program(form, model)
+        form.flags.apply()
+        sample = self._inputs()
+        with torch.no_grad(), _quiet():
+            begin = forget_compilations() if form.mode != "eager" else 0.0
+            for _ in range(1 if form.mode == "eager" else calls):
+                program(*sample)
+            if self.device is Device.CUDA:
+                torch.cuda.synchronize()
+            if form.mode != "eager":
+                self.compilations[form.name] = count_compilations(begin)
+        self._models[form.name], self._programs[form.name] = model, program
+        self._flags[form.name], self._modes[form.name] = form.flags, form.mode
+
+    def outlasted(self, form: Form, bandwidth: float) -> str:
+        """Why a captured graph that isn't prepared yet can't be the fastest form, "" where it may be. A replay spares
+        the host's part of the same compiled code, and copies inputs and outputs. `bandwidth`: bytes/s, of the
+        datasheet. A host or a device that is busy beside this only speaks for the graph."""
+        same = [name for name, mode in self._modes.items() if mode == "compile" and self._flags[name] == form.flags]
+        if form.mode != "graphs" or self.device is not Device.CUDA or not same:
+            return ""
+        program, sample = self.program(same[0]), self._inputs()
+        host_s = math.inf
+        with torch.no_grad():
+            for _ in range(_HOST_CALLS):
+                torch.cuda.synchronize()
+                begin = time.perf_counter()
+                output = program(*sample)
+                host_s = min(host_s, time.perf_counter() - begin)
+        copied = _stored_bytes(sample) + _stored_bytes(output)
+        torch.cuda.synchronize()
+        copy_s = 2 * copied / bandwidth
+        if copy_s <= host_s:
+            return ""
+        return (
+            f"a replay would copy {copied / 2**30:.2f} GiB of inputs and outputs, {copy_s * 1e6:.0f} us at the "
+            f"datasheet's bandwidth, to spare the host {host_s * 1e6:.0f} us"
+        )
+
+    def program(self, name: str) -> Program:
+        """A prepared form, with its flags set for this process. Raises KeyError for one that isn't prepared."""
+        self._flags[name].apply()
+        return self._programs[name]
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Write new weights into every form, in place. Raises TaskError for a name that the model doesn't have."""
+        mine = self._owner.state_dict()
+        with torch.no_grad():
+            for name, value in state.items():
+                if name not in mine:
+                    raise TaskError(f"the model has no weight {name!r}")
+                mine[name].copy_(value)
+
+    def retire(self, name: str) -> None:
+        """Forget a form; with the last captured one, the pool of their graphs goes too."""
+        self._models.pop(name, None)
+        self._programs.pop(name, None)
+        captured = self._modes.pop(name, None) in _CAPTURED and self.device is Device.CUDA
+        if captured and _CAPTURED.isdisjoint(self._modes.values()):
+            from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+            reset_cudagraph_trees()
+
+    def drop_sample(self) -> None:
+        """Free the inputs that `prepare` uses; it makes new ones when it is needed again."""
+        self._sample = []
+
+    def _inputs(self) -> list[Any]:
+        return self._sample or make_inputs(self._sample_task, self.device.value, self._seed)
+
+    def _make_model(self, form: str) -> Any:
+        task = load_task_module(self._source, f"{self._name}_{form}")
+        init = make_init_inputs(task, self._seed)
+        # Every form but eager gets eager's weights.
+        model = make_model(task, init, self.device.value, self._seed, on_device=form != "eager")
+        if form == "eager":
+            self._owner_task = task
+        else:
+            _share_weights(self._owner, model)
+        return model.requires_grad_(False)
+
+    def _program(self, form: Form, model: Any) -> Program:
+        if form.flags.autocast:
+            model = _Autocast(model, self.device.value, getattr(torch, form.flags.autocast), self._output_dtypes)
+        if form.mode == "eager":
+            return model  # type: ignore[no-any-return]
+        compiled: Program = torch.compile(model, **COMPILED[form.mode])
+        captured = form.mode in _CAPTURED and self.device is Device.CUDA
+        return _fresh_outputs(compiled) if captured else compiled
+
+
+def _stored_bytes(value: Any) -> int:
+    """Of the tensors in it; what is expanded counts once."""
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    stored = (
+        math.prod(size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride) for leaf in leaves
+    )
+    return sum(count * leaf.element_size() for count, leaf in zip(stored, leaves, strict=True))
+
+
+class _Autocast(torch.nn.Module):  # type: ignore[misc]
+    """The module under autocast, its outputs in the types that the task returns."""
+
+    def __init__(self, model: Any, device: str, dtype: Any, output_dtypes: list[Any]) -> None:
+        super().__init__()
+        self.model, self.device, self.dtype, self.output_dtypes = model, device, dtype, output_dtypes
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast(self.device, dtype=self.dtype):
+            value = self.model(*inputs)
+        if isinstance(value, torch.Tensor):
+            return value.to(self.output_dtypes[0])
+        leaves, spec = torch.utils._pytree.tree_flatten(value)
+        wanted = iter(self.output_dtypes)
+        leaves = [leaf.to(next(wanted)) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        return torch.utils._pytree.tree_unflatten(leaves, spec)
+
+
+def _fresh_outputs(compiled: Program) -> Program:
+    """A captured graph answers in storage of its own that the next replay overwrites; a caller who keeps the answer
+    copies it, and so does this, inside the time, as it is asked of candidates."""
+
+    def program(*inputs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        value = compiled(*inputs)
+        if isinstance(value, torch.Tensor):
+            return value.clone()
+        return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, value)
+
+    return program
+
+
+def _share_weights(owner: Any, other: Any) -> None:
+    """Let `other`'s parameters and buffers lie in `owner`'s storage, so that forms cost no memory of their own."""
+    theirs = {**dict(other.named_parameters()), **dict(other.named_buffers())}
+    for name, mine in {**dict(owner.named_parameters()), **dict(owner.named_buffers())}.items():
+        twin = theirs.get(name)
+        if twin is not None and twin.shape == mine.shape and twin.dtype == mine.dtype:
+            twin.data = mine.data
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """Compilers' warnings are of no use to the user of a judge."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(previous)
+
+
+def stop_compiler_processes() -> None:
+    """End the pool that Inductor compiles with: it would hold memory and time slices while programs are timed. Not by
+    asking: it answers only when its own start is done, seconds after the last kernel came from the cache."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    if "torch._inductor.async_compile" not in sys.modules:
+        return
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch._inductor.async_compile import shutdown_compile_workers
+
+        shutdown_compile_workers()

@@ -1,0 +1,1 @@
+"""The forward pass of a task as a `core.graph.Graph`."""

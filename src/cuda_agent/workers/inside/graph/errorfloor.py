@@ -1,0 +1,90 @@
+"""What of a graph the error floor depends on: the longest sum of one output element, and whether TF32 could enter."""
+
+from __future__ import annotations
+
+from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta
+from cuda_agent.workers.inside.graph.operators import PRODUCTS, base_name, words
+
+_ATTENTION_OR_RECURRENT = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
+_NORMALISED = frozenset({"layer_norm", "rms_norm"})
+_ALONG_A_DIMENSION = frozenset({"softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp"})
+_TO_FEWER = words(
+    """
+    sum mean prod var std var_mean std_mean logsumexp linalg_vector_norm avg_pool1d avg_pool2d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d cross_entropy_loss nll_loss nll_loss_nd
+    """
+)
+
+
+def has_matmul_or_conv(graph: Graph) -> bool:
+    """Whether an operator is one whose float32 form may use TF32."""
+    return any(base_name(node.op) in PRODUCTS | _ATTENTION_OR_RECURRENT for node in graph.nodes)
+
+
+def largest_reduction(graph: Graph) -> int:
+    """K of the longest reduction of one operator (elements that one output element sums over), at least 1."""
+    metas: dict[str, TensorMeta] = {item.name: item.meta for item in graph.inputs}
+    largest = 1
+    for node in graph.nodes:
+        if node.outputs and node.outputs[0] is not None:
+            metas[node.name] = node.outputs[0]
+        largest = max(largest, _length(node, metas))
+    return largest
+
+
+def _length(node: Node, metas: dict[str, TensorMeta]) -> int:
+    base = base_name(node.op)
+    shapes = [metas[arg.ref].shape for arg in node.args if isinstance(arg, Ref) and arg.ref in metas]
+    if not shapes:
+        return _einsum_length(node, metas) if base == "einsum" else 1
+    if base in PRODUCTS:
+        return _product_length(base, shapes)
+    if base in _NORMALISED:
+        return _product([n for n in _list(node.args[1]) if isinstance(n, int)])
+    if base in ("group_norm", "instance_norm"):
+        groups = node.args[1] if base == "group_norm" and isinstance(node.args[1], int) else shapes[0][1]
+        return _product(shapes[0][1:]) // max(1, groups)
+    if base in _ALONG_A_DIMENSION:
+        dimension = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], int) else -1
+        return shapes[0][dimension] if shapes[0] else 1
+    if base in _TO_FEWER:
+        outputs = [meta.numel for meta in node.outputs if meta is not None]
+        return max(1, _product(shapes[0]) // max(1, outputs[0] if outputs else 1))
+    if base == "scaled_dot_product_attention":
+        return max(shapes[0][-1], shapes[1][-2])
+    if base in _ATTENTION_OR_RECURRENT:
+        return shapes[0][-1]
+    return 1
+
+
+def _product_length(base: str, shapes: list[tuple[int, ...]]) -> int:
+    if base.startswith("conv_transpose"):
+        return shapes[1][0] * _product(shapes[1][2:])
+    if base.startswith("conv"):
+        return _product(shapes[1][1:])
+    if base in ("addmm", "baddbmm"):
+        return shapes[1][-1]
+    return shapes[0][-1] if shapes[0] else 1
+
+
+def _einsum_length(node: Node, metas: dict[str, TensorMeta]) -> int:
+    """Product of the sizes of the summed letters; where the equation has an ellipsis, of the letters that are named."""
+    equation = node.args[0]
+    operands = [metas[arg.ref].shape for arg in _list(node.args[1]) if isinstance(arg, Ref) and arg.ref in metas]
+    if not isinstance(equation, str) or "->" not in equation or "." in equation:
+        return max((size for shape in operands for size in shape), default=1)
+    left, right = equation.replace(" ", "").split("->")
+    sizes = {letter: size for term, shape in zip(left.split(","), operands, strict=False)
+             for letter, size in zip(term, shape, strict=False)}  # fmt: skip
+    return _product([size for letter, size in sizes.items() if letter not in right])
+
+
+def _list(arg: Arg) -> list[Arg]:
+    return arg if isinstance(arg, list) else []
+
+
+def _product(sizes: tuple[int, ...] | list[int]) -> int:
+    result = 1
+    for size in sizes:
+        result *= size
+    return result

@@ -1,0 +1,294 @@
+"""An exported program's nodes as records of `core.graph`, in the few forms that `capture` promises."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.graph import Arg, DtypeArg, GraphInput, Node, NonFinite, Ref, TensorMeta, ValueKind
+from cuda_agent.workers.inside.graph.operators import base_name
+from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta
+
+#: Larger constants carry no values; what needs them isn't covered.
+MAX_CONSTANT = 4096
+MAX_NODES = 20000
+
+_DROPPED_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"})
+_SAME_VALUE = frozenset(
+    {"clone", "detach", "detach_", "alias", "lift_fresh", "lift_fresh_copy", "contiguous", "dropout"}
+)
+_CASTS = frozenset({"_to_copy", "to", "type_as"})
+_VIEWS = frozenset({"_unsafe_view", "reshape", "_reshape_alias", "view_copy", "_reshape_copy"})
+_NO_VALUE = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_print"})
+_RENAMED = {"_native_batch_norm_legit_no_training": "aten.batch_norm.default"}
+
+
+def refused(why: str) -> TaskError:
+    return TaskError(
+        f"can't be captured: {why}", "Write forward with static shapes and without data-dependent branches"
+    )
+
+
+class GraphBuilder:
+    """One pass over an exported program's nodes."""
+
+    def __init__(self, program: Any, model: Any, inputs: list[Any]) -> None:
+        self.program = program
+        self.model = model
+        self.positions = _tensor_positions(flatten(inputs)[0])
+        self.inputs: list[GraphInput] = []
+        self.nodes: list[Node] = []
+        self.outputs: list[str] = []
+        self.output_spec: Spec = {}
+        self.names: dict[Any, str] = {}
+        self.metas: dict[str, TensorMeta] = {}
+        self.constants: dict[str, Any] = {}
+        self.constant_targets: dict[str, str] = {}
+        self.seen: dict[str, str] = {}
+
+    def run(self) -> None:
+        graph = self.program.graph
+        if len(graph.nodes) > MAX_NODES:
+            raise refused(f"more than {MAX_NODES} operators")
+        graph.eliminate_dead_code()
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
+            self._placeholder(node, spec)
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "get_attr" and node.users:
+                raise refused(f"a nested graph ({node.target})")
+        self._finish(next(node for node in graph.nodes if node.op == "output"))
+        self._add_used_constants()
+
+    def _placeholder(self, node: Any, spec: Any) -> None:
+        if spec.kind is InputKind.USER_INPUT:
+            if isinstance(spec.arg, ConstantArgument):
+                return
+            self._input(node, ValueKind.INPUT, position=next(self.positions))
+        elif not node.users:
+            return
+        elif spec.kind is InputKind.PARAMETER:
+            self._input(node, ValueKind.PARAMETER, target=spec.target)
+        elif spec.kind is InputKind.BUFFER and spec.persistent:
+            self._input(node, ValueKind.BUFFER, target=spec.target)
+        elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            value = self.program.constants.get(spec.target)
+            if value is None:
+                value = self.program.state_dict[spec.target]
+            if _fits(value):
+                self.constant_targets[node.name] = spec.target
+                self._constant(node, value.detach().cpu())
+            else:
+                self._input(node, ValueKind.CONSTANT, target=spec.target)
+        else:
+            raise refused(f"an input of kind {spec.kind.name.lower()}")
+
+    def _input(self, node: Any, kind: ValueKind, *, position: int | None = None, target: str | None = None) -> None:
+        meta = self._meta(node.meta["val"])
+        self.names[node] = node.name
+        self.metas[node.name] = meta
+        self.inputs.append(GraphInput(name=node.name, kind=kind, meta=meta, position=position, target=target))
+
+    def _constant(self, node: Any, value: Any) -> None:
+        self.names[node] = node.name
+        self.metas[node.name] = tensor_meta(value)
+        self.constants[node.name] = value
+
+    def _add_used_constants(self) -> None:
+        used = set(self.outputs)
+        for node in self.nodes:
+            used.update(_refs((*node.args, *node.kwargs.values())))
+        for name, value in self.constants.items():
+            if name in used:
+                flat = tuple(float(v) for v in value.flatten().tolist())
+                self.inputs.append(
+                    GraphInput(
+                        name=name,
+                        kind=ValueKind.CONSTANT,
+                        meta=tensor_meta(value.contiguous()),
+                        target=self.constant_targets.get(name),
+                        values=flat,
+                    )
+                )
+
+    # ------------------------------------------------------------ operators
+
+    def _call(self, node: Any) -> None:
+        if node.target is operator.getitem:
+            return self._getitem(node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise refused(f"the operator {getattr(node.target, '__name__', node.target)}")
+        base = base_name(str(node.target))
+        if base in _NO_VALUE:
+            return
+        if self._same_value(node, base) or self._folded(node):
+            return
+        op, args, kwargs = self._normal(node, base)
+        outputs = self._metas_of(node, base)
+        self._add(node, op, args, kwargs, outputs)
+
+    def _add(self, node: Any, op: str, args: Any, kwargs: Any, outputs: tuple[TensorMeta | None, ...]) -> None:
+        key = f"{op}{args!r}{sorted(kwargs.items())!r}"
+        random = (
+            isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+        )
+        if key in self.seen and not random:
+            self.names[node] = self.seen[key]
+            return
+        self.seen[key] = self.names[node] = node.name
+        if len(outputs) == 1 and outputs[0] is not None:
+            self.metas[node.name] = outputs[0]
+        self.nodes.append(Node(name=node.name, op=op, args=tuple(args), kwargs=kwargs, outputs=outputs))
+
+    def _getitem(self, node: Any) -> None:
+        source, index = node.args
+        if base_name(str(source.target)) in _RENAMED:
+            self.names[node] = self.names[source]
+            return
+        meta = self._meta(node.meta["val"])
+        self._add(node, "getitem", (Ref(ref=self.names[source]), int(index)), {}, (meta,))
+
+    def _same_value(self, node: Any, base: str) -> bool:
+        """An operator that changes neither value, type nor strides: its result is its operand."""
+        if base not in _SAME_VALUE and base not in _CASTS:
+            return False
+        if base == "dropout" and node.args[2]:
+            return False
+        source = node.args[0]
+        name = self.names.get(source)
+        if name is None or self._meta(node.meta["val"]) != self._meta(source.meta["val"]):
+            return False
+        self.names[node] = name
+        return True
+
+    def _normal(self, node: Any, base: str) -> tuple[str, list[Arg], dict[str, Arg]]:
+        """(operator, arguments) in the few forms that the module's docstring promises."""
+        if base in _CASTS and node.args[0].meta["val"].dtype is not node.meta["val"].dtype:
+            dtype = DtypeArg(dtype=dtype_name(node.meta["val"].dtype))
+            return "aten._to_copy.default", [self._arg(node.args[0])], {"dtype": dtype}
+        if base in _CASTS or (base in _SAME_VALUE and base != "dropout"):
+            return "aten.clone.default", [self._arg(node.args[0])], {}
+        if base in _VIEWS:
+            return "aten.view.default", [self._arg(node.args[0]), list(node.meta["val"].shape)], {}
+        kwargs = {key: self._arg(value) for key, value in node.kwargs.items() if key not in _DROPPED_ARGUMENTS}
+        args = [self._arg(value) for value in node.args]
+        if base in _RENAMED:
+            x, weight, bias, mean, var, momentum, eps = args
+            return _RENAMED[base], [x, weight, bias, mean, var, False, momentum, eps, False], {}
+        return str(node.target), args, kwargs
+
+    def _metas_of(self, node: Any, base: str) -> tuple[TensorMeta | None, ...]:
+        value = node.meta.get("val")
+        if base in _RENAMED:
+            return (self._meta(value[0]),)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._meta(v) if isinstance(v, torch.Tensor) else None for v in value)
+        return (self._meta(value),)
+
+    def _meta(self, value: Any) -> TensorMeta:
+        if not isinstance(value, torch.Tensor):
+            raise refused("a value that is known only at run time (a number taken out of a tensor)")
+        try:
+            return tensor_meta(value)
+        except (TypeError, RuntimeError) as error:
+            raise refused(f"a shape that is known only at run time ({str(error)[:80]})") from None
+
+    def _arg(self, value: Any) -> Arg:
+        if isinstance(value, torch.fx.Node):
+            if value not in self.names:
+                raise refused(f"the value {value.name} is no tensor")
+            return Ref(ref=self.names[value])
+        if isinstance(value, (list, tuple)):
+            return [self._arg(item) for item in value]
+        if isinstance(value, torch.dtype):
+            return DtypeArg(dtype=dtype_name(value))
+        if isinstance(value, float) and not math.isfinite(value):
+            return NonFinite(nonfinite=str(value))
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, (torch.memory_format, torch.device, torch.layout)):
+            return None
+        raise refused(f"an argument of type {type(value).__name__}")
+
+    # ------------------------------------------------------------ constants and outputs
+
+    def _folded(self, node: Any) -> bool:
+        """Compute what depends on small constants only; the result is a constant again."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.numel() > MAX_CONSTANT:
+            return False
+        if torch.Tag.nondeterministic_seeded in node.target.tags or base_name(str(node.target)).startswith("empty"):
+            return False
+        if any(self.names.get(source) not in self.constants for source in node.all_input_nodes):
+            return False
+        args = torch.fx.map_arg(node.args, lambda n: self.constants[self.names[n]])
+        kwargs = torch.fx.map_arg(node.kwargs, lambda n: self.constants[self.names[n]])
+        kwargs = {key: torch.device("cpu") if key == "device" else item for key, item in kwargs.items()}
+        try:
+            result = node.target(*args, **kwargs)
+        except (RuntimeError, TypeError):
+            # An operator of another device or of fake tensors only: it stays in the graph.
+            return False
+        if _fits(result):
+            self._constant(node, result)
+        return _fits(result)
+
+    def _finish(self, output: Any) -> None:
+        leaves: list[Any] = []
+        by_identity: dict[int, str] = {}
+        for value, spec in zip(output.args[0], self.program.graph_signature.output_specs, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                raise refused(f"forward changes the buffer {spec.target}")
+            if spec.kind is not OutputKind.USER_OUTPUT:
+                continue
+            if isinstance(value, torch.fx.Node):
+                leaf = torch.empty(0)
+                by_identity[id(leaf)] = self.names[value]
+                leaves.append(leaf)
+            else:
+                leaves.append(value)
+        whole = torch.utils._pytree.tree_unflatten(leaves, self.program.call_spec.out_spec)
+        self.output_spec, tensors = flatten(whole)
+        self.outputs = [by_identity[id(tensor)] for tensor in tensors]
+        if not self.outputs:
+            raise refused("forward returns no tensor")
+
+
+def _fits(value: Any) -> bool:
+    """Whether a constant is small and its values are exact as Python floats."""
+    if value.numel() > MAX_CONSTANT or value.is_complex():
+        return False
+    return value.dtype is not torch.int64 or not value.numel() or int(value.abs().max()) <= 2**53
+
+
+def _tensor_positions(spec: Spec) -> Any:
+    """Indices of the tensors among all leaves of a flattened value."""
+    leaves: list[bool] = []
+
+    def visit(item: Spec) -> None:
+        nested = item.get("list") or item.get("tuple") or list((item.get("dict") or {}).values())
+        if any(kind in item for kind in ("list", "tuple", "dict")):
+            for child in nested:
+                visit(child)
+        else:
+            leaves.append("t" in item)
+
+    visit(spec)
+    return iter([index for index, is_tensor in enumerate(leaves) if is_tensor])
+
+
+def _refs(args: Any) -> list[str]:
+    found = []
+    for arg in args:
+        if isinstance(arg, Ref):
+            found.append(arg.ref)
+        elif isinstance(arg, list):
+            found.extend(_refs(arg))
+    return found

@@ -1,0 +1,66 @@
+"""One call of a candidate, from files: what compute-sanitizer runs, `python -m cuda_agent.workers.inside.once FOLDER`.
+
+FOLDER/call.json: {device, library, model, init, inputs_spec, inputs: [...], state: {name: ...}}, a tensor being
+{file, shape, strides, dtype} with its bytes in that file. Nothing crosses by CUDA IPC, and torch's caching allocator is
+off (the judge sets that), so every tensor is an allocation of its own, whose bounds the tool knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device
+
+#: exit code when the call failed; what it said is in the log.
+FAILED = 3
+
+
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0])
+    call = json.loads((folder / "call.json").read_text())
+    import torch
+
+    from cuda_agent.workers.inside.candidate import Candidate
+    from cuda_agent.workers.inside.main import Context
+    from cuda_agent.workers.inside.task.pytree import unflatten
+
+    context = Context()
+    context.start({"device": call["device"]})
+    candidate = Candidate(context)
+    candidate.load({"library": call["library"], "model": call["model"], "init": call["init"]})
+    device = Device(call["device"])
+    candidate.model.load_state_dict({name: read_tensor(folder, wire, device) for name, wire in call["state"].items()})
+    inputs = [read_tensor(folder, wire, device) for wire in call["inputs"]]
+    with torch.no_grad():
+        candidate.model(*unflatten(call["inputs_spec"], inputs))
+    if device is Device.CUDA:
+        torch.cuda.synchronize()
+    return 0
+
+
+def read_tensor(folder: Path, wire: dict[str, Any], device: Device) -> Any:
+    """The tensor in a file, on the device, with its strides."""
+    import torch
+
+    dtype, shape = getattr(torch, wire["dtype"]), wire["shape"]
+    path = folder / wire["file"]
+    if path.stat().st_size == 0:
+        return torch.empty(shape, dtype=dtype, device=device.value)
+    raw = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+    return raw.view(dtype).as_strided(shape, wire["strides"]).to(device.value, copy=True)
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
+        sys.stderr.write(f"{type(error).__name__}: {error}\n"[:4096])
+        code = FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not through the interpreter's end, where a candidate's exit handlers wait.
+    os._exit(code)

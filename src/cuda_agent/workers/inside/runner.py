@@ -1,0 +1,309 @@
+"""Runs a program in a worker and times it. The same code for the candidate, the baselines and the null program.
+
+A *program* is a callable of positional inputs; a *slot* is one set of inputs, views on the judge's ring of buffers.
+What this process measures is a sensor, not evidence: the judge holds its own clock against it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.workers.buffers import SMALL_CONTEXT
+from cuda_agent.workers.inside.cupti import CuptiUnavailable, busy_ns, record
+from cuda_agent.workers.inside.task.pytree import flatten
+
+Program = Callable[..., Any]
+Slot = Sequence[Any]
+_BLOCKING_SYNC = 4
+#: one call's output tensors, flattened in `pytree.flatten`'s order.
+Outputs = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Times:
+    """A burst in µs. `event_us`: each call. `waited_us`: the mean of how much longer than that it took this process
+    to know that a call had ended. A driver frees what a call gave back while somebody waits, so some programs make a
+    synchronisation long."""
+
+    event_us: list[float]
+    waited_us: float
+
+
+class OutputError(Exception):
+    """A program's output doesn't fit what the reference returns: number of tensors, class, shape or dtype."""
+
+
+def output_tensors(value: Any) -> list[Any]:
+    """The tensors of an output, flattened. Raises OutputError when it holds what can't be passed on."""
+    try:
+        return flatten(value)[1]
+    except TaskError as error:
+        raise OutputError(error.cause) from None
+
+
+def check_fit(tensors: Outputs, ring: Outputs) -> None:
+    """Raises OutputError unless every tensor has the shape, dtype and device type of its place in the output ring."""
+    if len(tensors) != len(ring):
+        raise OutputError(f"{len(tensors)} output tensors instead of {len(ring)}")
+    for index, (mine, place) in enumerate(zip(tensors, ring, strict=True)):
+        if mine.shape != place.shape or mine.dtype != place.dtype or mine.device.type != place.device.type:
+            raise OutputError(
+                f"output {index} is {tuple(mine.shape)} {mine.dtype} on {mine.device.type} "
+                f"instead of {tuple(place.shape)} {place.dtype} on {place.device.type}"
+            )
+
+
+def null_program(fixed: Sequence[Outputs]) -> Program:
+    """A program that does nothing: hands out the given tensors, a different set each time, so that copying them into
+    the output ring is as cold as copying a real program's."""
+    turns = itertools.cycle([tuple(outputs) for outputs in fixed])
+    return lambda *_inputs: next(turns)
+
+
+def lies_otherwise(value: Any, strides: Sequence[Sequence[int]]) -> list[int]:
+    """Which of an output's tensors don't lie in memory with these strides. None where their number differs or they
+    can't be passed on: that is found elsewhere."""
+    try:
+        tensors = output_tensors(value)
+    except OutputError:
+        return []
+    if len(tensors) != len(strides):
+        return []
+    return [
+        index
+        for index, (tensor, wanted) in enumerate(zip(tensors, strides, strict=True))
+        if tensor.dim() == len(wanted)
+        and any(n > 1 and a != b for n, a, b in zip(tensor.shape, tensor.stride(), wanted, strict=True))
+    ]
+
+
+def laid_out(program: Program, strides: Sequence[Sequence[int]]) -> Program:
+    """The program with outputs that lie in memory with these strides: copying them there is part of its call."""
+
+    def call(*inputs: Any) -> Any:
+        value = program(*inputs)
+        wrong = lies_otherwise(value, strides)
+        if not wrong:
+            return value
+        tensors = list(output_tensors(value))
+        for index in wrong:
+            mine = tensors[index]
+            place = torch.empty_strided(mine.shape, tuple(strides[index]), dtype=mine.dtype, device=mine.device)
+            tensors[index] = place.copy_(mine)
+        return tensors
+
+    return call
+
+
+class Runner:
+    """Timing of programs on one device. On `cuda`, everything goes through the current stream; on `cpu`, the clock is
+    `perf_counter_ns` around the call."""
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+        self.is_cuda = self.device.type == "cuda"
+        self._kept: list[Any] = []
+        self._collects = False
+        self._scratch: Any = None
+        self._reset_persisting = _persisting_l2_reset() if self.is_cuda else None
+
+    def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> Any:
+        """At least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise, caches of
+        libraries and compilers settle). Returns what the last one returned."""
+        end = time.monotonic() + seconds
+        done, value = 0, None
+        with torch.no_grad():
+            for slot in itertools.cycle(slots):
+                if done >= calls and time.monotonic() >= end:
+                    break
+                value = program(*slot)
+                done += 1
+                self.synchronize()
+        return value
+
+    def rouse(self, *, calls: int = 3, flush_bytes: int = 0) -> None:
+        """Time nothing a few times: what a burst runs beside its program is in the core's caches then, and the device
+        has this process' context."""
+        if self.is_cuda:
+            for _ in range(calls):
+                self._chill(flush_bytes)
+                self._between_events(lambda: None)
+
+    def run(
+        self, program: Program, slots: Sequence[Slot], *, flush_bytes: int = 0, inputs_at: frozenset[int] = frozenset()
+    ) -> Times:
+        """Call the program on each slot from an idle device and time each call.
+
+        Per slot: flush the L2 cache where asked (a write of `flush_bytes`), synchronise, event, call, event,
+        synchronise. Outputs are kept until all slots have run, and for `deliver` after that: a program that hands out
+        the same storage twice shows wrong results, and the inputs may change meanwhile. `inputs_at`: where the inputs'
+        storages begin; an output that lies in one of them is copied at once. Python collects no garbage until
+        `release`: what a burst leaves behind would be collected while its answer is sent. Raises OutputError; lets the
+        program's own exceptions pass.
+        """
+        self.release()
+        times: list[float] = []
+        waited_us = 0.0
+        self._collects = gc.isenabled()
+        gc.disable()
+        with torch.no_grad():
+            for slot in slots:
+                self._chill(flush_bytes)
+                value, elapsed, waited = self._timed_call(program, slot)
+                self._kept.append(value)
+                times.append(elapsed)
+                waited_us += waited
+            self._kept = [
+                [t.clone() if t.untyped_storage().data_ptr() in inputs_at else t for t in output_tensors(value)]
+                for value in self._kept
+            ]
+            self.synchronize()
+        return Times(times, waited_us / max(1, len(times)))
+
+    def deliver(self, outputs: Sequence[Outputs]) -> None:
+        """Copy the last run's outputs into the first places of the output ring. Raises OutputError when they don't
+        fit."""
+        with torch.no_grad():
+            for tensors, ring in zip(self._kept, outputs, strict=False):
+                check_fit(tensors, ring)
+                for mine, place in zip(tensors, ring, strict=True):
+                    place.copy_(mine)
+            self.synchronize()
+
+    def release(self) -> None:
+        """Let go of the last burst's outputs. The judge asks for it outside its clock."""
+        self._kept.clear()
+        if self._collects:
+            self._collects = False
+            gc.enable()
+
+    def queue(self, program: Program, slots: Sequence[Slot], calls: int) -> float:
+        """µs per call of `calls` calls back to back without synchronisation: the cost of one more call in a full
+        queue."""
+        turns = itertools.cycle(slots)
+        with torch.no_grad(), _no_garbage_collection():
+            for _ in range(min(calls, 3)):
+                program(*next(turns))
+            self.synchronize()
+
+            def burst() -> None:
+                for _ in range(calls):
+                    program(*next(turns))
+
+            _, elapsed, _ = self._between_events(burst)
+        return elapsed / calls
+
+    def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
+        """µs per call in which at least one kernel or copy ran on the GPU; None where CUPTI can't be had."""
+        if not self.is_cuda:
+            return None
+
+        def burst() -> None:
+            for slot in itertools.islice(itertools.cycle(slots), calls):
+                program(*slot)
+
+        try:
+            with torch.no_grad():
+                spans = record(burst)
+        except CuptiUnavailable:
+            return None
+        return busy_ns(spans) / 1e3 / calls if spans else None
+
+    def peak_memory(self, program: Program, slot: Slot) -> int | None:
+        """Device bytes that one call allocates at its peak, its outputs included; None on the CPU."""
+        if not self.is_cuda:
+            return None
+        self.release()
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        with torch.no_grad():
+            program(*slot)
+        self.synchronize()
+        return int(torch.cuda.max_memory_allocated(self.device) - before)
+
+    def time_once(self, program: Program, slot: Slot, *, flush_bytes: int = 0) -> float:
+        """µs of one call from an idle device; its output is dropped."""
+        with torch.no_grad():
+            self._chill(flush_bytes)
+            return self._timed_call(program, slot)[1]
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def _chill(self, flush_bytes: int) -> None:
+        """Push the program's data out of the L2 cache and let the device fall idle."""
+        if flush_bytes:
+            if self._scratch is None or self._scratch.numel() < flush_bytes:
+                self._scratch = torch.empty(flush_bytes, dtype=torch.uint8, device=self.device)
+            self._scratch.zero_()
+        self.synchronize()
+        if self._reset_persisting is not None:
+            self._reset_persisting()
+
+    def _timed_call(self, program: Program, slot: Slot) -> tuple[Any, float, float]:
+        return self._between_events(lambda: program(*slot))
+
+    def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """(what `work` returned, µs from an idle device to its end, µs more until this process knew of that)."""
+        if not self.is_cuda:
+            start = time.perf_counter_ns()
+            value = work()
+            return value, (time.perf_counter_ns() - start) / 1e3, 0.0
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = time.perf_counter_ns()
+        begin.record()
+        value = work()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        passed_us = (time.perf_counter_ns() - start) / 1e3
+        elapsed_us = float(begin.elapsed_time(end)) * 1e3
+        return value, elapsed_us, max(0.0, passed_us - elapsed_us)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A collection inside a timed call would be noise; every program gets the same."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _persisting_l2_reset() -> Callable[[], Any] | None:
+    """`cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
+    runtime = _cuda_runtime()
+    return None if runtime is None else getattr(runtime, "cudaCtxResetPersistingL2Cache", None)
+
+
+def share_the_gpu() -> None:
+    """A small context, and threads of this process that wait for the GPU leave their core to others. Before the GPU is
+    first used."""
+    os.environ.update(SMALL_CONTEXT)
+    runtime = _cuda_runtime()
+    if runtime is not None:
+        runtime.cudaSetDeviceFlags(_BLOCKING_SYNC)
+
+
+def _cuda_runtime() -> Any:
+    """The CUDA runtime that torch has loaded; None where it isn't found."""
+    major = str(torch.version.cuda or "").partition(".")[0]
+    try:
+        return ctypes.CDLL(f"libcudart.so.{major}")
+    except OSError:
+        return None

@@ -1,0 +1,206 @@
+"""Times many settings of one program inside one build, for a search's own information; never a verdict.
+
+Successive halving: every setting gets a call for its result and one or two for its time (one that is plainly slow
+one), then the faster half, or those that may still be the fastest where these are fewer, get more, and so on. Settings
+take turns in a random order, and only what was measured side by side is compared: a GPU that warms up slows by a tenth
+(H200, matrix products at its power limit), which else favours whoever came first. A setting whose result differs from
+the first working one's by more than 1 % is out, so that a broken tunable never wins.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cuda_agent.core.intervals import median
+from cuda_agent.workers.buffers import pieces
+from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, output_tensors
+
+#: relative L2 distance from the first setting's result above which a setting counts as broken.
+MAX_DISTANCE = 1e-2
+#: of a larger output so many blocks are compared, spread evenly: all of it would take longer than the call.
+BLOCKS, BLOCK = 1 << 16, 256
+FINALISTS = 4
+FINAL_SAMPLES = 15
+#: times the fastest one's time: who can't win any more after a first look, and after a few samples.
+HOPELESS, BEHIND = 1.5, 1.2
+
+
+@dataclass
+class Screening:
+    """`latency_us[i]` belongs to the i-th setting, None where it failed, with the reason in `failures`. `device_lost`:
+    an error stays on the device, so this process can't time anything any more."""
+
+    latency_us: list[float | None]
+    failures: dict[int, str] = field(default_factory=dict)
+    device_lost: bool = False
+
+
+def screen(
+    runner: Runner,
+    program: Program,
+    set_config: Callable[[Mapping[str, int]], None],
+    configs: Sequence[Mapping[str, int]],
+    slots: Sequence[Slot],
+    *,
+    budget_s: float,
+    flush_bytes: int = 0,
+) -> Screening:
+    """Median time of each setting over the slots within `budget_s` seconds; settings the budget doesn't reach fail."""
+    end = time.monotonic() + budget_s
+    found = Screening([None] * len(configs))
+    samples: dict[int, list[float]] = {}
+    reference: list[Any] | None = None
+    for index, config in enumerate(configs):
+        if index and time.monotonic() > end:
+            found.failures[index] = "not tried: the screening budget ended"
+            continue
+        try:
+            set_config(config)
+            result = _outputs(runner, program, slots[0])
+            reason = None if reference is None else difference(result, reference)
+            if reason is None:
+                reference = [t.clone() for t in result] if reference is None else reference
+                del result
+                samples[index] = values = [runner.time_once(program, slots[0], flush_bytes=flush_bytes)]
+                if values[0] < HOPELESS * min(map(min, samples.values())):
+                    values.append(runner.time_once(program, slots[1 % len(slots)], flush_bytes=flush_bytes))
+            else:
+                found.failures[index] = reason
+        except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
+            found.failures[index] = f"{type(error).__name__}: {error}"[:500]
+            if not _is_device_alive(runner):
+                found.device_lost = True
+                for rest in range(index + 1, len(configs)):
+                    found.failures[rest] = "not tried: an earlier setting broke the device"
+                break
+    if not found.device_lost:
+        samples = _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
+    for index, values in samples.items():
+        found.latency_us[index] = median(values)
+    return found
+
+
+def _halve(
+    runner: Runner,
+    program: Program,
+    set_config: Callable[[Mapping[str, int]], None],
+    configs: Sequence[Mapping[str, int]],
+    slots: Sequence[Slot],
+    first: Mapping[int, list[float]],
+    end: float,
+    flush_bytes: int,
+) -> dict[int, list[float]]:
+    """Samples of the last stage that each setting took part in. One that fell out counts as no faster than those that
+    stayed."""
+    order, result = random.Random(0), dict(first)
+    alive = _contenders(first)
+    while alive and time.monotonic() < end:
+        last = len(alive) <= FINALISTS
+        stage: dict[int, list[float]] = {index: [] for index in alive}
+        for turn in range(FINAL_SAMPLES if last else 3):
+            order.shuffle(alive)
+            for index in alive:
+                if time.monotonic() > end:
+                    break
+                set_config(configs[index])
+                slot = slots[turn % len(slots)]
+                stage[index].append(runner.time_once(program, slot, flush_bytes=flush_bytes))
+        measured = {index: values for index, values in stage.items() if values}
+        result |= measured
+        bar = max(map(median, measured.values()), default=0.0)
+        result |= {i: [max(median(v), bar)] for i, v in result.items() if i not in measured}
+        if last:
+            break
+        alive = _contenders(measured)[: max(FINALISTS, len(measured) // 2)]
+    return result
+
+
+def _contenders(samples: Mapping[int, list[float]]) -> list[int]:
+    """Those that may still be the fastest, the fastest first."""
+    times = {index: median(values) for index, values in samples.items()}
+    nearest = BEHIND * min(times.values(), default=0.0)
+    return sorted((index for index, time_us in times.items() if time_us <= nearest), key=lambda index: times[index])
+
+
+def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
+    with torch.no_grad():
+        tensors = output_tensors(program(*slot))
+    runner.synchronize()
+    return tensors
+
+
+def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
+    """Why a result isn't the reference's, None when it is: tensors, shapes, non-finite places, relative L2 distance
+    (floating point) or share of differing elements (else) above 1 %."""
+    if len(mine) != len(reference):
+        return f"{len(mine)} output tensors instead of {len(reference)}"
+    for index, (a, b) in enumerate(zip(mine, reference, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {index} is {tuple(a.shape)} {a.dtype} instead of {tuple(b.shape)} {b.dtype}"
+        distance = _distance(*_some(a, b))
+        if not distance <= MAX_DISTANCE:
+            return f"output {index} differs from the first setting's by {distance:.2g} (relative)"
+    return None
+
+
+def _some(a: Any, b: Any) -> tuple[Any, Any]:
+    """Of two large tensors that lie in memory alike and without gaps, blocks at the same places; else all of both."""
+    count = a.numel()
+    dense = a.stride() == b.stride() and 1 + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) == count
+    if count < 2 * BLOCKS * BLOCK or not dense:
+        return a, b
+    # Odd, so that they aren't always the same columns; the last block ends where the tensor does.
+    apart = (count - BLOCK) // (BLOCKS - 1)
+    apart -= 1 - apart % 2
+    begin = count - (BLOCKS - 1) * apart - BLOCK
+    x, y = (t.as_strided((BLOCKS, BLOCK), (apart, 1), t.storage_offset() + begin) for t in (a, b))
+    return x, y
+
+
+def _distance(a: Any, b: Any) -> float:
+    """Relative L2 distance, infinite where non-finite values differ; computed in pieces to bound the memory."""
+    if not a.is_floating_point():
+        return float((a != b).float().mean()) if a.numel() else 0.0
+    parts = list(zip(pieces(a), pieces(b), strict=True))
+    # Whatever isn't finite leaves no finite sum.
+    squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in parts]
+    if squares and not bool(torch.stack(squares).isfinite().all()):
+        if not all(_same_where_not_finite(x, y) for x, y in parts):
+            return float("inf")
+        known = ((x.where(y.isfinite(), 0.0).double(), y.where(y.isfinite(), 0.0).double()) for x, y in parts)
+        squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in known]
+    apart, norm = torch.stack(squares).sum(0).tolist() if squares else (0.0, 0.0)
+    if apart == 0.0:
+        return 0.0
+    return float((apart / norm) ** 0.5) if norm > 0.0 else float("inf")
+
+
+def _squares(values: Any) -> Any:
+    # In another type than float32 a wider copy would be made.
+    wide = torch.promote_types(values.dtype, torch.float32)
+    return torch.linalg.vector_norm(values, dtype=wide).double().square()
+
+
+def _same_where_not_finite(x: Any, y: Any) -> bool:
+    finite = y.isfinite()
+    return bool(torch.equal(x.isfinite(), finite) and torch.equal(x[~finite].nan_to_num(), y[~finite].nan_to_num()))
+
+
+def _is_device_alive(runner: Runner) -> bool:
+    try:
+        runner.synchronize()
+        if runner.is_cuda:
+            torch.ones(1, device=runner.device).add_(1)
+            runner.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+__all__ = ["OutputError", "Screening", "difference", "screen"]

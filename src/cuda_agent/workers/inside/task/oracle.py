@@ -1,0 +1,180 @@
+"""The oracle: the reference in float64, however often it casts to float32 inside. And eager at a precision policy.
+
+`Module.double()` is no oracle: an RMS norm that casts to float32 inside stays float32. So a dispatch mode widens every
+floating tensor and every dtype argument at the dispatcher, below all of the module's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from cuda_agent.core.enums import Precision
+from cuda_agent.core.errors import TaskError
+from cuda_agent.workers.inside.graph.errorfloor import has_matmul_or_conv, largest_reduction
+
+__all__ = [
+    "Oracle",
+    "eager_at_precision",
+    "has_matmul_or_conv",
+    "largest_reduction",
+    "precision_context",
+    "precision_flags",
+    "run_float64",
+]
+
+_NARROW = {
+    torch.float64: (torch.float16, torch.bfloat16, torch.float32),
+    torch.float32: (torch.float16, torch.bfloat16),
+}
+_COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """`value`: the outputs, floating ones in `precision` (`float64`, or `float32` where an operator would not widen;
+    `native` where not even that was possible). `reason` says why it isn't float64."""
+
+    value: Any
+    precision: str
+    reason: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return self.precision == "float64"
+
+
+def run_float64(model: Any, inputs: list[Any]) -> Oracle:
+    """`model(*inputs)` in float64, on the device where they are; neither changes. Integers stay as they are.
+
+    Where an operator can't be widened, or float64 doesn't fit in memory: float32 by the same means, TF32 off. Raises
+    what the model raises when it fails in its own precision too.
+    """
+    reason = ""
+    for target in (torch.float64, torch.float32):
+        try:
+            value, narrow = _run_widened(model, inputs, target)
+        except Exception as error:  # noqa: BLE001 - task code; an operator without a float64 kernel raises anything
+            reason = reason or " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            continue
+        if not narrow or target is torch.float32:
+            return Oracle(value, str(target).removeprefix("torch."), reason)
+        reason = f"not widened: {', '.join(sorted(narrow)[:5])}"
+    return Oracle(eager_at_precision(model, inputs, Precision.FP32), "native", reason)
+
+
+def _run_widened(model: Any, inputs: list[Any], target: Any) -> tuple[Any, set[str]]:
+    """(outputs, names of the operators that gave or changed something narrower than `target`)."""
+
+    def widen(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        wide = _wide_dtype(value.dtype, target)
+        return value.detach().clone() if wide is None else value.detach().to(wide)
+
+    mode = _Widening(target)
+    before = torch.get_default_dtype()
+    mha = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(precision_flags(Precision.FP32))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(torch.set_default_dtype, before)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, mha)
+        torch.set_default_dtype(target)
+        torch.backends.mha.set_fastpath_enabled(False)
+        state = {name: widen(t) for name, t in (*model.named_parameters(), *model.named_buffers())}
+        arguments = tree_map(widen, inputs)
+        with mode:
+            value = torch.func.functional_call(model, state, tuple(arguments), tie_weights=True)
+    return value, mode.narrow
+
+
+def _wide_dtype(dtype: Any, target: Any) -> Any | None:
+    """What a narrower dtype becomes; None for one that stays."""
+    if dtype in _NARROW[target]:
+        return target
+    return _COMPLEX.get(dtype) if target is torch.float64 else None
+
+
+class _Widening(TorchDispatchMode):  # type: ignore[misc]
+    """Widens tensor and dtype arguments of every operator; notes in `narrow` the operators that stay narrow."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__()
+        self.target = target
+        self.narrow: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        widened = False
+
+        def widen(value: Any) -> Any:
+            nonlocal widened
+            if isinstance(value, torch.Tensor):
+                wide = _wide_dtype(value.dtype, self.target)
+                if wide is not None:
+                    widened = True
+                    return value.to(wide)
+            elif isinstance(value, torch.dtype):
+                return _wide_dtype(value, self.target) or value
+            return value
+
+        args, kwargs = tree_map(widen, args), tree_map(widen, kwargs or {})
+        if widened and func._schema.is_mutable:
+            # The operator writes into a widened copy, and the change is lost.
+            self.narrow.add(str(func))
+        if func is torch.ops.aten.view.dtype:
+            self.narrow.add(str(func))
+        result = func(*args, **kwargs)
+        tree_map(lambda value: self._note(value, func), result)
+        return result
+
+    def _note(self, value: Any, func: Any) -> None:
+        if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+            narrow_float = value.is_floating_point() and value.dtype.itemsize < self.target.itemsize
+            if narrow_float or _wide_dtype(value.dtype, self.target) is not None:
+                self.narrow.add(str(func))
+
+
+@contextmanager
+def precision_flags(precision: Precision) -> Iterator[None]:
+    """PyTorch's global flags at a precision policy, restored at the end: `fp32` turns TF32 off everywhere, cuDNN's too;
+    the other policies turn it on."""
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = precision is not Precision.FP32
+        torch.backends.cudnn.allow_tf32 = precision is not Precision.FP32
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
+@contextmanager
+def precision_context(precision: Precision, device: str) -> Iterator[None]:
+    """`precision_flags`, and autocast for `bf16` and `fp16`."""
+    narrow = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(precision)
+    with ExitStack() as stack:
+        stack.enter_context(precision_flags(precision))
+        if narrow is not None:
+            stack.enter_context(torch.autocast(torch.device(device).type, dtype=narrow))
+        yield
+
+
+def eager_at_precision(model: Any, inputs: list[Any], precision: Precision, device: str | None = None) -> Any:
+    """`model(*inputs)` in eager mode at a precision policy, without gradients; flags are restored. `device` defaults to
+    that of the first tensor. Raises TaskError where there is no tensor; lets the model's own exceptions pass."""
+    if device is None:
+        tensors = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+        if not tensors:
+            raise TaskError("the inputs hold no tensor", "Return at least one from get_inputs()")
+        device = str(tensors[0].device)
+    with torch.no_grad(), precision_context(precision, device):
+        return model(*inputs)

@@ -1,0 +1,335 @@
+"""A task's source made into a module, models and inputs. Runs task code, so only inside a sandboxed worker.
+
+Every failure of task code leaves here as a TaskError of one line: what it was doing, the type, the message, the line.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import inspect
+import linecache
+import random
+import sys
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from cuda_agent.core.errors import TaskError
+from cuda_agent.core.hashing import digest_text
+from cuda_agent.workers.inside.task.pytree import flatten, unflatten
+
+GENERIC_SIGNATURE = "(self, *args, **kwargs)"
+_NO_CUDA = ("no NVIDIA driver", "not compiled with CUDA", "No CUDA GPUs are available", "CUDA-capable device")
+
+
+@dataclass(frozen=True)
+class TaskModule:
+    """A loaded task: `Model` (a class), `get_inputs`, `get_init_inputs`, and the file name its tracebacks carry."""
+
+    name: str
+    filename: str
+    module: types.ModuleType
+
+    @property
+    def Model(self) -> Any:
+        return self.module.Model
+
+    @property
+    def get_inputs(self) -> Callable[[], Any]:
+        return self.module.get_inputs  # type: ignore[no-any-return]
+
+    @property
+    def get_init_inputs(self) -> Callable[[], Any]:
+        return self.module.get_init_inputs  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class InitInputs:
+    """What `Model` is constructed with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model was made, so that it can be made again with other random weights."""
+
+    module: TaskModule
+    init: InitInputs
+
+
+_recipes: weakref.WeakKeyDictionary[Any, Recipe] = weakref.WeakKeyDictionary()
+
+
+def load_task_module(source: str, name: str) -> TaskModule:
+    """Run a task's source in a module of its own.
+
+    The module stands in `sys.modules` and its source in `linecache`, which `inspect.getsource`, tracebacks,
+    `torch.compile` and `torch.export` look at. Raises TaskError: syntax error, an import that fails, `Model` or a
+    function missing.
+    """
+    word = "".join(c if c.isalnum() else "_" for c in name) or "task"
+    unique = f"cuda_agent_task_{word}_{digest_text(source)[:12]}"
+    filename = f"/task/{unique}.py"
+    try:
+        code = compile(source, filename, "exec")
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}" if line else ""
+        raise TaskError(f"{name}{where}: {getattr(error, 'msg', None) or error}", "Correct the task's syntax") from None
+    module = types.ModuleType(unique)
+    module.__file__ = filename
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    sys.modules[unique] = module
+    task = TaskModule(name=name, filename=filename, module=module)
+    with task_code(task, "loading the file"):
+        exec(code, module.__dict__)
+    _require(task)
+    return task
+
+
+def unload_task_module(task: TaskModule) -> None:
+    """Undoes `load_task_module`, as far as nobody else holds the module."""
+    linecache.cache.pop(task.filename, None)
+    sys.modules.pop(task.module.__name__, None)
+
+
+def import_task(params: dict[str, Any]) -> dict[str, Any]:
+    """A worker's operation, {name, source}: what the task imports (transformers takes seconds) is there when the task
+    is loaded. What goes wrong is said then."""
+    with suppress(TaskError):
+        unload_task_module(load_task_module(params["source"], f"{params['name']}_imports"))
+    gc.collect()
+    gc.freeze()
+    return {}
+
+
+def _require(task: TaskModule) -> None:
+    model = getattr(task.module, "Model", None)
+    if not (isinstance(model, type) and issubclass(model, torch.nn.Module)):
+        found = "has no class `Model`" if model is None else "has a `Model` that is no subclass of torch.nn.Module"
+        raise TaskError(f"{task.name} {found}", "Define `class Model(torch.nn.Module)` in the task file")
+    for function in ("get_inputs", "get_init_inputs"):
+        if not callable(getattr(task.module, function, None)):
+            raise TaskError(f"{task.name} has no function `{function}`", f"Define `def {function}():` in the task file")
+
+
+@contextmanager
+def task_code(task: TaskModule, doing: str) -> Iterator[None]:
+    """Boundary around task code: whatever it raises becomes a TaskError of one line, the traceback its detail."""
+    try:
+        yield
+    except (TaskError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the boundary to task code, which may even call exit()
+        raise describe(error, task, doing) from None
+
+
+def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
+    """The TaskError for what task code raised while `doing` something."""
+    message = " ".join(str(error).split())[:300]
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == task.filename]
+    where = f" (line {lines[-1]})" if lines else ""
+    detail = "".join(traceback.format_exception(error))[-8000:]
+    if _is_out_of_memory(error):
+        return TaskError(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
+    if any(words in message for words in _NO_CUDA):
+        cause = f"{task.name}: {doing} needs CUDA{where}, which isn't there"
+        return TaskError(
+            cause, "Judge it on a machine with an NVIDIA GPU, or create tensors without device=", detail=detail
+        )
+    if isinstance(error, ModuleNotFoundError):
+        remedy = f"Install {error.name} or remove the import"
+        return TaskError(f"{task.name} imports {error.name}, which isn't installed{where}", remedy, detail=detail)
+    if "same device" in message:
+        remedy = "Register tensors that Model keeps with register_buffer, and create others on the input's device"
+        return TaskError(f"{task.name}: {doing} mixes devices{where}: {message}", remedy, detail=detail)
+    cause = f"{task.name}: {doing} raised {type(error).__name__}{where}: {message}"
+    return TaskError(cause, "Correct the task file", detail=detail)
+
+
+def ran_out_of_memory(error: TaskError) -> bool:
+    """Whether what `task_code` made of an exception began as a lack of memory."""
+    return error.__context__ is not None and _is_out_of_memory(error.__context__)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch (the CPU and every GPU), Python and NumPy."""
+    # torch.manual_seed asks every kind of accelerator that there is, at 0.1 ms a draw.
+    torch.default_generator.manual_seed(seed)
+    if torch.backends.cuda.is_built():
+        torch.cuda.manual_seed_all(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+@contextmanager
+def ignoring_seeds() -> Iterator[None]:
+    """Task code that seeds the global generators itself would draw the same values each time; here its seeding does
+    nothing. A generator object of its own is its own affair."""
+    places = ((torch, "manual_seed"), (torch.random, "manual_seed"), (torch.cuda, "manual_seed"),
+              (torch.cuda, "manual_seed_all"), (random, "seed"), (np.random, "seed"))  # fmt: skip
+    originals = [getattr(module, name) for module, name in places]
+    try:
+        for module, name in places:
+            setattr(module, name, lambda *args, **kwargs: torch.default_generator)
+        yield
+    finally:
+        for (module, name), original in zip(places, originals, strict=True):
+            setattr(module, name, original)
+
+
+def make_init_inputs(task: TaskModule, seed: int = 0) -> InitInputs:
+    """Call `get_init_inputs`. A list or tuple gives positional arguments, a dict keyword arguments, and `[list, dict]`
+    both where `Model` wouldn't take those two as they are. Raises TaskError when it raises or returns anything else."""
+    seed_everything(seed)
+    with task_code(task, "get_init_inputs()"):
+        value = task.get_init_inputs()
+    if value is None:
+        return InitInputs()
+    if isinstance(value, dict):
+        return InitInputs(kwargs=dict(value))
+    if not isinstance(value, (list, tuple)):
+        cause = f"{task.name}: get_init_inputs() returned {type(value).__name__}"
+        raise TaskError(cause, "Return a list of constructor arguments, [] where there are none")
+    pair = len(value) == 2 and isinstance(value[0], (list, tuple)) and isinstance(value[1], dict)
+    if pair and (not value[0] or not _takes(task.Model, value)):
+        return InitInputs(tuple(value[0]), dict(value[1]))
+    return InitInputs(tuple(value))
+
+
+def _takes(model_class: Any, args: Any) -> bool:
+    try:
+        inspect.signature(model_class).bind(*args)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def make_model(
+    task: TaskModule,
+    init_inputs: InitInputs,
+    device: str,
+    seed: int,
+    *,
+    own_seeds: bool = True,
+    on_device: bool = False,
+) -> Any:
+    """`Model` in eval mode on `device`, constructed under `seed` on the CPU, so that its weights don't depend on the
+    device; or, for a model whose values only have to be like those, `on_device`, which draws large weights a hundred
+    times faster, where the constructor allows it. Without `own_seeds` a constructor that seeds the generators itself
+    is not obeyed. Raises TaskError when the constructor raises."""
+
+    def made(where: str) -> Any:
+        seed_everything(seed)
+        with task_code(task, "Model(...)"), nullcontext() if own_seeds else ignoring_seeds(), torch.device(where):
+            return task.Model(*init_inputs.args, **init_inputs.kwargs).eval().to(device)
+
+    if on_device and torch.device(device).type != "cpu":
+        try:
+            model = made(device)
+        except TaskError:
+            model = made("cpu")
+    else:
+        model = made("cpu")
+    _recipes[model] = Recipe(task, init_inputs)
+    return model
+
+
+def recipe_of(model: Any) -> Recipe | None:
+    """How `make_model` made this model; None for a model that came from elsewhere."""
+    return _recipes.get(model)
+
+
+def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:
+    """`forward`'s positional arguments, drawn under `seed` with `device` as torch's default device.
+
+    Where `get_inputs` can't draw on the device (a CPU generator, NumPy), it draws on the CPU. Every tensor ends on
+    `device`, detached. Seeds that `get_inputs` sets itself are ignored. Raises TaskError when `get_inputs` raises or
+    returns no tensor.
+    """
+    try:
+        value = _call_get_inputs(task, device, seed)
+    except TaskError:
+        if torch.device(device).type == "cpu":
+            raise
+        value = _call_get_inputs(task, "cpu", seed)
+    if isinstance(value, torch.Tensor):
+        value = [value]
+    if isinstance(value, dict):
+        value = _in_order(task, value)
+    if not isinstance(value, (list, tuple)):
+        cause = f"{task.name}: get_inputs() returned {type(value).__name__}"
+        raise TaskError(cause, "Return a list of forward's arguments")
+    spec, tensors = flatten(list(value))
+    if not tensors:
+        raise TaskError(f"{task.name}: get_inputs() returned no tensors", "Return a list with at least one tensor")
+    placed: list[Any] = unflatten(spec, [tensor.detach().to(device) for tensor in tensors])
+    return placed
+
+
+def _call_get_inputs(task: TaskModule, device: str, seed: int) -> Any:
+    seed_everything(seed)
+    with task_code(task, "get_inputs()"), ignoring_seeds(), torch.device(device):
+        return task.get_inputs()
+
+
+def _in_order(task: TaskModule, named: dict[str, Any]) -> list[Any]:
+    names = forward_parameters(task.Model)
+    unknown = [name for name in named if name not in names]
+    if unknown or list(names[: len(named)]) != [name for name in names if name in named]:
+        cause = f"{task.name}: get_inputs() returned a dict that doesn't match forward({', '.join(names)})"
+        raise TaskError(cause, "Return a list of forward's arguments in order")
+    return [named[name] for name in names[: len(named)]]
+
+
+def run_forward(task: TaskModule, model: Any, inputs: list[Any]) -> Any:
+    """`model(*inputs)` without gradients. Raises TaskError when the reference fails."""
+    with task_code(task, "Model.forward"), torch.no_grad():
+        return model(*inputs)
+
+
+def forward_parameters(model_class: Any) -> tuple[str, ...]:
+    """Names of `forward`'s parameters in order, without `self`; variadic ones are left out."""
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(model_class.forward).parameters.values())[1:]
+    return tuple(p.name for p in parameters if p.kind in plain)
+
+
+def init_signature(model_class: Any) -> str:
+    """`Model.__init__`'s parameter list as source for `ModelNew`, such as `(self, hidden, eps=1e-06)`.
+
+    `(self, *args, **kwargs)` where a default isn't a literal, since its name may not exist in the other file.
+    """
+    try:
+        signature = inspect.signature(model_class.__init__)
+    except (TypeError, ValueError):
+        return GENERIC_SIGNATURE
+    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return GENERIC_SIGNATURE
+    parameters[0] = parameters[0].replace(name="self")
+    for parameter in parameters:
+        if parameter.default is not inspect.Parameter.empty and not _is_literal(parameter.default):
+            return GENERIC_SIGNATURE
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _is_literal(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, TypeError):
+        return False

@@ -1,0 +1,220 @@
+"""The zygote's role: has imported torch and its compiler, and forks a process for each task that the judge sends.
+
+A fork starts in milliseconds, where a new process imports for seconds. It inherits nothing that an earlier task has
+touched: the zygote runs no task's code, and between two tasks it ends every process that the last one left and empties
+all folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
+
+Requests:
+  warm  {device, level, compiler, serves}  what tasks need once  -> {cuda: whether that has started CUDA}
+  fork  {environment} + the fork's socket                        -> {pid}
+  end   {}         ends the fork and everything that it started  -> {code: exit code, minus a signal's number, or null}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import shutil
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+
+from cuda_agent.core.enums import Device, SandboxLevel
+from cuda_agent.workers.channel import WorkerChannel
+from cuda_agent.workers.inside.compilations import import_compiler
+from cuda_agent.workers.inside.main import Context, Operation, serve
+from cuda_agent.workspace.process import descendants
+
+_PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
+_CUDA_NOT_INITIALIZED = 3
+
+
+def create(context: Context) -> Mapping[str, Operation]:
+    zygote = Zygote(context)
+    return {"start": zygote.start, "warm": zygote.warm, "fork": zygote.fork, "end": zygote.end}
+
+
+class Zygote:
+    """One fork at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._fork: int | None = None
+        self._served: Any = None
+        self._folders: tuple[Path, ...] = ()
+        # The driver's management library answers what torch asks about GPUs, so that nothing of CUDA starts here.
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        # The compiler reads these when it is imported. A pool of its processes would outlive its task; each fork has a
+        # cache of its own, in which a precompiled header, and a try of the processor's instructions, pay for nothing.
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+        os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+        # A fork has none of the threads that its parent had, and an OpenMP that believes in them waits for ever.
+        torch.set_num_threads(1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        # Processes of the same user may not look into this one's memory.
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+    def start(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """The device is started by each fork."""
+        return {}
+
+    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{device, level, compiler, serves}: learns where processes of this sandbox can write; imports the module whose
+        operations forks answer; with `compiler`, imports that and runs a module of ours through it."""
+        self._folders = (Path(os.environ["TMPDIR"]),)
+        if params["level"] == SandboxLevel.FULL:
+            # The sandbox's own; in a reduced one no process of it may write there.
+            self._folders += (Path("/tmp"), Path("/dev/shm"))
+        self._served = importlib.import_module(params["serves"])
+        if params["compiler"]:
+            _warm_compiler(params["device"])
+            self._empty_folders()
+        gc.collect()
+        gc.freeze()
+        return {"cuda": _cuda_has_started()}
+
+    def fork(self, params: dict[str, Any]) -> dict[str, Any]:
+        """{environment}: a process that answers on the socket that came along."""
+        (descriptor,) = self._context.descriptors
+        if self._fork is not None:
+            self.end({})
+        pid = os.fork()
+        if pid == 0:
+            self._become_fork(descriptor, params["environment"])
+        os.close(descriptor)
+        self._fork = pid
+        return {"pid": pid}
+
+    def end(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Returns when nothing of the fork is left."""
+        code = _end_all(self._fork)
+        self._fork = None
+        self._empty_folders()
+        return {"code": code}
+
+    def _become_fork(self, descriptor: int, environment: dict[str, str]) -> NoReturn:
+        try:
+            if self._context.control is not None:
+                os.close(self._context.control)
+            _prctl(_PR_SET_DUMPABLE, 1)
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            os.setsid()
+            os.environ.update(environment)
+            context = Context()
+            serve(WorkerChannel(socket.socket(fileno=descriptor)), context, self._served.create(context))
+        finally:
+            # Whatever happened: a fork must never come back into the zygote's loop.
+            os._exit(0)
+
+    def _empty_folders(self) -> None:
+        """All that processes of this sandbox can write into."""
+        for folder in self._folders:
+            for entry in folder.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        entry.unlink()
+
+
+def _warm_compiler(device: str) -> None:
+    if device == "cpu":
+        import_compiler(Device.CPU)
+        _compile("inductor")
+        return
+    for step in (partial(import_compiler, Device.CUDA), partial(_compile, "aot_eager"), _load_triton_driver):
+        # None should start CUDA; what does after all is left to the forks.
+        if _is_harmless(step):
+            step()
+
+
+def _compile(backend: str) -> None:
+    """Through exporting and compiling a module of ours. Who believes that there is a GPU saves the state of its
+    generator, which starts CUDA."""
+    import torch.export
+
+    module: Any = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    inputs = (torch.ones(2, 4),)
+    hidden = mock.patch.object(torch.cuda, "is_available", return_value=False)
+    with hidden, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(module, inputs, strict=False)
+        exported.run_decompositions(torch.export.default_decompositions())
+        torch.compile(module, backend=backend)(*inputs)
+        importlib.import_module("torch._dynamo").reset()
+
+
+def _load_triton_driver() -> None:
+    """Triton compiles a small C library when it is first used."""
+    backend = importlib.import_module("triton.backends.nvidia.driver")
+    importlib.import_module("triton.runtime.driver").driver.set_active(backend.CudaDriver())
+
+
+def _is_harmless(step: Callable[[], None]) -> bool:
+    """Whether a step works and leaves CUDA alone: tried in a fork, since a driver that has started can't be stopped."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            step()
+            code = 1 if _cuda_has_started() else 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _end_all(fork: int | None) -> int | None:
+    """Kills all descendants until none is left; stopped first, so that whoever forks doesn't outrun it. The exit code
+    of `fork`, as `subprocess` has it."""
+    code = None
+    while True:
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in _descendants():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, how)
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == fork:
+                    code = os.waitstatus_to_exitcode(status)
+                pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        time.sleep(0.002)
+
+
+def _descendants() -> list[int]:
+    """By their numbers here. Where the sandbox shows the outer /proc, that has other numbers for them: the last word
+    of `NSpid` is the one of the innermost namespace."""
+    found = []
+    for pid in descendants(int(Path("/proc/self").readlink().name)):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            found.append(int(next(line for line in lines if line.startswith("NSpid:")).split()[-1]))
+    return found
+
+
+def _cuda_has_started() -> bool:
+    """Whether this process has initialised the driver; by then every fork would be unable to."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(torch.cuda.is_initialized()) or driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

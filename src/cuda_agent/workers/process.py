@@ -1,0 +1,343 @@
+"""A worker as the judge sees it: started in its sandbox with torch imported in advance, asked one thing at a time,
+ended as a whole group; whatever goes wrong has a name (`Fault`) with the tail of the worker's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core import bytecode
+from cuda_agent.core.enums import Device, SandboxLevel, Verdict
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.records import Task, Violation
+from cuda_agent.workers.affinity import near_gpu
+from cuda_agent.workers.buffers import Arena, synchronize
+from cuda_agent.workers.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
+from cuda_agent.workers.roles import Role
+from cuda_agent.workspace.process import SandboxedProcess
+from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+
+#: from the start of the process to torch imported; a cold disk takes its time.
+START_TIMEOUT_S = 180.0
+LOG_TAIL = 4096
+_DEATH_TIMEOUT_S = 5.0
+#: a worker leaves little on disk: compiled baselines lie elsewhere.
+_DISK_MIB = 512
+#: torch, a driver and a task's small things.
+_LEAST_MEMORY_MIB = 2048
+_PACKAGES = Path(__file__).resolve().parents[2]
+
+#: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
+#: one process' attribute look-ups slower than another's, for as long as it lives.
+_STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED": "0"}
+#: On a cpu, memory that a call gives back is there for the next: else the C library returns large blocks to the system
+#: or keeps them by the history of its heap, and calls pay for fresh pages or don't, for as long as their process lives.
+_KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+
+_VERDICTS = {
+    "load": Verdict.LOAD_FAILED,
+    "structure": Verdict.WRONG_STRUCTURE,
+    "oom": Verdict.OUT_OF_MEMORY,
+    "device": Verdict.CRASHED,
+    "raised": Verdict.RAISED,
+    "task": Verdict.RAISED,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a worker failed. `kind` is the worker's own word (`task`, `load`, …) or `died`, `deadline`, `protocol`."""
+
+    verdict: Verdict
+    reason: str
+    kind: str
+    log_tail: str = ""
+    violations: tuple[Violation, ...] = ()
+
+
+class WorkerFault(Exception):
+    """A request failed. Who asked decides whose fault that is."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(fault.reason)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What all workers of a session have in common. `hidden`: folders that no worker sees. `importable`: folders of the
+    user's own code, readable and imported from."""
+
+    device: Device
+    level: SandboxLevel
+    memory_mib: int
+    hidden: tuple[Path, ...] = ()
+    importable: tuple[Path, ...] = ()
+
+
+def memory_limit_mib(wanted_mib: int) -> int:
+    """At most 85 % of what the machine has left now, so that a runaway worker ends before the machine does; but what
+    one needs in any case, since a virtual machine may be given more as it uses what it has."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as stream:
+        line = next(line for line in stream if line.startswith("MemAvailable:"))
+        return min(wanted_mib, max(_LEAST_MEMORY_MIB, int(int(line.split()[1]) / 1024 * 0.85)))
+    return wanted_mib
+
+
+class Worker:
+    """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start),
+    `scratch` its only writable folder."""
+
+    def __init__(
+        self,
+        role: Role,
+        settings: WorkerSettings,
+        directory: Path,
+        writable: tuple[Path, ...] = (),
+        *,
+        small_context: bool = False,
+    ) -> None:
+        """Starts the process and returns at once. `small_context`: as `shrink`. Raises SandboxError when it can't be
+        started."""
+        self.role = role
+        self.settings = settings
+        self.directory = directory
+        self.files = directory / "files"
+        self.scratch = directory / "scratch"
+        self.log = directory / "log"
+        for path in (self.files, self.scratch):
+            path.mkdir(parents=True, exist_ok=True)
+        self._writable = writable
+        self._small_context = small_context
+        self._imported = self._begun = self._ready = False
+        self._starts = threading.Lock()
+        self._killed = False
+        #: nothing of it is left but its folder.
+        self.ended = False
+        self._attached: set[str] = set()
+        self._channel, self._process = self._spawn()
+
+    def _spawn(self) -> tuple[JudgeChannel, SandboxedProcess]:
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        compiled = bytecode.environment()
+        own = self.settings.importable
+        more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
+        more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
+        # While something is imported, torch may be asked whether there is a GPU: the management library answers, so
+        # that the driver starts where the worker is told to start it.
+        more |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else {}
+        try:
+            spec = SandboxSpec(
+                scratch=self.scratch,
+                level=self.settings.level,
+                # The folder that our package is found in: an import lists it.
+                readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
+                writable=self._writable,
+                environment=_STEADY | compiled | more,
+                hidden=self.settings.hidden,
+                gpu=self.settings.device is Device.CUDA,
+                pass_fds=(theirs.fileno(),),
+                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
+                fixed_addresses=True,
+                # On a cpu the program's own tensors are host memory, and theirs are the pages that its user gets.
+                small_pages=self.settings.device is Device.CUDA,
+            )
+            # -P: the working directory is no place to import from.
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "cuda_agent.workers.inside.main",
+                self.role.module,
+                str(theirs.fileno()),
+            ]
+            return JudgeChannel(mine), spawn(command, spec, cwd=self.scratch, log=self.log)
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            theirs.close()
+
+    def imported(self, op: str = "", params: dict[str, Any] | None = None) -> None:
+        """Waits until it has imported torch and done `op`, without its device. Raises WorkerError."""
+        with self._starting():
+            if not self._imported:
+                self._imported = True
+                self._channel.hello(timeout_s=START_TIMEOUT_S)
+            if op:
+                self._channel.request(op, params, timeout_s=START_TIMEOUT_S)
+
+    def import_task(self, task: Task) -> None:
+        """As `imported`, and has imported what a task imports: runs the task's source. A worker that this ends is found
+        dead by who next needs it."""
+        with contextlib.suppress(WorkerError):
+            self.imported("import_task", {"name": task.name, "source": task.source})
+
+    def shrink(self) -> None:
+        """Its context will be a small one (`buffers.SMALL_CONTEXT`): its programs use one stream, or what it times
+        decides nothing. Before it is awake."""
+        self._small_context = True
+
+    def ready(self) -> None:
+        """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
+
+        Raises WorkerError."""
+        with self._starts:
+            if self._ready:
+                return
+            self.imported()
+            # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
+            near = near_gpu() if self.settings.device is Device.CUDA else None
+            params = {
+                "device": self.settings.device.value,
+                "cores": sorted(near or ()),
+                "small_context": self._small_context,
+            }
+            with self._starting():
+                self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
+            self._ready = True
+
+    def begin(self) -> None:
+        """Gets `ready` in the background; what goes wrong there is said to who first asks it something."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self.settle, name=f"ready-{self.role.name}", daemon=True).start()
+
+    def settle(self) -> None:
+        """Where it was told to `begin`, waits until that is done."""
+        if self._begun:
+            with contextlib.suppress(WorkerError):
+                self.ready()
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        """What goes wrong meanwhile is nobody's fault but ours."""
+        try:
+            yield
+        except ChannelError as error:
+            fault = self._fault(error, "start")
+            self.kill()
+            line = " ".join(fault.reason.split())[:300]
+            raise WorkerError(
+                f"The {self.role.name} worker doesn't start: {line}",
+                "`cuda-agent doctor` says what is missing",
+                detail=fault.log_tail,
+            ) from None
+
+    def request(
+        self,
+        op: str,
+        params: dict[str, Any] | None = None,
+        *,
+        timeout_s: float,
+        descriptors: Sequence[int] = (),
+        spin_s: float = 0.0,
+    ) -> Any:
+        """The answer, waited for without sleep for the first `spin_s` seconds. Raises WorkerFault; the worker is then
+        ended, except after an error that it reported itself."""
+        self.ready()
+        try:
+            return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors, spin_s=spin_s)
+        except ChannelError as error:
+            raise WorkerFault(self._fault(error, op, timeout_s)) from None
+
+    def attach(self, arena: Arena) -> None:
+        """Maps an arena into the worker, once."""
+        if arena.name in self._attached:
+            return
+        synchronize(arena.device)
+        message, descriptors = arena.export()
+        self.request("attach", message, timeout_s=60.0, descriptors=descriptors)
+        self._attached.add(arena.name)
+
+    def detach(self, arena: Arena) -> None:
+        if arena.name in self._attached:
+            self._attached.discard(arena.name)
+            self.request("detach", {"arena": arena.name}, timeout_s=60.0)
+
+    @property
+    def awake(self) -> bool:
+        """Whether its device is started."""
+        return self._ready
+
+    @property
+    def pid(self) -> int:
+        """Of the outermost process of its sandbox."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return not self._killed and self._process.poll() is None
+
+    def doom(self) -> None:
+        """As `kill`, without waiting, for many that end together; `kill` must follow."""
+        self._killed = True
+        self._process.doom()
+
+    def kill(self) -> None:
+        """Ends it and everything that it started; harmless when already done."""
+        self._killed = True
+        self._channel.close()
+        self._process.kill()
+        self.ended = True
+
+    def tail(self) -> str:
+        return self._process.tail(LOG_TAIL)
+
+    def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
+        if isinstance(error, RemoteFailure):
+            verdict = _VERDICTS.get(error.kind, Verdict.RAISED)
+            return Fault(verdict, error.message, error.kind if error.kind in _VERDICTS else "raised", self.tail())
+        if isinstance(error, DeadlinePassed):
+            self.kill()
+            reason = f"{op} gave no answer within {timeout_s:.0f} s"
+            return Fault(Verdict.TIMED_OUT, reason, "deadline", self.tail())
+        if isinstance(error, ProtocolViolation):
+            self.kill()
+            violation = Violation(rule="protocol", layer="channel", detail=str(error))
+            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", self.tail(), (violation,))
+        return self._death(op)
+
+    def _death(self, op: str) -> Fault:
+        deadline = time.monotonic() + _DEATH_TIMEOUT_S
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        limit = self._process.limit_hit
+        self.kill()
+        if limit == "memory" or (code == -signal.SIGKILL and limit is None):
+            reason = f"{op}: killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
+            return Fault(Verdict.OUT_OF_MEMORY, reason, "died", self.tail())
+        if limit is not None:
+            return Fault(Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", "died", self.tail())
+        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(code)}", "died", self.tail())
+
+
+def how_it_ended(code: int | None) -> str:
+    """Words for an exit code, minus a signal's number, or None for what hasn't ended."""
+    if code is None:
+        return "closed its channel without an answer"
+    if code < 0:
+        try:
+            return f"died of {signal.Signals(-code).name}"
+        except ValueError:
+            return f"died of signal {-code}"
+    return f"exited with code {code} without an answer"
+
+
+def wake(workers: Sequence[Worker]) -> None:
+    """Their devices start, side by side. One that doesn't start says so to who asks it something."""
+    for worker in workers:
+        worker.begin()
+    for worker in workers:
+        with contextlib.suppress(WorkerError):
+            worker.ready()

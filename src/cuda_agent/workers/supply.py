@@ -1,0 +1,115 @@
+"""Where a session's workers come from: started ahead, ended together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.workers.process import Worker, WorkerSettings
+from cuda_agent.workers.roles import CANDIDATE, Role
+
+#: with so many, a worker that may not be needed costs nobody anything.
+_MANY_CORES = 8
+
+
+def _cores_abound() -> bool:
+    return len(os.sched_getaffinity(0)) >= _MANY_CORES
+
+
+class WorkerSupply:
+    """A spare candidate worker is started ahead, so that torch is imported when a candidate comes; where cores abound
+    one for screenings too, since a verdict mostly follows one at once. A verdict's worker serves one candidate."""
+
+    def __init__(self, settings: WorkerSettings, directory: Path) -> None:
+        self.settings = settings
+        self._directory = directory
+        self._count = 0
+        self._spare: Worker | None = None
+        self._for_screenings: Worker | None = None
+        self._screens = False
+        self._all: list[Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def start(self, role: Role, writable: tuple[Path, ...] = (), *, small_context: bool = False) -> Worker:
+        """A new worker, still importing. May be called from any thread."""
+        with self._lock:
+            if self._closed:
+                raise WorkerError("The judge is closing", "Run again")
+            self._forget_ended()
+            self._count += 1
+            directory = self._directory / f"{role.name}-{self._count}"
+            worker = Worker(role, self.settings, directory, writable, small_context=small_context)
+            self._all.append(worker)
+        return worker
+
+    def _forget_ended(self) -> None:
+        """A session lives long: candidates that were judged leave neither a record nor their files."""
+        for worker in self._all:
+            if worker.ended:
+                shutil.rmtree(worker.directory, ignore_errors=True)
+        self._all = [worker for worker in self._all if not worker.ended]
+
+    def prewarm(self) -> None:
+        """Starts the next candidate's worker."""
+        if self._spare is None or not self._spare.alive:
+            self._spare = self.start(CANDIDATE)
+
+    def prewarm_beside(self) -> None:
+        """As `prewarm`, while the present candidate is judged: where cores abound, and on a GPU, since on the CPU the
+        import shares the memory's bandwidth with what is timed."""
+        if self.settings.device is Device.CUDA and _cores_abound():
+            self.prewarm()
+
+    def prewarm_screenings(self) -> None:
+        """Starts their first worker, where cores abound."""
+        if not self._screens and _cores_abound():
+            self._screens = True
+            self._for_screenings = self.start(CANDIDATE, small_context=True)
+
+    def rouse(self) -> None:
+        """The next candidate's worker starts its device while that candidate is still compiled."""
+        if self._spare is not None:
+            self._spare.begin()
+
+    def settle(self) -> None:
+        """Waits until the next candidate's worker has started its device, if it was told to."""
+        spare = self._spare
+        if spare is not None:
+            spare.settle()
+
+    @property
+    def spare(self) -> Worker | None:
+        """The next candidate's."""
+        return self._spare
+
+    @property
+    def next_screener(self) -> Worker | None:
+        """What `screener` would take."""
+        return self._for_screenings or self._spare
+
+    def candidate(self) -> Worker:
+        """The spare (or a new one); the caller kills it."""
+        worker, self._spare = self._spare, None
+        return worker if worker is not None and worker.alive else self.start(CANDIDATE)
+
+    def screener(self) -> Worker:
+        """A worker for screenings; the caller kills it."""
+        worker, self._for_screenings = self._for_screenings, None
+        return worker if worker is not None and worker.alive else self.candidate()
+
+    def close(self) -> None:
+        """Ends every worker that it started; no more can be started."""
+        with self._lock:
+            self._closed = True
+            # A driver takes a context apart in a third of a second: side by side.
+            for worker in self._all:
+                worker.doom()
+            for worker in self._all:
+                worker.kill()
+            self._all.clear()
+        self._spare = self._for_screenings = None

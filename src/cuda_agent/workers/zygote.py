@@ -1,0 +1,165 @@
+"""Processes for tasks, many a minute: a sandboxed zygote that has imported torch and its compiler forks one for each.
+
+A process of its own for every task, as for every candidate, but from a process that stands in the sandbox already:
+two imports of torch and of the compiler take seconds, a fork takes milliseconds. Within its sandbox a fork may kill
+the zygote, which costs its own task a verdict and the judge a new zygote; it can't change it (`worker/zygote.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import WorkerError
+from cuda_agent.workers.channel import (
+    ChannelClosed,
+    ChannelError,
+    DeadlinePassed,
+    JudgeChannel,
+    ProtocolViolation,
+    RemoteFailure,
+)
+from cuda_agent.workers.process import Fault, Worker, WorkerFault, how_it_ended
+
+_WARM_TIMEOUT_S = 300.0
+_FORK_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 20.0
+
+
+class Zygote:
+    """One sandbox, started when it is first needed and again after it was lost. One fork at a time."""
+
+    def __init__(self, start: Callable[[], Worker], *, serves: str, warm: bool = True) -> None:
+        """`start`: a new worker of the role `ZYGOTE`. `serves`: the module whose operations its forks answer. `warm`:
+        its forks will compile."""
+        self._start, self._serves, self._warm = start, serves, warm
+        self._worker: Worker | None = None
+        self.closed = False
+
+    def prepare(self) -> None:
+        """Waits until it can fork. Raises WorkerError."""
+        self._ready()
+
+    def fork(self) -> Fork:
+        """A new process. Raises WorkerError."""
+        worker = self._ready()
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            params = {"environment": _compiler_folders(worker.scratch)}
+            worker.request("fork", params, timeout_s=_FORK_TIMEOUT_S, descriptors=(theirs.fileno(),))
+        except WorkerFault as error:
+            mine.close()
+            self._lose()
+            raise WorkerError(f"The zygote doesn't fork: {error.fault.reason}", "Run again") from None
+        finally:
+            theirs.close()
+        return Fork(self, JudgeChannel(mine))
+
+    def end(self) -> Fault | int | None:
+        """Ends the fork and all that it started: its exit code, or what became of the whole sandbox."""
+        worker = self._worker
+        if worker is None:
+            return None
+        try:
+            code = worker.request("end", timeout_s=_END_TIMEOUT_S).get("code")
+            return code if isinstance(code, int) else None
+        except WorkerFault as error:
+            self._lose()
+            return error.fault
+
+    def close(self) -> None:
+        """Ends it, and whatever runs in it. May be called from another thread, whose requests then fail."""
+        self.closed = True
+        self._lose()
+
+    def tail(self) -> str:
+        return "" if self._worker is None else self._worker.tail()
+
+    def _ready(self) -> Worker:
+        if self._worker is not None and self._worker.alive:
+            return self._worker
+        if self.closed:
+            raise WorkerError("The zygote has been ended", "Run again")
+        worker = self._worker = self._start()
+        try:
+            self._prepare(worker)
+        except WorkerFault as error:
+            self._lose()
+            raise WorkerError(f"The zygote doesn't start: {error.fault.reason}", "Run again") from None
+        return worker
+
+    def _prepare(self, worker: Worker) -> None:
+        settings = worker.settings
+        params = {
+            "device": settings.device.value,
+            "level": settings.level.value,
+            "compiler": self._warm,
+            "serves": self._serves,
+        }
+        reply = worker.request("warm", params, timeout_s=_WARM_TIMEOUT_S)
+        if settings.device is Device.CUDA and reply.get("cuda") is not False:
+            self._lose()
+            raise WorkerError(
+                "Importing torch's compiler has started CUDA, and no process can be forked after that",
+                "Use a tested version of torch",
+            )
+
+    def _lose(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+
+class Fork:
+    """A task's process. A context manager: nothing of it is left after the block."""
+
+    def __init__(self, zygote: Zygote, channel: JudgeChannel) -> None:
+        self._zygote, self._channel = zygote, channel
+        self.ended = False
+
+    def __enter__(self) -> Fork:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.end()
+
+    def request(self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
+        """The answer. Raises WorkerFault; the process is then ended, except after an error that it reported itself."""
+        try:
+            return self._channel.request(op, params, timeout_s=timeout_s)
+        except ChannelError as error:
+            raise WorkerFault(self._fault(error, op, timeout_s)) from None
+
+    def end(self) -> Fault | int | None:
+        """Its exit code, or what became of its whole sandbox; harmless when done before."""
+        if self.ended:
+            return None
+        self.ended = True
+        self._channel.close()
+        return self._zygote.end()
+
+    def _fault(self, error: ChannelError, op: str, timeout_s: float) -> Fault:
+        tail = self._zygote.tail()
+        if isinstance(error, RemoteFailure):
+            verdict = Verdict.OUT_OF_MEMORY if error.kind == "oom" else Verdict.RAISED
+            return Fault(verdict, error.message, error.kind, tail)
+        ended = self.end()
+        if isinstance(error, DeadlinePassed):
+            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", "deadline", tail)
+        if isinstance(error, ProtocolViolation):
+            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", tail)
+        assert isinstance(error, ChannelClosed)
+        if isinstance(ended, Fault):
+            return replace(ended, reason=f"{op}: {ended.reason.removeprefix('end: ')}")
+        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", "died", tail)
+
+
+def _compiler_folders(scratch: Path) -> dict[str, str]:
+    """A cache of its own for each fork, at a place that nobody knows before: what a compiler finds there it runs."""
+    folder = scratch / f"compiler-{secrets.token_hex(8)}"
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}

@@ -1,0 +1,105 @@
+"""Variants keep what a task promises in every draw, and say what they left alone."""
+
+import pytest
+import torch
+
+from cuda_agent.workers.inside.task.variants import KINDS, WIDE, facts, properties, variant
+
+
+def names(tensor):
+    return {name for name, _ in facts(tensor)}
+
+
+def draws(make, count=3):
+    result = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        result.append(make())
+    return result
+
+
+def kept_names(make):
+    return [{name for name, _ in kept} for kept in properties(draws(make))]
+
+
+def test_facts():
+    assert {"in_unit", "non_negative", "in_signed_unit", "finite"} <= names(torch.rand(4, 8))
+    assert "rows_sum_to_one" in names(torch.rand(4, 8).softmax(-1))
+    assert "rows_sum_to_one" in names(torch.rand(4, 8).softmax(-1).bfloat16())
+    assert "sorted" in names(torch.arange(8)) and "sorted" not in names(torch.tensor([3, 1, 2]))
+    assert "symmetric" in names(torch.eye(4)) and "binary" in names(torch.eye(4))
+    assert "boolean" in names(torch.ones(3, dtype=torch.bool))
+    assert "infinities" in names(torch.full((4, 4), float("-inf")).triu(1))
+    assert facts(torch.empty(0)) and facts(torch.tensor(1.0))
+
+
+def test_properties_hold_in_every_draw():
+    assert kept_names(lambda: [torch.randn(64)]) == [{"finite"}]
+    assert kept_names(lambda: [torch.randn(8, 8).tril()]) == [{"finite", "zeros"}]
+    assert "values" in kept_names(lambda: [torch.linspace(0, 1, 9)])[0]
+    assert "zeros" not in kept_names(lambda: [torch.randn(64).relu()])[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_normal_input_takes_all_kinds(kind, dtype):
+    sets = draws(lambda: [torch.randn(16, 33).to(dtype)])
+    before = sets[0][0].clone()
+    made = variant(kind, sets[0], properties(sets), seed=5)
+    (new,) = made.tensors
+    assert new.shape == before.shape and new.dtype == dtype and not torch.equal(new, before)
+    assert torch.equal(sets[0][0], before) and not made.reasons
+    assert torch.equal(variant(kind, sets[0], properties(sets), seed=5).tensors[0], new)
+    if kind == "magnitudes":
+        rows = new.float().abs().flatten()
+        assert rows.max() / rows[rows > 0].min() > 1e4
+    if kind == "permuted":
+        assert torch.equal(new.float().sort(0).values, before.float().sort(0).values)
+
+
+def test_very_many_rows_are_permuted_too():
+    rows = (1 << 22) + 6
+    sets = [[torch.arange(rows, dtype=torch.int32)]]
+    orders = [variant("permuted", sets[0], [frozenset()], seed=seed).tensors[0] for seed in (3, 3, 4)]
+    assert torch.equal(orders[0].sort().values, sets[0][0]) and torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], sets[0][0])
+    assert (orders[0].diff().abs() > rows // 5).all(), "neighbours are far from each other"
+
+
+def test_kept_properties_stop_a_change():
+    sets = draws(lambda: [torch.rand(8, 8).softmax(-1), torch.randint(0, 5, (8,)), torch.ones(8, 8).tril()])
+    kept = properties(sets)
+    for kind in ("magnitudes", "signs"):
+        made = variant(kind, sets[0], kept, seed=1)
+        assert made.tensors is None and "sum to 1" in " ".join(made.reasons)
+    made = variant("permuted", sets[0], kept, seed=1)
+    assert made.tensors[2] is sets[0][2] and "same in every draw" in " ".join(made.reasons)
+    order = [int((sets[0][0] == row).all(1).nonzero()[0]) for row in made.tensors[0]]
+    assert torch.equal(made.tensors[1], sets[0][1][order])
+
+
+def test_integers_are_never_scaled():
+    sets = draws(lambda: [torch.randint(0, 100, (64,)), torch.rand(64) > 0.5])
+    for kind in ("magnitudes", "signs"):
+        assert variant(kind, sets[0], properties(sets), seed=1).tensors is None
+
+
+def test_unit_range_is_scaled_downwards():
+    sets = draws(lambda: [torch.rand(512)])
+    (new,) = variant("magnitudes", sets[0], properties(sets), seed=1).tensors
+    assert new.max() <= 1 and new.min() >= 0
+
+
+def test_scalar_tensor_stays():
+    sets = draws(lambda: [torch.randn(())])
+    assert all(variant(kind, sets[0], properties(sets), seed=1).tensors is None for kind in KINDS)
+
+
+def test_wide_variants_stay_in_their_range():
+    kept = properties(draws(lambda: [torch.randn(8, 8), torch.rand(8, 8), torch.arange(64).view(8, 8)]))
+    torch.manual_seed(5)
+    given = [torch.randn(8, 8), torch.rand(8, 8), torch.arange(64).view(8, 8)]
+    large, small = (variant(kind, given, kept, 1).tensors for kind in WIDE)
+    assert torch.equal(large[0], given[0] * 1e4) and torch.equal(large[1], given[1])
+    assert torch.equal(small[0], given[0] * 1e-4) and torch.equal(small[1], given[1] * 1e-4)
+    assert torch.equal(large[2], given[2])
