@@ -1,7 +1,8 @@
-"""What can be read off a candidate without running it: its texts, what the preprocessor made of them, its objects.
+"""The static rules: they read a candidate's texts, the preprocessor's output and the object files, and run nothing.
 
-The layers convict and never acquit. Before the build: the syntax tree of `model_new.py`, the directives of C++ and CUDA
-files. After it: names and declarations in preprocessed text, imported symbols, needed libraries.
+Each layer can convict a candidate and none can acquit it. Before the build, the guard reads the syntax tree of
+`model_new.py` and the directives of the C++ and CUDA files. After the build, it reads names and declarations in the
+preprocessed text, the imported symbols and the needed libraries.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from cuda_agent.judge.guard.source import check_preprocessed
 from cuda_agent.judge.guard.symbols import check_library, check_symbols, forbidden_symbol
 from cuda_agent.judge.guard.triton import check_comparison, is_comparison
 
-#: what a compile leaves for the guard beside the object file: a `Compiled`.
+#: the file beside an object file in which the compiler leaves a `Compiled` for the guard.
 COMPILED = "compiled.json"
 
 
 def check_texts(candidate: Candidate) -> tuple[Violation, ...]:
-    """Every broken rule that the texts show as they are written, with file and line."""
+    """Returns every rule that the texts break as they are written, with file and line."""
     found: list[Violation] = []
     for path in sorted(candidate.files):
         text = candidate.files[path]
@@ -34,7 +35,8 @@ def check_texts(candidate: Candidate) -> tuple[Violation, ...]:
 def check_built(
     candidate: Candidate, objects: Mapping[str, Path], library: Path, device: Device
 ) -> tuple[Violation, ...]:
-    """Every broken rule that compiling made visible. `objects`: source path -> object file of the candidate's own.
+    """Returns every broken rule that only compiling makes visible. `objects` maps each of the candidate's own sources
+    to its object file.
 
     Raises DeviceError when binutils are missing.
     """
@@ -45,7 +47,7 @@ def check_built(
 
 
 def own_kernels(objects: Mapping[str, Path]) -> frozenset[str]:
-    """Mangled names of all kernels that the candidate's own sources define."""
+    """Returns the mangled names of all kernels that the candidate's own sources define."""
     return frozenset(name for path in objects.values() for name in Compiled.load(path.with_name(COMPILED)).kernels)
 
 

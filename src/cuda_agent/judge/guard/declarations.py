@@ -1,7 +1,8 @@
-"""Variables of a binding that outlive a call and can hold tensors: results kept from one call to the next.
+"""The rule against variables that outlive a call and can hold tensors: with them a binding could keep results.
 
-Found in the syntax tree that tree-sitter's CUDA grammar gives of preprocessed text; where it doesn't understand a text,
-a plain look for `static … Tensor …` helps out. Handles, plans and sizes may be kept; tensors belong to `ModelNew`.
+The rule reads the syntax tree that tree-sitter's CUDA grammar gives of preprocessed text. Where the grammar doesn't
+understand a text, a plain search for `static … Tensor …` stands in. A binding may keep handles, plans and sizes;
+tensors belong to `ModelNew`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _HOLDS = (
 )
 _MAKES = r"\b(?:at|torch)\s*::\s*(?:empty|zeros)\w*\s*\("
 _SCOPES = words("translation_unit namespace_definition declaration_list linkage_specification template_declaration")
-#: a declaration up to its end or initialiser, without parentheses, which a prototype has.
+#: a declaration up to its end or initialiser. Parentheses are excluded, since a prototype has them.
 _PLAIN = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*?(?=[;={])")
 
 Add = Callable[[str, int, str], None]
 
 
 def check_declarations(text: str, add: Add) -> None:
-    """Tells `add` (rule, offset, what) each variable that keeps tensors between calls."""
+    """Calls `add` with (rule, offset, what) for each variable that keeps tensors between calls."""
     code = without_literals(text)
     if _pattern(()).search(code) is None:
         return
@@ -49,7 +50,7 @@ def check_declarations(text: str, add: Add) -> None:
 
 
 def _keeps(node: Node, holds: re.Pattern[str], parameters: set[str]) -> bool:
-    """`parameters`: names of template parameters, which may stand for tensors."""
+    """Whether a declaration keeps tensors. `parameters` names template parameters, which may stand for tensors."""
     if node.type == "lambda_capture_initializer":
         return holds.search(_text(node)) is not None
     if not _lives_on(node) or "constexpr" in {_text(child) for child in node.children}:
@@ -64,7 +65,7 @@ def _pattern(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def _own_holders(nodes: list[Node]) -> list[str]:
-    """Names of the text's own classes and aliases that hold tensors, directly or through one another."""
+    """Returns the text's own classes and aliases that hold tensors, directly or through one another."""
     made = [(name, _contents(node)) for node in nodes for name in _defined_types(node)]
     known: set[str] = set()
     while more := {name for name, text in made if name not in known and _pattern(known).search(text)}:
@@ -82,7 +83,7 @@ def _defined_types(node: Node) -> list[str]:
 
 
 def _contents(node: Node) -> str:
-    """What a class or alias is made of: its bases and fields, or the other type."""
+    """Returns the text of a class's bases and fields, or of the type behind an alias."""
     body = node.child_by_field_name("body")
     if body is None:
         kind = node.child_by_field_name("type")
@@ -93,7 +94,7 @@ def _contents(node: Node) -> str:
 
 
 def _lives_on(node: Node) -> bool:
-    """A variable that lives as long as the library: static, thread-local, or outside of functions."""
+    """Whether a variable lives as long as the library: it is static, thread-local, or outside of functions."""
     if node.type not in ("declaration", "field_declaration"):
         return False
     stored = {child.text for child in node.children if child.type == "storage_class_specifier"}
@@ -138,7 +139,7 @@ def _text(node: Node) -> str:
 
 
 def _offset(data: bytes, node: Node) -> int:
-    """tree-sitter counts bytes."""
+    """Converts tree-sitter's offset, which counts bytes, to one that counts characters."""
     return len(data[: node.start_byte].decode(errors="replace"))
 
 

@@ -1,5 +1,5 @@
-"""The directives in a candidate's C++ and CUDA files, as they are written: which headers it includes, and whether its
-text can be trusted to say where a line comes from.
+"""Rules for preprocessor directives as a candidate writes them: which headers it may include, and that its text can't
+lie about the file that a line comes from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADERS_FORBIDDEN = re.compile(
 _SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)$", re.MULTILINE)
 _KNOWN = words("include define undef if ifdef ifndef elif elifdef elifndef else endif pragma error warning") | {""}
-#: a body that can't hold code: a number, a word, a string.
+#: a macro body that can't hold code: a number, a word or a string.
 _PLAIN_BODY = re.compile(r"\s*(?:\(?\s*-?[\w.]+\s*\)?|\"[^\"]*\")?\s*$")
 _DEFINED = re.compile(r"\s*(?P<name>\w+)(?P<parameters>\()?(?P<body>.*)$", re.DOTALL)
 
@@ -42,7 +42,7 @@ class Macro:
 
 @dataclass(frozen=True)
 class _Text:
-    """A file with continued lines joined and comments blanked; literals stay."""
+    """A file with continued lines joined and comments blanked. Literals stay."""
 
     joined: str
     code: str
@@ -54,7 +54,7 @@ class _Text:
 
 
 def check_directives(text: str, path: str) -> list[Violation]:
-    """Headers that a candidate may not include, and directives other than the plain ones (`#line` among them)."""
+    """Returns a violation for each forbidden header and for each unusual directive, such as `#line`."""
     found: list[Violation] = []
     read = _read(text)
 
@@ -74,7 +74,7 @@ def check_directives(text: str, path: str) -> list[Violation]:
 
 
 def macros(text: str, path: str) -> list[Macro]:
-    """The macros of a file whose bodies may hold code."""
+    """Returns the macros of a file whose bodies may hold code."""
     read, found = _read(text), []
     for name, rest, offset in _directives(read):
         defined = _DEFINED.match(rest) if name == "define" else None
@@ -94,7 +94,8 @@ def _check_include(what: str, offset: int, add: object) -> None:
 
 
 def _directives(read: _Text) -> Iterator[tuple[str, str, int]]:
-    """(name, rest of the line, offset); those in raw strings included, since a skipped branch isn't lexed alike."""
+    """Yields (name, rest of the line, offset) of each directive. Directives in raw strings are included, since the
+    compiler doesn't lex a skipped branch in the same way."""
     for match in _DIRECTIVE.finditer(read.code):
         yield match["name"], match["rest"], match.start("name")
 

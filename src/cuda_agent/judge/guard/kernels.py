@@ -1,4 +1,4 @@
-"""GPU time of one call by exact kernel symbol: the candidate's own kernels, allowed libraries', torch's, others'.
+"""The rule for GPU time: it sorts one call's kernels by exact symbol into own, allowed library, torch and unknown.
 
 A kernel is the candidate's when nvcc registered its mangled name while compiling the candidate's sources. The records
 come from the candidate's own process, so they convict and never acquit.
@@ -31,7 +31,7 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True)
 class KernelFindings:
-    """`report` is None where nothing was recorded."""
+    """The kernel report and the violations. `report` is None where nothing was recorded."""
 
     report: KernelReport | None
     violations: tuple[Violation, ...] = ()
@@ -39,8 +39,8 @@ class KernelFindings:
 
 
 def judge_kernels(claims: Mapping[str, Any], own: frozenset[str], *, recordable: bool) -> KernelFindings:
-    """`claims`: what `worker.kernels` sent. `own`: mangled names of the candidate's kernels. `recordable`: CUPTI is
-    known to work here, so that records must exist."""
+    """Checks the records of one call. `claims` is the reply of `workers.inside.kernels`, `own` holds the mangled names
+    of the candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist."""
     rows = _rows(claims.get("kernels"))
     if rows is None:
         why = str(claims.get("kernels_error") or "no record")[:200]
@@ -89,7 +89,7 @@ def _notes(report: KernelReport) -> list[str]:
 
 
 def _rows(value: Any) -> list[tuple[str, str, int, int]] | None:
-    """A worker's claim, as far as it has the right form."""
+    """Returns a worker's claim if it has the right form, else None."""
     if not isinstance(value, list) or len(value) > _MOST:
         return None
     rows = []

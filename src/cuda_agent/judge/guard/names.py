@@ -1,4 +1,4 @@
-"""Names that a candidate's C++ and CUDA may not use, looked for in what the preprocessor made of it."""
+"""The rule for names that a candidate's C++ and CUDA may not use. It reads preprocessed text."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _NAMES = {
     "hidden_dispatch": r"TorchDispatchModeTLS|PythonDispatcherTLS|(?:Ex|In)cludeDispatchKeyGuard|LocalDispatchKeySet"
     r"|ThreadLocalStateGuard|tls_(?:set|local)_\w+|_force_tls_\w+|ThreadLocalPythonObjects|enableRecordFunction",
 }
-#: a member of something (`x.time`) isn't the function of that name.
+#: a member access such as `x.time` isn't a call of the function with that name.
 _NAME_RULES = {rule: re.compile(rf"(?<![\w.])(?<!->)(?:{names})(?!\w)") for rule, names in _NAMES.items()}
 _ATTRIBUTE = re.compile(r"(?:\.|->)\s*attr\s*\(")
 _ASSEMBLER = re.compile(r"\b(?:asm|__asm__|__asm)\b[^(;]*\(")
-#: system calls, and data directives, with which any instruction can be written; PTX has neither.
+#: system calls, and data directives, which can encode any instruction. PTX has neither.
 _NOT_PTX = re.compile(
     r"\b(?:syscall|sysenter|svc)\b|\bint\s+\$?0x80"
     r"|(?:\A|[\n;{:])\s*\.(?:[248]?byte|long|quad|short|value|h?word|inst|octa|ascii|asciz|string|incbin|macro|rept|set|equ"
@@ -68,7 +68,8 @@ Add = Callable[[str, int, str], None]
 
 
 def check_names(text: str, *, cuda: bool, device: Device, add: Add) -> None:
-    """Tells `add` (rule, offset, what) each broken rule in preprocessed text; `cuda`: of a `.cu` file."""
+    """Calls `add` with (rule, offset, what) for each broken rule in preprocessed text. `cuda` says that it is a `.cu`
+    file."""
     code = without_literals(text)
     for match in _QUALIFIED.finditer(code):
         name = re.sub(r"\s+", "", match["name"])
@@ -82,7 +83,7 @@ def check_names(text: str, *, cuda: bool, device: Device, add: Add) -> None:
     for match in _ATTRIBUTE.finditer(code):
         add("python_from_c", match.start(), "attribute of a Python object")
     for match in _ASSEMBLER.finditer(code):
-        # In `.cu` files inline PTX is a tool of the trade; on the host assembler can only hide what is done.
+        # Kernels in `.cu` files use inline PTX. On the host, assembler serves only to hide what is done.
         if not cuda:
             add("inline_assembler", match.start(), "inline assembler in host code")
         elif _NOT_PTX.search(_assembler_text(text, code, match.end())):
@@ -98,7 +99,7 @@ def _is_allowed(space: str, name: str, device: Device) -> bool:
 
 
 def _assembler_text(text: str, code: str, begin: int) -> str:
-    """The literals between a parenthesis that has just opened and the one that closes it, joined."""
+    """Joins the literals between an opening parenthesis and the one that closes it."""
     depth, end = 1, begin
     while end < len(code) and depth:
         depth += {"(": 1, ")": -1}.get(code[end], 0)

@@ -1,8 +1,8 @@
-"""What the dispatcher's records of a candidate's worker say: which ATen operators it reached, and when.
+"""The rule for ATen operators: it reads the dispatcher's records of a candidate's worker.
 
-The records come from the candidate's own process, so they convict and never acquit. An output in memory that no
-recorded operator made, or records that are missing or broken off, count as a violation: whoever doesn't use torch's
-compute has no reason to hide from it.
+The records come from the candidate's own process, so they can convict it and never acquit it. An output in memory that
+no recorded operator allocated is a violation, and so are missing or truncated records: a candidate that doesn't compute
+with torch has no reason to hide from the dispatcher.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VIEW = words(
     is_same_size _local_scalar_dense item sym_size sym_stride sym_numel sym_storage_offset size stride is_pinned
     """
 )
-#: what `contiguous` does: the same values in another place.
+#: operators that `contiguous` runs: they copy values without computing.
 _COPY = words("clone copy_")
 _CPU_VENDOR = words("mm addmm addmm_ bmm baddbmm baddbmm_ convolution")
 _AT_LOADING = words("_to_copy fill_ zero_ set_ resize_ equal")
 
 
 class OperatorLog:
-    """Collects the records of all calls of one candidate."""
+    """The records of all calls of one candidate."""
 
     def __init__(self, device: Device) -> None:
         self._allowed = _ALLOCATE | _VIEW | _COPY | (_CPU_VENDOR if device is Device.CPU else frozenset())
@@ -44,8 +44,8 @@ class OperatorLog:
         self._counts: Counter[str] = Counter()
 
     def note(self, reply: Mapping[str, Any], when: str) -> None:
-        """The records that came with a worker's answer: `operators` (name -> count), `intact`, and `unseen_outputs`
-        where there were outputs."""
+        """Adds the records of a worker's answer: `operators` (name -> count), `intact`, and `unseen_outputs` where
+        there were outputs."""
         operators = _counts(reply.get("operators"))
         if operators is None or reply.get("intact") is not True:
             self._add("missing_records", f"the record of operators {when} is missing or broke off")
@@ -63,7 +63,7 @@ class OperatorLog:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Operators reached in forward, over all recorded calls."""
+        """Counts of the operators that forward reached, over all recorded calls."""
         return dict(sorted(self._counts.items()))
 
     def violations(self) -> tuple[Violation, ...]:
@@ -83,7 +83,7 @@ class OperatorLog:
 
 
 def _counts(value: Any) -> dict[str, int] | None:
-    """A worker's claim, as far as it has the right form."""
+    """Returns a worker's claim if it has the right form, else None."""
     if not isinstance(value, dict) or len(value) > _MOST:
         return None
     if not all(isinstance(name, str) and type(count) is int and count > 0 for name, count in value.items()):

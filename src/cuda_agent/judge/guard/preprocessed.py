@@ -1,8 +1,8 @@
-"""What the compiler's preprocessor made of a candidate's files: macros expanded, tokens pasted, headers left out.
+"""A candidate's files after the compiler's preprocessor: macros are expanded, tokens pasted, headers left out.
 
-Line markers (`# 12 "file" 1`) say which file a line comes from: 1 enters a file, 2 returns to it. Whether a line is the
-candidate's follows from entering and returning alone. `directives` refuses texts that write markers themselves; what
-looks like a marker inside a raw string is told apart here.
+Line markers (`# 12 "file" 1`) say which file a line comes from: 1 enters a file, 2 returns to it. Entering and
+returning alone decide whether a line is the candidate's. `directives` refuses texts that write markers themselves. This
+module ignores text inside a raw string that looks like a marker.
 """
 
 from __future__ import annotations
@@ -36,31 +36,32 @@ class Piece:
 
 @dataclass(frozen=True)
 class Preprocessed:
-    """The candidate's own lines of one compiler pass, in the order in which the compiler sees them. `headers`: files
-    that are not the candidate's, each with the number of own pieces before it was entered."""
+    """The candidate's own lines of one compiler pass, in the order in which the compiler sees them. `headers` lists the
+    other files, each with the number of own pieces before it was entered."""
 
     pieces: tuple[Piece, ...]
     headers: tuple[tuple[int, str], ...] = ()
 
     @cached_property
     def text(self) -> str:
-        """All pieces, each beginning on a line of its own."""
+        """All pieces. Each begins on a line of its own."""
         return "\n".join(piece.text for piece in self.pieces)
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The offset of each piece in `text`."""
+        """Offsets of the pieces in `text`."""
         return list(accumulate((len(piece.text) + 1 for piece in self.pieces[:-1]), initial=0))
 
     def place(self, offset: int) -> str:
-        """`kernels/a.cu:12` for an offset in `text`."""
+        """Returns file and line of an offset in `text`, such as `kernels/a.cu:12`."""
         index = max(0, bisect_right(self._starts, offset) - 1)
         piece = self.pieces[index]
         return f"{piece.path}:{piece.line + piece.text.count(chr(10), 0, offset - self._starts[index])}"
 
 
 def own_lines(text: str) -> Preprocessed:
-    """The lines of a preprocessor's output that come from `kernels/`; it ran in the workspace's folder."""
+    """Selects the lines of a preprocessor's output that come from `kernels/`. The preprocessor ran in the workspace's
+    folder."""
     pieces: list[Piece] = []
     headers: list[tuple[int, str]] = []
     for path, line, piece, entered in _stretches(text):
@@ -74,7 +75,7 @@ def own_lines(text: str) -> Preprocessed:
 
 
 def _stretches(text: str) -> Iterator[tuple[str, int, str, bool]]:
-    """(path, first line, text, whether the file is entered here) between two markers."""
+    """Yields (path, first line, text, whether the file is entered here) for the text between two markers."""
     stack: list[str] = [""]
     position, line, entered = 0, 1, False
     while True:
@@ -96,7 +97,7 @@ def _stretches(text: str) -> Iterator[tuple[str, int, str, bool]]:
 
 
 def _next_marker(text: str, position: int, *, own: bool) -> re.Match[str] | None:
-    """The next marker that isn't part of a raw string."""
+    """Finds the next marker that isn't part of a raw string."""
     while (marker := _MARKER.search(text, position)) is not None:
         if not own:
             return marker
@@ -108,7 +109,7 @@ def _next_marker(text: str, position: int, *, own: bool) -> re.Match[str] | None
 
 
 def _inside_literal(text: str, position: int, marker: int) -> int | None:
-    """Where the raw string ends that begins behind `position` and reaches over the marker; None where none does."""
+    """Returns the end of a raw string that begins after `position` and reaches over the marker, or None."""
     for token in TOKEN.finditer(text, position):
         if token.start() >= marker:
             return None
@@ -118,7 +119,7 @@ def _inside_literal(text: str, position: int, marker: int) -> int | None:
 
 
 def _own_path(path: str) -> str | None:
-    """The path in the workspace of a file of the candidate, None for any other."""
+    """Returns the workspace path of a candidate's file, None for any other file."""
     normal = posixpath.normpath(path)
     return normal if normal.startswith("kernels/") else None
 
@@ -129,7 +130,7 @@ def _unescaped(path: str) -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What compiling one source showed: its own lines in each of the compiler's passes (nvcc's host and device passes
+    """What compiling one source showed: its own lines in each pass of the compiler (nvcc's host and device passes
     differ), and the mangled names of the kernels that it registers."""
 
     passes: tuple[Preprocessed, ...]
@@ -137,7 +138,7 @@ class Compiled:
 
     @classmethod
     def read(cls, outputs: Iterable[Path], stubs: Iterable[Path] = ()) -> Compiled:
-        """From the preprocessor's outputs and the host stubs that nvcc writes."""
+        """Reads the preprocessor's outputs and the host stubs that nvcc writes."""
         passes = tuple(own_lines(path.read_text(errors="replace")) for path in outputs)
         found = (_REGISTERED.findall(path.read_text(errors="replace")) for path in stubs)
         return cls(passes, tuple(sorted({name for names in found for name in names})))
@@ -147,7 +148,7 @@ class Compiled:
 
     @classmethod
     def load(cls, path: Path) -> Compiled:
-        """What `save` stored."""
+        """Reads what `save` stored."""
         data = json.loads(path.read_text())
         passes = [
             Preprocessed(

@@ -1,10 +1,10 @@
-"""Names that `model_new.py` may use, by where and when; anything else is a violation."""
+"""The names that `model_new.py` may use, by place and phase. Any other name is a violation."""
 
 from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """The set of the blank-separated words."""
+    """Returns the set of the blank-separated words."""
     return frozenset(text.split())
 
 

@@ -1,4 +1,4 @@
-"""The syntax tree of `model_new.py`: it holds weights, allocates, looks at shapes, calls `cuda_extension`; no more."""
+"""The rule for `model_new.py`: it may hold weights, allocate, look at shapes and call `cuda_extension`, and no more."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
 
 
 def check_module(text: str, path: str) -> list[Violation]:
-    """Broken rules in `model_new.py`, with their lines. A text that doesn't parse is one violation-free syntax error
-    for the loader to report, so it gives an empty list."""
+    """Returns the broken rules in `model_new.py`, with their lines. A text that doesn't parse gives an empty list,
+    since the loader reports the syntax error."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -24,7 +24,7 @@ def check_module(text: str, path: str) -> list[Violation]:
 
 
 class ModuleChecker(ast.NodeVisitor):
-    """One pass that collects what the file defines, one that checks. `_phase` is when the code at hand runs."""
+    """Collects what the file defines in one pass and checks it in another. `_phase` is when the present code runs."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class ModuleChecker(ast.NodeVisitor):
                 names.add(alias)
 
     def _builds_own_module(self, value: ast.expr) -> bool:
-        """A call of a class of this file, or a ModuleList of such calls."""
+        """Whether it is a call of a class of this file, or a ModuleList of such calls."""
         if not isinstance(value, ast.Call):
             return False
         if isinstance(value.func, ast.Name):
@@ -151,7 +151,7 @@ class ModuleChecker(ast.NodeVisitor):
         self._add("forbidden_method", node, f"async def {node.name}")
 
     def _spread_tensors(self, function: ast.FunctionDef) -> None:
-        """Names that hold tensors: assigned from a tensor, a view of one, or a call of the extension."""
+        """Collects the names that hold tensors: those assigned from a tensor, a view, or a call of the extension."""
         for _ in range(3):
             for node in ast.walk(function):
                 if isinstance(node, ast.Assign) and self._is_tensor(node.value):
@@ -228,13 +228,14 @@ class ModuleChecker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
-        """`case Callable(__globals__=names)` would be an attribute that no other check sees."""
+        """Checks patterns such as `case Callable(__globals__=names)`, which read attributes that no other check
+        sees."""
         for name in node.kwd_attrs:
             self._add("forbidden_name", node, f"case {ast.unparse(node.cls)}({name}=…)")
         self.generic_visit(node)
 
     def _check_target(self, node: ast.Attribute | ast.Subscript) -> None:
-        """Something that is assigned to, deleted, or bound by a loop."""
+        """Checks a target that is assigned to, deleted, or bound by a loop."""
         if _root(node) in self._imported:
             self._add("patched_module", node, f"changes {ast.unparse(node)}")
         elif isinstance(node, ast.Subscript) and self._phase != _CONSTRUCTION and self._is_tensor(node.value):
@@ -267,19 +268,19 @@ class ModuleChecker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_module(self, node: ast.Attribute, alias: str) -> None:
-        """One name taken from a module."""
+        """Checks one name taken from a module."""
         module = self._modules[alias] + ast.unparse(node.value).removeprefix(alias)
         if node.attr not in lists.NAMES_OF.get(module, {node.attr}):
             self._add("forbidden_name", node, ast.unparse(node))
 
     def _only_holds(self, node: ast.Attribute, root: str) -> bool:
-        """`norm` in `self.norm` and in `self.block.norm.weight` is a module's name, not a tensor's method."""
+        """Whether a name is only a module's: `norm` in `self.norm` or `self.block.norm.weight` is no tensor method."""
         if root in self._extension | self._math:
             return True
         return root == "self" and (isinstance(node.value, ast.Name) or node in self._passed_through)
 
     def _check_torch(self, node: ast.Attribute) -> None:
-        """A dotted name that begins at torch or nn."""
+        """Checks a dotted name that begins at torch or nn."""
         parts = ast.unparse(node).split(".")
         names = parts[1:] if parts[0] in self._torch else ["nn", *parts[1:]]
         first = names[0]
@@ -337,21 +338,21 @@ _WHEN = {_CONSTRUCTION: "here", _LOADING: "while weights are loaded", _RUNNING: 
 
 
 def _root(node: ast.expr) -> str:
-    """`torch` of `torch.nn.Linear`, "" where it doesn't begin with a name."""
+    """Returns `torch` for `torch.nn.Linear`, and "" where the expression doesn't begin with a name."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _owner(node: ast.expr) -> ast.expr:
-    """The attribute of which a part is taken: `self.layers` of `self.layers[0]`."""
+    """Returns the attribute of which a part is taken: `self.layers` for `self.layers[0]`."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return node
 
 
 def _root_attribute(node: ast.expr) -> str:
-    """`blocks` of `self.blocks`, `self.blocks[0]`, `self.blocks.values()`, `enumerate(self.blocks)`."""
+    """Returns `blocks` for `self.blocks`, `self.blocks[0]`, `self.blocks.values()` and `enumerate(self.blocks)`."""
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
             return part.attr

@@ -21,9 +21,9 @@ LAYER = "source"
 def check_preprocessed(
     passes: Sequence[Preprocessed], candidate: Candidate, source: str, device: Device
 ) -> list[Violation]:
-    """Broken rules in one source and the candidate's headers that it includes, with files and lines.
+    """Returns the broken rules in one source and the candidate's headers that it includes, with files and lines.
 
-    `passes`: what each of the compiler's passes saw (nvcc's host and device passes differ).
+    `passes` holds what each pass of the compiler saw (nvcc's host and device passes differ).
     """
     found: dict[tuple[str, str], None] = {}
     for one in passes:
@@ -39,7 +39,7 @@ def check_preprocessed(
 
 @lru_cache(maxsize=256)
 def _findings(text: str, cuda: bool, device: Device) -> tuple[tuple[str, int, str], ...]:
-    """(rule, offset, what) in a text. Kept, because an edit of one file leaves the others as they were."""
+    """Returns (rule, offset, what) for a text. The result is cached, because an edit of one file leaves the others."""
     found: list[tuple[str, int, str]] = []
 
     def add(rule: str, offset: int, what: str) -> None:
@@ -51,8 +51,8 @@ def _findings(text: str, cuda: bool, device: Device) -> tuple[tuple[str, int, st
 
 
 def _inside_headers(one: Preprocessed, files: Mapping[str, str]) -> list[tuple[Macro, str]]:
-    """The candidate's macros that a later header would expand, and that header: code may hide there, for a header's
-    lines aren't looked at."""
+    """Returns the candidate's macros that a later foreign header would expand, each with that header. Code could hide
+    there, since the guard doesn't read the lines of foreign headers."""
     defined = [macro for path, text in files.items() if path.startswith("kernels/") for macro in macros(text, path)]
     first = {macro: _piece_of(one, macro) for macro in defined if any(p.path == macro.path for p in one.pieces)}
     last_seen = {path: count for count, path in one.headers}
@@ -64,7 +64,8 @@ def _inside_headers(one: Preprocessed, files: Mapping[str, str]) -> list[tuple[M
 
 
 def _piece_of(one: Preprocessed, macro: Macro) -> int:
-    """The piece in which the macro is defined; of lines that the preprocessor left out, the piece before them."""
+    """Returns the piece in which the macro is defined. For lines that the preprocessor left out, it is the piece before
+    them."""
     begun = [i for i, piece in enumerate(one.pieces) if piece.path == macro.path and piece.line <= macro.line]
     for index in begun:
         if macro.line <= one.pieces[index].line + one.pieces[index].text.count("\n"):
@@ -73,7 +74,7 @@ def _piece_of(one: Preprocessed, macro: Macro) -> int:
 
 
 def _names_in(path: str, names: frozenset[str]) -> list[str]:
-    """Those of the names that a file uses, outside of comments and literals."""
+    """Returns those of the names that a file uses outside of comments and literals."""
     try:
         text = Path(path).read_text(errors="replace") if names else ""
     except OSError:

@@ -1,4 +1,4 @@
-"""What a candidate's object files ask the linker for, and which libraries the linked one needs."""
+"""The rules for symbols that a candidate's object files import, and for libraries that the linked one needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LIBRARIES = re.compile(
     r"|pthread|cudart|cublas|cublasLt|cudnn|cudnn_\w+|python3(?:\.\d+)?)|ld-linux[\w-]*)(?:-\w+)?\.so(?:\.[\d.]+)?$"
 )
 _OPERATOR = re.compile(r"^at::_ops::(\w+)::")
-#: names may follow a return type or `vtable for`.
+#: a demangled name may follow a return type or `vtable for`.
 _TORCH_FORBIDDEN = re.compile(
     r"""^(?:.*\s)?(?: at::(?:native|cpu|meta|redispatch|functorch|internal::invoke_parallel|globalContext|Context::)
       | at::cuda::(?:blas|solver|sparse) | c10::(?:Dispatcher|OperatorHandle)
@@ -83,7 +83,8 @@ _CXX_FORBIDDEN = re.compile(
 
 
 def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violation, ...]:
-    """Every forbidden thing that the candidate's own object files ask the linker for; source path -> object.
+    """Returns a violation for each forbidden symbol that the candidate's own object files import. `objects` maps source
+    paths to object files.
 
     The linked library would also show what the toolchain itself brings (a libstdc++ linked statically opens files).
     Raises DeviceError when `nm` is missing.
@@ -107,7 +108,7 @@ def _object_symbols(source: str, path: Path, device: Device) -> list[Violation]:
 
 
 def check_library(library: Path) -> tuple[Violation, ...]:
-    """Every library that the linked one needs and that a candidate may not bring in. Raises DeviceError."""
+    """Returns a violation for each needed library that a candidate may not bring in. Raises DeviceError."""
     listed = _binutils("readelf", "--dynamic", "--wide", str(library))
     if listed is None:
         return (Violation(rule="unreadable_object", layer=LAYER, detail=f"readelf can't read {library.name}"),)
@@ -120,7 +121,7 @@ def check_library(library: Path) -> tuple[Violation, ...]:
 
 
 def _binutils(*command: str) -> str | None:
-    """What a tool prints, None where it fails. Raises DeviceError when it is missing."""
+    """Returns the output of a tool, None where it fails. Raises DeviceError when the tool is missing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
@@ -129,7 +130,7 @@ def _binutils(*command: str) -> str | None:
 
 
 def forbidden_symbol(symbol: str, device: Device) -> str:
-    """Name of the rule that importing this (demangled) symbol breaks, or ""."""
+    """Returns the name of the rule that importing this (demangled) symbol breaks, or ""."""
     operator = _OPERATOR.match(symbol)
     if operator:
         allowed = _ALLOCATE | _VIEW | (_CPU_VENDOR if device is Device.CPU else set())

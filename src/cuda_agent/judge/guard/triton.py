@@ -1,4 +1,4 @@
-"""A comparison's `model_new.py`: kernels in Triton's language, which are no CUDA extension and are judged beside ours.
+"""The rule for a comparison: kernels in Triton's language, which are no CUDA extension and are judged for comparison.
 
 The rule `triton` relaxes those of `python_tree` by exactly this: imports of Triton, functions under `@triton.jit`
 (Triton compiles their text, Python never runs it), and launching them. All else holds: no torch compute, no other
@@ -20,7 +20,8 @@ _CALLED = {"cdiv", "next_power_of_2", "Config", "jit", "autotune", "heuristics"}
 
 
 def is_comparison(candidate: Candidate) -> bool:
-    """Whether it is Triton's and nothing else: no file to compile, and a module that imports it."""
+    """Whether a candidate consists of Triton kernels only: it has no file to compile, and a module that imports
+    Triton."""
     text = candidate.files.get(MODEL_FILE)
     if text is None or len(candidate.files) > 1:
         return False
@@ -34,7 +35,7 @@ def is_comparison(candidate: Candidate) -> bool:
 
 
 def check_comparison(candidate: Candidate) -> tuple[tuple[Violation, ...], frozenset[str]]:
-    """Broken rules, and the names of its kernels."""
+    """Returns the broken rules and the names of the candidate's kernels."""
     tree = ast.parse(candidate.files[MODEL_FILE])
     checker = _TritonChecker(MODEL_FILE)
     checker.collect(tree)
@@ -62,7 +63,7 @@ class _TritonChecker(ModuleChecker):
         return self._name_in_triton(called) == "jit"
 
     def _name_in_triton(self, node: ast.expr) -> str:
-        """`cdiv` of `triton.cdiv` or of a `cdiv` that was imported from there, else ""."""
+        """Returns `cdiv` for `triton.cdiv` or for a `cdiv` that was imported from Triton, else ""."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self._triton:
             return node.attr
         return node.id if isinstance(node, ast.Name) and node.id in self._from_triton else ""
