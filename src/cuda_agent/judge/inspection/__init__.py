@@ -1,1 +1,1 @@
-"""What limits a candidate: the compiler's report, the disassembly, counters or counted work against the roofline."""
+"""Finds what limits a candidate, from the compiler's report, the disassembly, counters and the roofline."""

@@ -1,4 +1,4 @@
-"""What the compiler made of a candidate: compiled once more for its own words, and disassembled."""
+"""Compiles a candidate once more for the compiler's report, and disassembles it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge.build.compiler import Compiler
 from cuda_agent.judge.build.extension import is_binding, make_compiler
-from cuda_agent.judge.inspection.compilers import Resources, parse_ptxas, parse_vectorised
+from cuda_agent.judge.inspection.compilers import KernelResources, parse_ptxas, parse_vectorised
 from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
 
 _OUTPUT_BYTES = 8 << 20
@@ -26,7 +26,7 @@ _MOST_FUNCTIONS = 40
 
 @dataclass
 class Found:
-    """What was found so far."""
+    """The findings so far."""
 
     code: list[KernelCode] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
@@ -34,8 +34,8 @@ class Found:
 
 
 def look_at_code(candidate: Candidate, objects: Mapping[str, Path], options: JudgeOptions) -> Found:
-    """Kernels or functions, what was vectorised, and notes on what couldn't be had. `objects`: by its source, what was
-    compiled."""
+    """Returns kernels or functions, vectorised loops, and notes on what couldn't be found. `objects` maps each source
+    to its object file."""
     compiler = make_compiler(options.device, options, None, None)
     files = {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
     found = Found()
@@ -61,7 +61,7 @@ def _cuda_source(compiler: Compiler, files: Mapping[str, str], source: str, _mad
         found.code.append(_kernel_code(symbol, names[symbol], source, used, sass.get(symbol)))
 
 
-def _kernel_code(symbol: str, name: str, source: str, used: Resources, function: Function | None) -> KernelCode:
+def _kernel_code(symbol: str, name: str, source: str, used: KernelResources, function: Function | None) -> KernelCode:
     return KernelCode(
         symbol=symbol,
         name=name,
@@ -78,7 +78,7 @@ def _kernel_code(symbol: str, name: str, source: str, used: Resources, function:
 
 
 def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
-    """SASS as text; "" with a note where there is no disassembler."""
+    """Returns SASS as text, or "" and a note where there is no disassembler."""
     tool, options = find_tool("nvdisasm"), ["-c"]
     if tool is None:
         tool, options = find_tool("cuobjdump"), ["-sass"]
@@ -122,7 +122,8 @@ def _lay_out(files: Mapping[str, str], scratch: Path) -> Path:
 
 
 def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Found) -> str:
-    """Standard output of a tool that reads what a hostile source was compiled to, so in the compiler's sandbox."""
+    """Returns the standard output of a tool. It runs in the compiler's sandbox, since its input comes from a hostile
+    source."""
     with compiler.cache.scratch() as scratch:
         shutil.copyfile(made, scratch / "made")
         target = scratch / "printed"
@@ -136,7 +137,7 @@ def _printed(compiler: Compiler, command: Sequence[str], made: Path, found: Foun
 
 
 def demangled(symbols: list[str]) -> dict[str, str]:
-    """Readable names, without parameter lists; the symbols themselves where c++filt isn't there."""
+    """Returns readable names without parameter lists, or the symbols themselves where c++filt is missing."""
     tool = shutil.which("c++filt")
     lines = symbols
     if tool is not None and symbols:
@@ -146,7 +147,8 @@ def demangled(symbols: list[str]) -> dict[str, str]:
 
 
 def find_tool(name: str) -> str | None:
-    """A disassembler of CUDA's: on PATH, in the toolkit, or in triton's wheel, which comes with torch for CUDA."""
+    """Finds one of CUDA's disassemblers: on PATH, in the toolkit, or in triton's wheel, which comes with torch for
+    CUDA."""
     nvcc, home = find_nvcc(), os.environ.get("CUDA_HOME")
     folders = [f"{home}/bin"] if home else []
     folders += [str(Path(nvcc).resolve().parent)] if nvcc else []

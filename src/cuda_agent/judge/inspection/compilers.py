@@ -1,4 +1,4 @@
-"""The compilers' own reports as records: `ptxas -v` on registers, shared memory and spills; g++ on vectorised loops."""
+"""Parses the compilers' reports: `ptxas -v` on registers, shared memory and spills; g++ on vectorised loops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _LOOP = re.compile(r"^(\S+?):(\d+):\d+: (optimized|missed): +(.*)$", re.MULTILIN
 
 
 @dataclass(frozen=True)
-class Resources:
-    """Of one kernel. Bytes of stack and spills are per thread, shared memory per block (what is static)."""
+class KernelResources:
+    """KernelResources of one kernel. Bytes of stack and spills are per thread, those of static shared memory per
+    block."""
 
     registers: int
     shared_bytes: int = 0
@@ -27,9 +28,10 @@ class Resources:
     spill_load_bytes: int = 0
 
 
-def parse_ptxas(text: str) -> dict[str, Resources]:
-    """Mangled name of each kernel -> what it uses. Device functions that aren't inlined are left out."""
-    found: dict[str, Resources] = {}
+def parse_ptxas(text: str) -> dict[str, KernelResources]:
+    """Maps the mangled name of each kernel to the resources that it uses. Device functions that aren't inlined are left
+    out."""
+    found: dict[str, KernelResources] = {}
     entry: str | None = None
     spills: dict[str, tuple[int, int, int]] = {}
     named: str | None = None
@@ -44,14 +46,16 @@ def parse_ptxas(text: str) -> dict[str, Resources]:
         elif (match := _USED.search(line)) and entry is not None:
             shared = _SHARED.search(line)
             stack, stores, loads = spills.get(entry, (0, 0, 0))
-            found[entry] = Resources(int(match.group(1)), int(shared.group(1)) if shared else 0, stack, stores, loads)
+            found[entry] = KernelResources(
+                int(match.group(1)), int(shared.group(1)) if shared else 0, stack, stores, loads
+            )
             entry = None
     return found
 
 
 def parse_vectorised(text: str, sources: Iterable[str]) -> list[str]:
-    """What g++ (`-fopt-info-vec-optimized-missed`) says of the sources' loops, in order. One that was vectorised in
-    any form counts as such; of the reasons against, the first that is a reason is kept."""
+    """Returns what g++ (`-fopt-info-vec-optimized-missed`) says about the sources' loops, in order. A loop that was
+    vectorised in any form counts as vectorised. Otherwise the first real reason is kept."""
     wanted = set(sources)
     done: dict[tuple[str, int], str] = {}
     missed: dict[tuple[str, int], str] = {}

@@ -1,4 +1,4 @@
-"""Nsight Compute reduced to the few numbers that decide, kernel by kernel."""
+"""Runs Nsight Compute and keeps the few numbers of each kernel that decide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STALLS = (
     "barrier", "membar", "not_selected", "dispatch_stall", "drain", "imc_miss", "no_instruction", "sleeping", "gmma",
     "branch_resolving",
 )  # fmt: skip
-#: what each means, for somebody who has to do something about it.
+#: what each stall reason means to the author of a kernel.
 STALL_MEANING = {
     "long_scoreboard": "waiting for global memory",
     "short_scoreboard": "waiting for shared memory or special functions",
@@ -45,7 +45,7 @@ _METRICS = (
     _TIME, _DRAM_BYTES, _DRAM, _MEMORY, _COMPUTE, _OCCUPANCY, *_LOAD, *_STORE,
     *(f"{_STALL}{name}{_STALL_END}" for name in _STALLS if name != "gmma"),
 )  # fmt: skip
-#: to base units: what ncu writes in its second row.
+#: factors to base units, by the unit in the second row of ncu's table.
 _UNITS = {
     "ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6,
     "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
@@ -54,7 +54,7 @@ _UNITS = {
 
 @dataclass
 class Counters:
-    """Of all launches of one kernel in one call. Microseconds, bytes, percent; None where it wasn't counted."""
+    """Counters of all launches of one kernel in one call, in microseconds, bytes and percent. None: not counted."""
 
     launches: int
     time_us: float
@@ -69,7 +69,7 @@ class Counters:
 
 
 def find_ncu() -> str | None:
-    """Nsight Compute's command line, on PATH, in the toolkit, or in its own folder."""
+    """Finds Nsight Compute's command line on PATH, in the toolkit, or in its own folder."""
     nvcc = find_nvcc()
     homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parents[1]) if nvcc else None, "/usr/local/cuda"]
     places = [shutil.which("ncu"), *(f"{home}/bin/ncu" for home in homes if home)]
@@ -78,7 +78,8 @@ def find_ncu() -> str | None:
 
 
 def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
-    """The clocks stay as they are: the judge's times are measured so too. Only what the program marks is counted."""
+    """Returns the command. It leaves the clocks as they are, as the judge's timing does, and counts only the ranges
+    that the program marks."""
     return [
         ncu, "--csv", "--page", "raw", "--print-kernel-base", "mangled", "--clock-control", "none",
         "--log-file", str(log), "--profile-from-start", "off", "--metrics", ",".join(_METRICS), *program,
@@ -86,8 +87,8 @@ def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:
 
 
 def parse(text: str) -> dict[str, Counters]:
-    """Mangled name -> counters, in the order of their first launch. Percentages are means weighted by time. Empty when
-    the text holds no table."""
+    """Maps mangled names to counters, in the order of their first launch. Percentages are means weighted by time. The
+    result is empty when the text holds no table."""
     rows = _rows(text)
     grouped: dict[str, list[dict[str, float]]] = defaultdict(list)
     for name, row in rows:
@@ -97,7 +98,7 @@ def parse(text: str) -> dict[str, Counters]:
 
 
 def refusal(text: str) -> str:
-    """Why there is no table, in one line."""
+    """Returns in one line why there is no table."""
     if "ERR_NVGPUCTRPERM" in text:
         return "the driver gives this user no rights to the GPU's counters (ERR_NVGPUCTRPERM)"
     lines = [line.strip("= ").strip() for line in text.splitlines() if "ERROR" in line or "error" in line.lower()]
@@ -163,7 +164,7 @@ def _summed(launches: Sequence[Mapping[str, float]]) -> Counters:
 
 
 def named_stalls(stalls: Mapping[str, float]) -> Iterable[str]:
-    """`long_scoreboard 12.3 (waiting for global memory)`."""
+    """Yields texts such as `long_scoreboard 12.3 (waiting for global memory)`."""
     for name, value in stalls.items():
         meaning = STALL_MEANING.get(name)
         yield f"{name} {value:.1f}" + (f" ({meaning})" if meaning else "")

@@ -1,4 +1,4 @@
-"""Instructions by class, from the disassemblers' text: SASS (nvdisasm, `cuobjdump -sass`) and x86-64 or AArch64
+"""Counts instructions by class in the disassemblers' text: SASS (nvdisasm, `cuobjdump -sass`), and x86-64 or AArch64
 (`objdump -d --no-show-raw-insn`)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*(
 _CPU_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _CPU = re.compile(r"^\s+[0-9a-f]+:\s+(?:(?:lock|rep|repz|repnz|notrack|bnd) )*([a-z][a-z0-9.]*)(?:\s+(.*))?$")
 
-#: opcode (before its first dot) -> class. What is missing is decided by the patterns below.
+#: opcode (before its first dot) -> class. The patterns below decide for other opcodes.
 _SASS_CLASSES = {
     "memory": "LDG STG LD ST RED ATOM ATOMG LDGSTS LDGDEPBAR DEPBAR CCTL UBLKCP UTMALDG UTMASTG UTMAREDG TLD TEX "
     "SUST SULD",
@@ -39,7 +39,7 @@ _MOVES = re.compile(r"U?(?:MOV|SHFL|S2R|S2UR|CS2R|R2UR|LDC|ULDC|P2R|R2P|PLOP|VOT
 
 @dataclass
 class Function:
-    """`counts` by class. `access_bits`: of its accesses to global memory, how many have each width."""
+    """Instruction counts by class. `access_bits` counts the accesses to global memory by their width."""
 
     counts: Counter[str] = field(default_factory=Counter)
     access_bits: Counter[int] = field(default_factory=Counter)
@@ -49,12 +49,12 @@ class Function:
         return self.counts.total()
 
     def mix(self) -> dict[str, float]:
-        """Share of each class that occurs, in the order of CLASSES."""
+        """Returns the share of each class that occurs, in the order of CLASSES."""
         return {name: self.counts[name] / self.instructions for name in CLASSES if self.counts[name]}
 
 
 def parse_sass(text: str) -> dict[str, Function]:
-    """Mangled name -> what the function holds; padding (`NOP`, the loop after the end) left out."""
+    """Maps mangled names to functions. Padding (`NOP`, the loop after the end) is left out."""
     found: dict[str, Function] = {}
     current: Function | None = None
     for line in text.splitlines():
@@ -73,7 +73,7 @@ def parse_sass(text: str) -> dict[str, Function]:
 
 
 def sass_class(base: str) -> str:
-    """Class of an opcode without its modifiers."""
+    """Returns the class of an opcode without its modifiers."""
     known = _SASS_CLASS.get(base)
     if known is not None:
         return known
@@ -93,7 +93,7 @@ def _width(opcode: str) -> int:
 
 
 def parse_objdump(text: str) -> dict[str, Function]:
-    """Function -> what it holds, for the CPU: `vector` and `scalar` floating point are told apart."""
+    """Maps names to functions of the CPU. `vector` and `scalar` floating point are distinguished."""
     found: dict[str, Function] = {}
     current: Function | None = None
     for line in text.splitlines():
@@ -117,8 +117,8 @@ CPU_CLASSES = ("vector", "scalar", "memory", "integer", "control")
 
 
 def cpu_class(mnemonic: str, operands: str) -> str | None:
-    """vector or scalar floating point, memory (moves from or to memory), control, integer; None for padding. What both
-    computes and reads memory counts as computing."""
+    """Returns `vector` or `scalar` for floating point, `memory` for moves, `control` or `integer`; None for padding. An
+    instruction that computes and reads memory counts as computing."""
     if mnemonic.startswith("nop") or mnemonic in ("data16", "xchg", "cs", "int3", "endbr64"):
         return None
     match = _X86_FMA.match(mnemonic) or _X86_FLOAT.match(mnemonic)
@@ -136,5 +136,5 @@ def cpu_class(mnemonic: str, operands: str) -> str | None:
 
 
 def cpu_mix(function: Function) -> dict[str, float]:
-    """Share of each class that occurs."""
+    """Returns the share of each class that occurs."""
     return {name: function.counts[name] / function.instructions for name in CPU_CLASSES if function.counts[name]}

@@ -1,4 +1,4 @@
-"""Puts the report together: what the compiler made, how it ran, counters, and the limit."""
+"""Makes the report of an inspection: generated code, a run with kernel times, counters, and the limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _OUTPUT_BYTES = 8 << 20
 
 
 def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildReport:
-    """What limits a candidate; the build's report where it doesn't compile. The run is the candidate's own word.
+    """Finds what limits a candidate. Returns the build's report where it doesn't compile. The candidate's own process
+    reports its run, so the result decides nothing.
 
     Raises what `Resources` raises; a candidate that fails when it runs leaves the report without a run, and a note.
     """
@@ -58,7 +59,7 @@ class _Dynamic:
         self._device = session.options.device
 
     def run(self) -> dict[str, Any]:
-        """Fields of the report."""
+        """Returns the fields of the report."""
         session = self._session
         reference = session.reference
         with tempfile.TemporaryDirectory(prefix="inspect-", dir=session.directory) as temporary:
@@ -117,7 +118,7 @@ class _Dynamic:
         return said
 
     def _counted(self, files: Path, scratch: Path) -> dict[str, ncu.Counters]:
-        """Nsight Compute's numbers by kernel; empty, with a note, where they can't be had."""
+        """Returns Nsight Compute's numbers by kernel. It is empty, with a note, where they can't be counted."""
         tool = ncu.find_ncu()
         if tool is None:
             self._found.notes.append("Nsight Compute (ncu) was not found: counted bytes and operations stand in")
@@ -151,7 +152,7 @@ class _Dynamic:
         named = limit.of_call(fields["work"], roofline, busy or latency, latency, precision=precision)
         fields |= {"memory_share": named.memory_share, "compute_share": named.compute_share}
         top = kernels[0] if kernels else None
-        # Counters of the kernel that is the call say more than work that is counted from outside.
+        # Where one kernel makes up the call, its counters say more than the work that is counted from the graph.
         if top is not None and top.limit is not None and top.share >= 0.5 and (busy or 0) >= limit.BUSY * latency:
             return {
                 **fields,
@@ -168,8 +169,8 @@ class _Dynamic:
         return work_needed(self._session)
 
     def _kernels(self, ran: dict[str, Any], counted: dict[str, ncu.Counters]) -> tuple[KernelRun, ...]:
-        """From CUPTI, with Nsight Compute's numbers beside them. What the worker says is taken as far as it has the
-        right form."""
+        """Returns CUPTI's kernels with Nsight Compute's numbers. Rows of the worker that lack the right form become
+        notes."""
         rows = ran.get("kernels") if isinstance(ran.get("kernels"), list) else []
         if ran.get("kernels_error"):
             self._found.notes.append(f"no times by kernel: {str(ran['kernels_error'])[:200]}")

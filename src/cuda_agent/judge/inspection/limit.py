@@ -1,4 +1,4 @@
-"""Which limit a call or a kernel runs into: memory, compute, or neither (latency, too little in flight)."""
+"""Names the limit of a call or a kernel: memory, compute, or neither (latency, too little work in flight)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cuda_agent.core.graph import Graph, Node
 from cuda_agent.core.inspection import Limit, Roofline, Work
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
-#: of what the hardware sustains: from here on a unit counts as the limit (Nsight Compute's own rule of thumb).
+#: share of the sustained rate from which a unit counts as the limit (Nsight Compute's own rule of thumb).
 BOUND = 0.6
-#: of a call's time: below it the device is idle for most of the call.
+#: share of a call's time below which the device is idle for most of the call.
 BUSY = 0.5
 _PRODUCTS = ("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "convolution")
 _FREE = (
@@ -21,7 +21,7 @@ _FREE = (
 
 @dataclass(frozen=True)
 class Named:
-    """`memory_share`, `compute_share`: parts of the roofline that were reached."""
+    """A named limit. `memory_share` and `compute_share` are the parts of the roofline that were reached."""
 
     limit: Limit
     why: str
@@ -30,7 +30,7 @@ class Named:
 
 
 def other_flops(graph: Graph) -> int:
-    """Operations besides products, at one for each element that is written or, where that is more, read."""
+    """Counts operations besides products: one for each element written or, where that is more, each element read."""
     shapes = {given.name: given.meta.numel for given in graph.inputs}
     total = 0
     for node in graph.nodes:
@@ -54,7 +54,8 @@ def _names(arguments: object) -> list[str]:
 
 
 def of_call(work: Work, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
-    """By counted work over the time in which the device was busy; `busy_us` is `latency_us` where that isn't known."""
+    """Names the limit from counted work and the time in which the device was busy. `busy_us` is `latency_us` where it
+    isn't known."""
     product = {"fp32": roofline.fp32_tflops, "tf32": roofline.tf32_tflops}.get(precision, roofline.half_tflops)
     product = product or roofline.fp32_tflops
     memory_us = work.bytes / roofline.bandwidth_gb_s / 1e3
@@ -77,7 +78,7 @@ def of_call(work: Work, roofline: Roofline, busy_us: float, latency_us: float, *
 
 
 def of_kernel(counters: Counters) -> tuple[Limit | None, str]:
-    """By Nsight Compute's percentages. None where they are missing."""
+    """Names the limit from Nsight Compute's percentages. It is None where they are missing."""
     memory, compute, dram = counters.memory_percent, counters.compute_percent, counters.dram_percent
     if memory is None or compute is None:
         return None, ""
@@ -86,7 +87,7 @@ def of_kernel(counters: Counters) -> tuple[Limit | None, str]:
     said = f"memory {memory:.0f} %, compute {compute:.0f} %{occupancy}" + (f"; stalls: {stalls}" if stalls else "")
     if max(memory, compute, dram or 0.0) < 100 * BOUND:
         return "latency", said
-    # A kernel that streams keeps the units that issue its loads busy too: device memory near its limit decides.
+    # A streaming kernel also keeps its load units busy, so device memory near its limit decides.
     if (dram or 0.0) >= 100 * BOUND or memory > compute:
         where = "" if dram is None or dram >= 100 * BOUND else " (in the caches: device memory is below)"
         return "memory", said + where
@@ -94,18 +95,19 @@ def of_kernel(counters: Counters) -> tuple[Limit | None, str]:
 
 
 def occupancy_bound(threads: int, registers: int, shared_bytes: int, facts: dict[str, int]) -> float | None:
-    """Percent of a multiprocessor's warps that registers, shared memory and block size allow. `facts`: of one
-    multiprocessor: max_threads, registers, shared_bytes, max_blocks. None for an impossible block."""
+    """Returns the percentage of a multiprocessor's warps that registers, shared memory and block size allow. `facts`
+    has max_threads, registers, shared_bytes and max_blocks of one multiprocessor. None stands for an impossible
+    block."""
     if threads <= 0:
         return None
     warps = -(-threads // 32)
-    # Registers are given out to warps in units of 256.
+    # The hardware allocates registers to warps in units of 256.
     per_warp = -(-max(registers, 1) * 32 // 256) * 256
     blocks = min(
         facts["max_blocks"],
         facts["max_threads"] // (warps * 32),
         facts["registers"] // (per_warp * warps),
-        # The system keeps 1 KiB of shared memory for each block.
+        # The system reserves 1 KiB of shared memory for each block.
         facts["shared_bytes"] // (shared_bytes + 1024),
     )
     return 100.0 * blocks * warps * 32 / facts["max_threads"]

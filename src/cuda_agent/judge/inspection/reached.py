@@ -1,4 +1,4 @@
-"""What a call can't do without, and what the device reaches at the most, which is measured once and kept."""
+"""The least work that a call needs, and the device's roofline, which is measured once and kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cuda_agent.workers.buffers import extent_bytes
 
 
 def work_needed(session: Resources) -> Work:
-    """What one call of the session's task can't do without; no operations where its graph can't be captured."""
+    """Returns the least work of one call of the task. Operations are 0 where the graph can't be captured."""
     spec = session.reference.spec
     total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
     graph = session.known_graph()
@@ -30,8 +30,8 @@ def work_needed(session: Resources) -> Work:
 
 
 def device_roofline(device: Device) -> Roofline | None:
-    """What the device reaches at the most: as it is known, else measured now, in this process, for which nobody else
-    may use the device. None where it can't be measured."""
+    """Returns the device's roofline, measured now in this process if it isn't known. The caller must have the device to
+    itself. None: it can't be measured."""
     known = known_roofline(device)
     if known is not None:
         return known
@@ -48,7 +48,7 @@ def _roofline_file(device: Device) -> Path:
 
 
 def known_roofline(device: Device) -> Roofline | None:
-    """As it was measured on this machine; None where it wasn't."""
+    """Returns the roofline that was measured on this machine, or None."""
     try:
         return Roofline.model_validate_json(_roofline_file(device).read_text())
     except (OSError, ValidationError):
@@ -56,7 +56,7 @@ def known_roofline(device: Device) -> Roofline | None:
 
 
 def keep_roofline(device: Device, measured: object) -> Roofline | None:
-    """For the next time; None where it isn't one, or can't be written."""
+    """Stores a measured roofline. Returns None where it isn't one or can't be written."""
     try:
         roofline = Roofline.model_validate(measured)
         write_durably(_roofline_file(device), roofline.model_dump_json())

@@ -1,7 +1,7 @@
-"""compute-sanitizer over one call of a verified candidate: bad accesses (memcheck), races in shared memory (racecheck).
+"""Runs compute-sanitizer over one call: memcheck finds bad accesses, racecheck finds races in shared memory.
 
-The tool traces what it runs, so the candidate gets a sandbox of its own without the filter of system calls, and no
-buffer of the judge. What it finds convicts; that it finds nothing says only that this call was clean.
+The tool traces the candidate, so the candidate gets a sandbox of its own without the filter of system calls, and no
+buffer of the judge. A finding convicts. No finding says only that this call was clean.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _PACKAGES = Path(__file__).resolve().parents[3]
 _PLACES = ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer")
 _REMEDY = "Install it with the CUDA toolkit (Debian: cuda-sanitizer), or set CUDA_HOME to a toolkit that has it"
 
-#: the tool's own remarks; whatever else begins a paragraph is a finding.
+#: beginnings of the tool's own remarks. Any other paragraph is a finding.
 _REMARKS = (
     "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Program hit", "Target application",
     "Warning:", "Saved host", "Host Frame", "Error: process didn't terminate", "Error: No attachable process",
     "Error: Target application", "No attachable process", "Internal", "This tool is deprecated", "No error",
 )  # fmt: skip
-#: races inside libraries that a candidate may call are theirs (some synchronise in ways that racecheck doesn't know).
+#: kernels of libraries that a candidate may call. Some synchronise in ways that racecheck doesn't know.
 _LIBRARIES = re.compile(r"at::native|cutlass|cublas|cudnn|xmma|nvjet|\bsm\d\d_|ampere_|volta_|gemv2|splitKreduce")
 _PREFIX = re.compile(r"^=+ ?")
 
@@ -66,12 +66,12 @@ class Paragraph:
 
     @property
     def place(self) -> str:
-        """Instruction that did it."""
+        """The faulting instruction."""
         return next((line for line in self.lines if line.startswith("at ")), "")
 
 
 def find_sanitizer() -> Path:
-    """Path of compute-sanitizer. Raises DeviceError with the remedy."""
+    """Returns the path of compute-sanitizer. Raises DeviceError where it is missing."""
     nvcc = find_nvcc()
     homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parents[1]) if nvcc else None, "/usr/local/cuda"]
     names = [Path(home) / sub for home in homes if home for sub in _PLACES]
@@ -83,15 +83,15 @@ def find_sanitizer() -> Path:
 
 
 def require_sanitizer(device: Device) -> None:
-    """Raises UsageError on the CPU, DeviceError where the tool is missing: before time is spent."""
+    """Raises UsageError on the CPU and DeviceError where the tool is missing, before time is spent."""
     if device is not Device.CUDA:
         raise UsageError("--sanitize needs a workspace for cuda: compute-sanitizer checks GPU code", "Drop --sanitize")
     find_sanitizer()
 
 
 def sanitized(session: Resources, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with what the tools found: UNSAFE where they found something. Only a candidate whose verification
-    passed is run. Raises DeviceError where a tool can't run."""
+    """Returns the evaluation with the tools' findings. Its verdict is UNSAFE where they found something. Only a
+    candidate that passed verification is run. Raises DeviceError where a tool can't run."""
     if evaluation.verify is None or not evaluation.verify.passed:
         return evaluation
     begin = time.monotonic()
@@ -99,8 +99,8 @@ def sanitized(session: Resources, candidate: Candidate, evaluation: Evaluation) 
 
 
 def sanitizer_findings(session: Resources, candidate: Candidate) -> list[Violation]:
-    """What the tools find in a candidate that builds and that no guard refuses, verified or not: a race is often why it
-    isn't. Raises DeviceError where a tool can't run."""
+    """Returns the tools' findings on a candidate that builds and that the guard accepts. It need not be verified, since
+    a race is often the reason for wrong results. Raises DeviceError where a tool can't run."""
     library = session.built(candidate).library
     found: list[Violation] = []
     with gpu_lock(gpu_uuid(session.options.device) or "cpu"):
@@ -112,7 +112,7 @@ def sanitizer_findings(session: Resources, candidate: Candidate) -> list[Violati
 
 
 def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -> Evaluation:
-    """The evaluation with the findings. A worse verdict stands; the profile stays for information, unpaid."""
+    """Adds findings to an evaluation. A worse verdict stands. The profile stays for information and earns no reward."""
     changes: dict[str, Any] = {
         "durations_s": {**evaluation.durations_s, "sanitize": seconds},
         "violations": (*evaluation.violations, *found),
@@ -123,7 +123,7 @@ def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -
 
 
 def run_tool(session: Resources, candidate: Candidate, library: Path | None, tool: str) -> list[Violation]:
-    """One call on fresh inputs and weights under one tool."""
+    """Runs one call on fresh inputs and weights under one tool."""
     directory = session.directory / f"sanitize-{tool}"
     shutil.rmtree(directory, ignore_errors=True)
     files, scratch, log = directory / "files", directory / "scratch", directory / "log"
@@ -156,8 +156,8 @@ def run_tool(session: Resources, candidate: Candidate, library: Path | None, too
 
 
 def command(sanitizer: Path, tool: str, files: Path) -> list[str]:
-    """torch provokes harmless API errors, so those aren't reported; it takes its time until it starts CUDA, so there is
-    no time limit for that."""
+    """Returns the command. It doesn't report API errors, since torch provokes harmless ones, and sets no time limit for
+    the start of CUDA, which torch delays."""
     return [
         str(sanitizer), "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all",
         "--launch-timeout", "0", "--print-limit", "200", *(["--report-api-errors", "no"] if tool == "memcheck" else []),
@@ -166,8 +166,8 @@ def command(sanitizer: Path, tool: str, files: Path) -> list[str]:
 
 
 def conclude(tool: str, code: int | None, text: str) -> list[Violation]:
-    """What a run says. `code`: the tool's exit code, None when it ran out of time. Raises DeviceError where the tool
-    itself failed."""
+    """Returns the findings of a run. `code` is the tool's exit code, None when it ran out of time. Raises DeviceError
+    where the tool itself failed."""
     found = parse(text, tool)
     if found:
         return found
@@ -181,7 +181,7 @@ def conclude(tool: str, code: int | None, text: str) -> list[Violation]:
 
 
 def parse(text: str, tool: str) -> list[Violation]:
-    """Findings of a report, equal ones counted: the same fault at the same instruction, from however many threads."""
+    """Returns the findings of a report. The same fault at the same instruction is one finding with a count."""
     counts: dict[tuple[str, str], list[Paragraph]] = {}
     for paragraph in paragraphs(text):
         if tool == "racecheck" and _LIBRARIES.search(" ".join(paragraph.lines)):
@@ -195,8 +195,8 @@ def parse(text: str, tool: str) -> list[Violation]:
 
 
 def paragraphs(text: str) -> list[Paragraph]:
-    """The tool's lines begin with `=========`; a finding's first one follows without indentation, what belongs to it
-    with some."""
+    """Splits the tool's lines, which begin with `=========`. A finding's first line has no indentation, its others have
+    some."""
     found: list[Paragraph] = []
     current: Paragraph | None = None
     for line in text.splitlines():
@@ -221,13 +221,13 @@ def _violation(tool: str, detail: str) -> Violation:
 
 
 def _last_line(text: str, *, own: bool = True) -> str:
-    """Of the whole log, or of what isn't the tool's."""
+    """Returns the last line of the log, or the last one that isn't the tool's."""
     lines = [line for line in text.splitlines() if line.strip("= ") and (own or not line.startswith("========="))]
     return lines[-1].strip()[:300] if lines else "it printed nothing"
 
 
 def write_call(session: Resources, candidate: Candidate, library: Path | None, files: Path) -> None:
-    """The snapshot, its library, fresh inputs and weights, as files that the sandbox may read."""
+    """Writes the snapshot, its library, fresh inputs and weights as files that the sandbox may read."""
     reference = session.reference
     for name, source in candidate.files.items():
         path = files / name

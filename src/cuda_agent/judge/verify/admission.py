@@ -1,5 +1,5 @@
-"""Whether a task can be judged at all: it repeats itself, its state dict says everything, and null answers fail on
-it."""
+"""Decides whether a task can be judged: it must repeat its answers, its state dict must determine them, and null
+answers must fail on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cuda_agent.judge.verify.reference import Answer, Spec, comparing
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import pieces
 
-#: Operators whose answer depends on a generator's state.
+#: operators whose result depends on a generator's state.
 _RANDOM = (
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial",
     "normal", "normal_functional", "uniform", "native_dropout", "dropout", "feature_dropout", "alpha_dropout",
@@ -27,12 +27,12 @@ _RANDOM = (
     "binomial", "fractional_max_pool2d", "fractional_max_pool3d",
 )  # fmt: skip
 _ZEROS = "all zeros"
-#: so many answers to other inputs must pass before a task is refused for that.
+#: a task is refused only when so many answers to other inputs pass.
 _OTHERS = 5
 
 
 class Admission(Record):
-    """What was found about a task that can be judged."""
+    """Facts about a task that can be judged."""
 
     inputs: tuple[TensorMeta, ...]
     outputs: tuple[TensorMeta, ...]
@@ -42,12 +42,12 @@ class Admission(Record):
 
 
 def random_operators(graph: Graph) -> tuple[str, ...]:
-    """The graph's operators that draw random numbers."""
+    """Returns the graph's operators that draw random numbers."""
     return tuple(sorted({n.op for n in graph.nodes if n.op.removeprefix("aten.").split(".")[0].rstrip("_") in _RANDOM}))
 
 
 class Answering(Protocol):
-    """Who answers for a task: the judge's `Reference`, or a worker that asks itself."""
+    """The source of a task's answers: the judge's `Reference`, or a worker that asks itself."""
 
     def draw_weights(self, seed: int | None) -> None: ...
 
@@ -57,8 +57,8 @@ class Answering(Protocol):
 
 
 def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
-    """Raises TaskError: stochastic, random state outside the state dict, or a null answer passes. Raises DeviceError
-    where memory is short."""
+    """Raises TaskError where the task is stochastic, has random state outside the state dict, or a null answer passes.
+    Raises DeviceError where memory is short."""
     with comparing("the check of the task's answers"):
         answers = Answers(task, reference, secrets, floor)
         answers.check_repeats()
@@ -67,10 +67,10 @@ def check_answers(task: Task, reference: Answering, secrets: Secrets, floor: flo
 
 
 class Answers:
-    """A task's answers to the same inputs and to others, and what must hold between them."""
+    """A task's answers to the same inputs and to others, and the conditions that must hold between them."""
 
     def __init__(self, task: Task, reference: Answering, secrets: Secrets, floor: float) -> None:
-        """Asks for all of them. Raises TaskError where the task fails."""
+        """Requests all answers. Raises TaskError where the task fails."""
         self._task, self._floor = task, floor
         #: eager against the oracle, by output.
         self._own: dict[int, Measured] = {}
@@ -104,8 +104,8 @@ class Answers:
             )
 
     def check_nulls(self) -> None:
-        """Raises TaskError where a null answer passes: of those that depend on other inputs, for several of them, since
-        two draws may happen to be alike."""
+        """Raises TaskError where a null answer passes. An answer to other inputs must pass for several draws of them,
+        since two draws may happen to be alike."""
         null = self._passing_null()
         for _ in range(_OTHERS - 1):
             if null in (None, _ZEROS):
@@ -135,7 +135,7 @@ class Answers:
         self.answer = replace(self.answer, eager=[], policy=[], oracle=[])
 
     def failure(self, mine: list[Any]) -> str | None:
-        """Why these outputs don't pass for the answer; None where they do."""
+        """Returns why these outputs don't pass as the answer, None where they do."""
         answer, bounds = self.answer, {"atol": self._task.atol, "rtol": self._task.rtol}
         pairs = zip(mine, answer.eager, answer.policy, answer.oracle, strict=True)
         for index, (c, e, p, o) in enumerate(pairs):
@@ -148,7 +148,7 @@ class Answers:
         return None
 
     def _same(self, mine: list[Any], first: list[Any]) -> bool:
-        """Eager against itself: neither the oracle nor eager's own error excuses a difference."""
+        """Compares eager with itself. Neither the oracle nor eager's own error excuses a difference."""
         if all(c.equal(e) for c, e in zip(mine, first, strict=True)):
             return True
         pairs = zip(mine, first, strict=True)
@@ -157,7 +157,7 @@ class Answers:
 
 
 def _nulls(answer: Answer, other: list[Any]) -> dict[str, Callable[[], list[Any]]]:
-    """Answers of who computes nothing."""
+    """Returns makers of answers that need no computation, by name."""
     import torch
 
     def constant(tensor: Any) -> Any:
@@ -170,13 +170,14 @@ def _nulls(answer: Answer, other: list[Any]) -> dict[str, Callable[[], list[Any]
 
     return {
         _ZEROS: lambda: [torch.zeros_like(t) for t in answer.eager],
-        # Of other inputs: whoever knows the mean of this answer has, where it is a single number, computed it.
+        # The mean is that of the answer to other inputs: where an answer is a single number, its own mean is the
+        # answer.
         "a constant": lambda: [constant(t) for t in other],
         "the answer to other inputs": lambda: other,
     }
 
 
 def _eager(reference: Answering, seed: int, rng: int) -> list[Any]:
-    """The plain answer to the inputs under `seed`, kept apart from the next one."""
+    """Copies eager's answer to the inputs under `seed`, so that the next answer doesn't overwrite it."""
     spec = reference.draw_inputs(seed)
     return [tensor.clone() for tensor in reference.answer(spec, rng, oracle=False).eager]

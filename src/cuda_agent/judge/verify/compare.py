@@ -1,4 +1,4 @@
-"""A candidate's output against the reference's. Two bounds, both must hold.
+"""Compares a candidate's output with the reference's. Two bounds must both hold.
 
 *Published*: |c - e| <= atol + rtol·|e| in every element, e = eager at PyTorch's flags. An element beyond it still
 passes when |c - o| <= 4·max|p - o|, o = oracle, p = eager at the precision policy: no element may lie further from
@@ -27,11 +27,11 @@ from cuda_agent.judge.verify.measured import SLACK, Errors, Measured, Ruling, la
 from cuda_agent.judge.verify.onepass import BLOCK, ONE_PASS
 from cuda_agent.workers.buffers import pieces
 
-#: fast-math intrinsics (`__expf`, `rsqrtf`) are this good.
+#: relative error of fast-math intrinsics (`__expf`, `rsqrtf`).
 FLOOR = 2e-6
 FLOOR_TF32 = 5e-4
 EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
-#: elements of an output that are looked at before all of them, where a failure is likely.
+#: elements of a large output that are compared first where a failure is likely.
 _FIRST = 1 << 20
 #: an error of an element that none is: what a flush of denormals takes; of float16, whose denormals nobody flushes, the
 #: distance of two of them.
@@ -41,8 +41,8 @@ _LEAST_WITH_SQUARE = 1e-150
 
 
 def error_floor(precision: Precision, device: Device, length: int, products: bool) -> float:
-    """What a budget never falls below: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and 5e-4
-    where the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
+    """Returns the floor of the error budget: fast-math intrinsics, ε√K of float32 sums of K = `length` elements, and
+    5e-4 where the policy allows TF32 and the task holds float32 products or convolutions (`products`)."""
     floor = max(FLOOR, EPSILON["float32"] * math.sqrt(length))
     if precision is not Precision.FP32 and device is Device.CUDA and products:
         floor = max(floor, FLOOR_TF32)
@@ -66,14 +66,15 @@ def same_bytes(mine: Any, yours: Any) -> bool:
 
 
 def _all(found: Sequence[Any]) -> bool:
-    """Of scalar tensors of one device, with one wait for it."""
+    """Whether all of these scalar tensors of one device are true. The device is waited for once."""
     import torch
 
     return not found or bool(torch.stack(list(found)).all())
 
 
 def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float, rtol: float) -> Measured:
-    """One output tensor. All four have the same shape and lie on the same device in row-major order."""
+    """Measures one output tensor. All four tensors have the same shape and lie on the same device in row-major
+    order."""
     dtype = str(eager.dtype).removeprefix("torch.")
     if not eager.dtype.is_floating_point:
         return measure_discrete(candidate, eager, policy, oracle, dtype)
@@ -82,7 +83,7 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
         return sums.result(eager.numel(), dtype)
     parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
     with _one_thread():
-        # One wait for the device, which other processes may have in turn, not one a piece.
+        # The device is waited for once and not for each piece, since other processes may take turns on it.
         found = _numbers([sums.piece(*part) for part in parts])
         failures = (sums.add(numbers, *part) for numbers, part in zip(found, parts, strict=True))
         failure = next((failure for failure in failures if failure), "")
@@ -91,8 +92,8 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """These are many short passes over what fits the cache: waiting for other threads would take longer, on a busy
-    machine several times as long."""
+    """Limits torch to one thread. The passes are short and their data fits the cache, so that waiting for other threads
+    would take longer than the work."""
     import torch
 
     count = torch.get_num_threads()
@@ -104,7 +105,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class _Sums:
-    """Running sums over pieces; a piece is a multiple of BLOCK elements but for the last."""
+    """Running sums over pieces. Each piece but the last is a multiple of BLOCK elements."""
 
     def __init__(self, tiny: float, atol: float, rtol: float) -> None:
         #: root mean square below which a block counts as this large: flushed denormals are no error.
@@ -114,14 +115,14 @@ class _Sums:
         self._worst = {"candidate": 0.0, "policy": 0.0}
 
     def add_in_one_pass(self, c: Any, e: Any, p: Any, o: Any) -> bool:
-        """Whether it took all of a large output in at once: everything was finite."""
+        """Adds a large output in one pass if all of its values are finite, and returns whether it did."""
         bounds = {"tiny": self._tiny, "atol": self._atol, "rtol": self._rtol}
         numbers = ONE_PASS.numbers(c, e, p, o, **bounds, passes=self.piece)
         return numbers is not None and not self.add(numbers, c, e, p, o)
 
     def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
-        """What `add` needs to know of a piece, on its device: NaN or infinity where any value isn't finite, for each is
-        part of a difference."""
+        """Computes on the device the numbers that `add` needs of a piece. They are NaN or infinite where any value
+        isn't finite, since each value is part of a difference."""
         import torch
 
         o = o.double()
@@ -135,7 +136,7 @@ class _Sums:
         return torch.stack([scalar.double() for scalar in (beyond, furthest, max_abs, max_rel, *blocks)])
 
     def add(self, numbers: Sequence[float], c: Any, e: Any, p: Any, o: Any) -> str:
-        """Takes one piece in, by what `piece` found; says what no tolerance excuses."""
+        """Adds one piece by the numbers that `piece` computed. Returns the failure that no tolerance excuses, or ""."""
         if not all(map(math.isfinite, numbers)):
             failure = _not_finite(c, e)
             if failure:
@@ -151,8 +152,8 @@ class _Sums:
         return ""
 
     def _known(self, c: Any, e: Any, p: Any, o: Any) -> tuple[Any, Any, Any, Any]:
-        """All four with zeros where any isn't finite. What only the oracle or the policy misses must hold the published
-        bound by itself."""
+        """Returns all four with zeros where any of them isn't finite. Where only the oracle or the policy isn't finite,
+        the published bound must hold by itself."""
         import torch
 
         finite = torch.isfinite(e)
@@ -164,7 +165,8 @@ class _Sums:
         return c, e, p, o
 
     def _blocks(self, candidate: Any, policy: Any, oracle: Any) -> list[Any]:
-        """Sums of squares of the oracle and of both differences; the worst block's relative error of these two."""
+        """Returns the sums of squares of the oracle and of both differences, and the worst block's relative error of
+        each."""
         norm, counts = _block_squares(oracle)
         denominator = norm + counts * self._tiny**2
         squares = [_block_squares(difference)[0] for difference in (candidate, policy)]
@@ -192,12 +194,12 @@ class _Sums:
 
 
 def _largest_where_none(number: float) -> float:
-    """Infinity for NaN: what is too large for its square isn't small."""
+    """Returns infinity for NaN, since a value whose square overflows isn't small."""
     return math.inf if math.isnan(number) else number
 
 
 def _not_finite(c: Any, e: Any) -> str:
-    """What is wrong with infinities and NaNs of `c`, "" where they are e's."""
+    """Returns what is wrong with the infinities and NaNs of `c`, "" where they are those of `e`."""
     import torch
 
     finite = torch.isfinite(e)
@@ -208,7 +210,7 @@ def _not_finite(c: Any, e: Any) -> str:
 
 
 def _numbers(pieces: Sequence[Any]) -> list[list[float]]:
-    """The values of vectors of one length, in one copy."""
+    """Copies the values of vectors of one length to the host, in one copy."""
     import torch
 
     found: list[list[float]] = torch.stack(list(pieces)).tolist() if pieces else []
@@ -216,14 +218,15 @@ def _numbers(pieces: Sequence[Any]) -> list[list[float]]:
 
 
 def _largest(values: Any) -> Any:
-    """max |x|, a scalar tensor."""
+    """Returns max |x| as a scalar tensor."""
     import torch
 
     return torch.linalg.vector_norm(values, math.inf)
 
 
 def _block_squares(values: Any) -> tuple[Any, Any]:
-    """Sum of squares of each block of BLOCK elements, and how many elements each holds (the last may be shorter)."""
+    """Returns the sum of squares of each block of BLOCK elements and its number of elements (the last may be
+    shorter)."""
     import torch
 
     whole = values.numel() // BLOCK
@@ -240,26 +243,25 @@ def _block_squares(values: Any) -> tuple[Any, Any]:
 def first_failure(
     candidate: Any, eager: Any, policy: Any, oracle: Any, own: Measured, floor: float, *, atol: float, rtol: float
 ) -> str:
-    """Why the first elements of a large output already break a bound, "" where they don't: then `measure` all of it.
-    `own`: any measurement of the whole output, for eager's errors in it."""
+    """Returns why the first elements of a large output already break a bound, or "": then the whole output must be
+    measured. `own` is any measurement of the whole output, which has eager's errors."""
     if eager.numel() < 2 * _FIRST or not eager.dtype.is_floating_point:
         return ""
     parts = [tensor.reshape(-1)[:_FIRST] for tensor in (candidate, eager, policy, oracle)]
     found = measure(*parts, atol=atol, rtol=rtol)
-    # The error of a part says nothing of the whole one; that of a block is no larger than the worst one's.
+    # The error of a part says nothing about the whole. The error of a block is at most the worst block's.
     block = Errors(0.0, found.candidate.block)
     return rule(replace(found, candidate=block, eager=own.eager, excuse=own.excuse), floor).reason
 
 
 def _at_least(dtype: str, floor: float) -> float:
-    """The floor of an output of this type: an answer of 16 bits is rounded."""
+    """Returns the floor for an output of this type. Types of 16 bits round the answer, so their floor is higher."""
     return max(floor, EPSILON[dtype] / 2) if dtype in ("bfloat16", "float16") else floor
 
 
 def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruling:
-    """Applies both bounds. `pooled`: eager's errors on this output over all plain trials; in an output of less than
-    one block a single trial's error of eager is a matter of luck (one that cancels to nearly zero), so the largest
-    counts."""
+    """Applies both bounds. `pooled` holds eager's largest errors on this output over all plain trials. They count for
+    an output smaller than one block, where eager's error in a single trial may cancel to nearly zero by chance."""
     if measured.discrete:
         return rule_discrete(measured, floor, pooled)
     eager = measured.eager
@@ -280,8 +282,8 @@ def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruli
 
 
 def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bool:
-    """Whether two output specs nest alike and hold the same plain values; list and tuple count as the same, numbers may
-    differ by the published bound."""
+    """Whether two output specs nest alike and hold the same plain values. List and tuple count as the same, and numbers
+    may differ by the published bound."""
     if not isinstance(mine, dict) or not isinstance(reference, dict):
         return False
     for kind in ("list", "tuple"):

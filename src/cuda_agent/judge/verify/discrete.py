@@ -1,11 +1,14 @@
-"""Integers and booleans of an output against the reference's: places of extremes, classes, orders.
+"""Compares integer and boolean outputs with the reference's: indices of extremes, classes, orders.
 
-They must be equal, but where values tie as near as rounding: there PyTorch's own answers differ from each other, in
-another order of summation or under TF32. A candidate's value counts as different where it is none of PyTorch's: neither
-eager's at the flags or at the policy nor the oracle's. Of these there may be four times as many as there are places in
-which PyTorch's own aren't all the same (in this trial, or in any plain one), in the whole output and in its worst block
-of 4,096; at the most one for a thousand values that aren't the most frequent one, so that no constant passes where few
-say anything; none beyond the range of PyTorch's. Where one for twenty of those isn't eager's, the trial fails as well.
+The values must be equal, except where they depend on a tie as close as rounding. There PyTorch's own answers differ
+from each other: eager at the default flags, eager at the policy, and the oracle. A candidate's value counts as
+different where it equals none of these three. The number of different values is bounded four times:
+
+- by four times the number of places in which PyTorch's own answers differ (in this trial, or in any plain one), in the
+  whole output and in its worst block of 4,096;
+- by one in a thousand of the values that aren't the most frequent value, so that a constant can't pass;
+- no value may lie outside the range of PyTorch's answers;
+- at most one in twenty of those values may differ from eager's.
 """
 
 from __future__ import annotations
@@ -15,20 +18,20 @@ from typing import Any
 from cuda_agent.judge.verify.measured import SLACK, Errors, Measured, Ruling, larger
 from cuda_agent.judge.verify.onepass import BLOCK
 
-#: share of an output's values that may be none of PyTorch's, of those that say something.
+#: largest share of values that equal none of PyTorch's answers, among those that aren't the most frequent value.
 TIES = 1e-3
-#: share of these that may be PyTorch's, though not eager's at the flags: by those timed outputs are checked.
+#: largest share of values that differ from eager's at the default flags, against which timed outputs are checked.
 APART = 0.05
-#: pieces of whole blocks, whose temporaries are small beside an output.
+#: pieces consist of whole blocks, and their temporaries are small beside an output.
 _PIECE = 1 << 22
 _NONE = Errors(0.0, 0.0)
-#: torch can't order these.
+#: types that torch can't order.
 _EQUAL_ONLY = ("uint16", "uint32", "uint64")
 
 
 def measure_discrete(candidate: Any, eager: Any, policy: Any, oracle: Any, dtype: str) -> Measured:
-    """One output tensor of integers, booleans or complex numbers. The latter, and unsigned ones of two bytes and more,
-    must be equal."""
+    """Measures one output tensor of integers, booleans or complex numbers. Complex numbers, and unsigned integers of
+    two bytes and more, must be equal."""
     import torch
 
     elements, failure = eager.numel(), ""
@@ -37,7 +40,7 @@ def measure_discrete(candidate: Any, eager: Any, policy: Any, oracle: Any, dtype
         count = int((candidate != eager).sum())
         failure = _said(count, elements, dtype) if count else ""
     elif not all(torch.equal(eager, other) for other in (candidate, policy, oracle)):
-        # Where only eager's own differ, other trials are held against them.
+        # Where only eager's own answers differ, the other trials are compared with them.
         flat = [tensor.reshape(-1) for tensor in (candidate, eager, policy, oracle)]
         mine, own, apart = _differences(flat)
         most = TIES * _saying(flat[1]) / elements
@@ -47,8 +50,8 @@ def measure_discrete(candidate: Any, eager: Any, policy: Any, oracle: Any, dtype
 
 
 def rule_discrete(measured: Measured, floor: float, pooled: Errors | None) -> Ruling:
-    """`pooled`: eager's own over all plain trials. `floor` is what a ruling that passes says, which no other takes for
-    an error of floating point."""
+    """Applies the bounds. `pooled` holds eager's own differences over all plain trials. A ruling that passes reports
+    `floor` as its error, so that no reader takes a share for a floating-point error."""
     own = measured.eager if pooled is None else larger(measured.eager, pooled)
     mine, elements = measured.candidate, measured.elements
     whole, block = min(SLACK * own.whole, measured.excuse), SLACK * own.block
@@ -68,7 +71,7 @@ def rule_discrete(measured: Measured, floor: float, pooled: Errors | None) -> Ru
 
 
 def far_apart(measured: Measured) -> str:
-    """Why timed outputs couldn't be held against eager's, "" where they can."""
+    """Returns why timed outputs couldn't be compared with eager's, "" where they can."""
     if measured.apart * TIES <= APART * measured.excuse:
         return ""
     count = round(measured.apart * measured.elements)
@@ -87,7 +90,8 @@ def _beyond(flat: list[Any], dtype: str) -> str:
 
 
 def _differences(flat: list[Any]) -> tuple[Errors, Errors, float]:
-    """The candidate's from all of PyTorch's, PyTorch's own from each other, and the share that isn't eager's."""
+    """Returns the candidate's differences from all of PyTorch's answers, PyTorch's own differences from each other, and
+    the share of values that differ from eager's."""
     import torch
 
     blocks: tuple[list[Any], ...] = ([], [], [])
@@ -104,7 +108,8 @@ def _differences(flat: list[Any]) -> tuple[Errors, Errors, float]:
 
 
 def _saying(values: Any) -> int:
-    """How many aren't the most frequent value, if more than half of all are that one; else at least half."""
+    """Returns how many values differ from the most frequent one if that is more than half of all, else at least
+    half."""
     import torch
 
     values = values.to(torch.uint8) if values.dtype == torch.bool else values
@@ -113,7 +118,7 @@ def _saying(values: Any) -> int:
 
 
 def _range(tensors: list[Any]) -> tuple[Any, Any]:
-    """The smallest and the largest of all."""
+    """Returns the smallest and the largest value of all tensors."""
     import torch
 
     ends = [torch.stack(torch.aminmax(tensor)) for tensor in tensors]
@@ -122,7 +127,7 @@ def _range(tensors: list[Any]) -> tuple[Any, Any]:
 
 
 def _by_block(where: Any) -> Any:
-    """How many are true in each block of BLOCK; the last may be shorter."""
+    """Returns how many values are true in each block of BLOCK. The last block may be shorter."""
     import torch
 
     whole = where.numel() // BLOCK * BLOCK

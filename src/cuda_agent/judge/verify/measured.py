@@ -1,18 +1,18 @@
-"""What a comparison says of one output: measured errors, and whether they pass."""
+"""The result of comparing one output: measured errors, and whether they pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: how much worse than PyTorch's own error a candidate may be.
+#: a candidate's error may be so many times PyTorch's own.
 SLACK = 4.0
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one program on one output, over all of it and over its worst block: relative L2 errors of floating point,
-    shares of integers that differ."""
+    """Errors of one program on one output, over the whole output and over its worst block. For floating point they are
+    relative L2 errors, for integers the share of values that differ."""
 
     whole: float
     block: float
@@ -20,29 +20,30 @@ class Errors:
 
 @dataclass(frozen=True)
 class Measured:
-    """One output, measured. `failure` is what no tolerance excuses (a NaN, an integer out of range)."""
+    """The measurement of one output. `failure` is a defect that no tolerance excuses: a NaN, an integer out of
+    range."""
 
     elements: int
     max_abs_error: float
     max_rel_error: float
     candidate: Errors
     eager: Errors
-    #: largest |c - o| among elements beyond the published bound, and the excuse 4·max|p - o|; of integers the share
-    #: that differs, and the most that may.
+    #: largest |c - o| among elements beyond the published bound, and the bound 4·max|p - o| that excuses it; for
+    #: integers the share that differs, and its bound.
     beyond: float
     excuse: float
     dtype: str
     failure: str = ""
-    #: integers or booleans: `discrete.rule_discrete` says whether it passes.
+    #: the output holds integers or booleans, so that `discrete.rule_discrete` rules on it.
     discrete: bool = False
-    #: the share of integers that aren't eager's, though they may be the oracle's.
+    #: share of integers that differ from eager's; they may equal the oracle's.
     apart: float = 0.0
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """Whether one output passes; `error` and `budget` are those of the scale (whole or block) that is nearer its
-    budget."""
+    """Whether one output passes. `error` and `budget` belong to the scale (whole output or worst block) that is nearer
+    its budget."""
 
     passed: bool
     error: float
@@ -52,7 +53,7 @@ class Ruling:
 
 
 def pool(measured: Sequence[Measured]) -> Errors:
-    """Eager's largest errors over several trials of one output."""
+    """Returns eager's largest errors over several trials of one output."""
     return larger(*(one.eager for one in measured))
 
 
