@@ -11,7 +11,7 @@ import pytest
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.agent.judging import open_judge
-from cuda_agent.agent.policy import policy_name
+from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.run import Run
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task

@@ -8,7 +8,8 @@ from pathlib import Path
 from cuda_agent.agent import parallel as parallel_agents
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.policy import POLICIES, PolicyMaker, policy_name
+from cuda_agent.agent.policies.registry import POLICIES, policy_name
+from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import Run, Watch
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from cuda_agent.agent.policy import PolicyMaker, policy_name
+from cuda_agent.agent.policies.registry import policy_name
+from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source

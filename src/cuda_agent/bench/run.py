@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_agent.agent.policy import PolicyMaker, policy_name
+from cuda_agent.agent.policies.registry import policy_name
+from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.lane_server import LaneServer

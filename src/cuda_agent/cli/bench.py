@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.policy import policy_name
+from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import TIMING_BUDGET_S, TIMING_STOP, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on

@@ -68,7 +68,7 @@ def command(
 
 def _check(options: TrainingOptions, as_json: bool) -> int:
     """Raises UsageError where verl or one of our own parts refuses a setting."""
-    from cuda_agent.training.engine.compose import check
+    from cuda_agent.training.check import check
     from cuda_agent.training.grounds import ToolGround
 
     ToolGround(options, Path())

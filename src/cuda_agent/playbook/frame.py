@@ -27,26 +27,8 @@ from cuda_agent.playbook.coords import (
     is_bijection,
     matched,
 )
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.positions import Ranges
-
-
-@dataclass(frozen=True)
-class Expr:
-    """A node of a kernel's expression graph.
-
-    op `load` (buffer, address, guards), `const` (value), `index` (address), `inside` (guards, a bool), `reduce`
-    (kind in `name`; over a sliding window, `guards` hold its position along each of its dimensions), `scan` (kind in
-    `name`; `value`: backwards), or the name of a pointwise operator with operands `args`. `type` is the compute type.
-    """
-
-    op: str
-    type: str
-    args: tuple[int, ...] = ()
-    name: str = ""
-    dtype: str = ""
-    coord: Coord = ORIGIN
-    guards: tuple[Bound, ...] = ()
-    value: ir.Scalar | None = None
 
 
 @dataclass

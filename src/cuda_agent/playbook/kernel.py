@@ -23,7 +23,8 @@ from cuda_agent.playbook.coords import (
     NeedUnroll,
     delinearise,
 )
-from cuda_agent.playbook.frame import Expr, Puller
+from cuda_agent.playbook.expression import Expr
+from cuda_agent.playbook.frame import Puller
 
 #: elements; shorter rows are read fast only in the order of memory.
 _LONG_ROW = 1024

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import COSTS
 from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Group, Kernel, children
 
 #: reductions of one pass -> the plain one whose result their state holds too.

@@ -6,12 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from cuda_agent.playbook.coords import Coord, Dim
-
-if TYPE_CHECKING:
-    from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 
 #: smallest and largest value, both included; whole numbers or infinite.
 Interval: TypeAlias = tuple[float, float]

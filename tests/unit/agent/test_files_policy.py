@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cuda_agent.agent.policy import Brief, make_policy, policy_name
+from cuda_agent.agent.policies.registry import make_policy, policy_name
+from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import PolicyError, TaskError, UsageError

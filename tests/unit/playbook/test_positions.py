@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.positions import ANYTHING, Ranges
 from cuda_agent.playbook.skills.pointwise.skill import index_type

@@ -9,7 +9,8 @@ from typing import Any
 
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.agent.trained.dialogue import Opening, Spoken, load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.dialogue import Opening, Spoken
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
 from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
 from cuda_agent.core.errors import NotCovered, TaskError

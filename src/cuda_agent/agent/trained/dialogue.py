@@ -6,14 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from cuda_agent.agent.trained.offers import Offer
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.errors import UsageError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task, ToolCall, ToolResult
@@ -89,25 +87,3 @@ def hear(text: str, turn: int) -> Spoken:
         name = call.name or "?"
         calls.append(ToolCall(id=f"call-{turn}-{number}", tool=name, arguments=arguments, malformed=problem))
     return Spoken(rest, tuple(calls))
-
-
-def check_checkpoint(checkpoint: Path) -> None:
-    """Raises UsageError where the folder holds no checkpoint of a policy."""
-    for name in (DialogueSettings.file_name, "config.json", "tokenizer.json"):
-        if not (checkpoint / name).is_file():
-            raise UsageError(
-                f"{checkpoint} is no trained policy: it has no {name}", "Give a folder that training wrote"
-            )
-
-
-def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
-    check_checkpoint(checkpoint)
-    settings = DialogueSettings.read(checkpoint)
-    if settings.kind == "pocket":
-        from cuda_agent.agent.trained.pocket import PocketDialogue
-
-        return settings, PocketDialogue.load(checkpoint)
-    from cuda_agent.agent.trained.chat import ChatDialogue
-
-    return settings, ChatDialogue.load(checkpoint)

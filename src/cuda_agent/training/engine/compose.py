@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from cuda_agent.core.errors import DeviceError, UsageError
-from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, TrainingOptions, ValueOptions
-from cuda_agent.training.engine import platform
+from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
 
 #: no limit, for settings of verl that must be a number. Far above any ratio, value or reward, and exact in float32.
 UNLIMITED = 1e9
@@ -94,20 +92,6 @@ def embedded(model: ModelOptions, actor: str, critic: str, stage: PpoOptions | R
         *actor_overrides(model, actor, spare if isinstance(stage, ValueOptions) else stage),
         *critic_overrides(model, critic, spare if isinstance(stage, RftOptions) else stage),
     ]
-
-
-def check(options: TrainingOptions) -> None:
-    """Compose every stage with verl, with placeholders for the models that don't exist yet. Raises UsageError,
-    DeviceError."""
-    platform.prepare(options.device)
-    for stage in (options.warmup, options.rft, options.value, options.ppo):
-        if stage is None:
-            continue
-        if options.launcher == "ray" and isinstance(stage, PpoOptions):
-            from cuda_agent.training.ray.overrides import ray_overrides
-
-            compose(ray_overrides(options, stage, "actor", "critic", os.curdir))
-        compose(embedded(options.model, "actor", "critic", stage))
 
 
 def _objective(stage: PpoOptions) -> list[str]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.trained.dialogue import DialogueSettings, load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.dialogue import DialogueSettings
 from cuda_agent.core.config import Configuration, JudgeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task

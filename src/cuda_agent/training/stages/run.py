@@ -37,13 +37,14 @@ class Training:
     def run(self, stages: Sequence[str]) -> TrainingManifest:
         """Run these stages, those that have ended left out. Raises UsageError where one before them is missing or the
         folder holds another training, TrainingHalted, StoreError, DeviceError."""
-        from cuda_agent.training.engine import compose, platform
+        from cuda_agent.training.check import check
+        from cuda_agent.training.engine import platform
 
         self.directory.mkdir(parents=True, exist_ok=True)
         with RunDirectory(self.directory).lock():
             manifest = self._begin()
             device = platform.prepare(self.options.device)
-            compose.check(self.options)
+            check(self.options)
             for name in stages:
                 if manifest.ended(name) is not None:
                     self.progress(name, "has ended")

@@ -8,7 +8,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, literal, render
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes

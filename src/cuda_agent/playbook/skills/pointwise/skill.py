@@ -16,7 +16,7 @@ from cuda_agent.playbook.codegen import (
     storage_type,
 )
 from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step

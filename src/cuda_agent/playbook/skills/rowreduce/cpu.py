@@ -9,7 +9,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, literal, render, storage_type
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes

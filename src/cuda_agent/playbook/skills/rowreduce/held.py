@@ -9,7 +9,7 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.pointwise.skill import common, index_type

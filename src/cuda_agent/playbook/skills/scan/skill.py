@@ -19,7 +19,7 @@ from cuda_agent.playbook.codegen import (
     render,
     vector_width,
 )
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Step

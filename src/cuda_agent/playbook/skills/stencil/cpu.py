@@ -10,7 +10,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import Printer, assignment, decode, indent, literal, render
 from cuda_agent.playbook.coords import Bound
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common

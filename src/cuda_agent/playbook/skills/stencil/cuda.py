@@ -7,7 +7,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, literal, render
 from cuda_agent.playbook.coords import Bound, Coord
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.skills.pointwise.skill import common, index_type

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES
 from cuda_agent.playbook.coords import Bound, Coord
-from cuda_agent.playbook.frame import Expr
+from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS
 

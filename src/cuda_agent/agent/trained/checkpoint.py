@@ -1,0 +1,28 @@
+"""Opens the folder of a trained checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuda_agent.agent.trained.chat import ChatDialogue
+from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
+from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.core.errors import UsageError
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raises UsageError where the folder holds no checkpoint of a policy."""
+    for name in (DialogueSettings.file_name, "config.json", "tokenizer.json"):
+        if not (checkpoint / name).is_file():
+            raise UsageError(
+                f"{checkpoint} is no trained policy: it has no {name}", "Give a folder that training wrote"
+            )
+
+
+def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
+    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
+    check_checkpoint(checkpoint)
+    settings = DialogueSettings.read(checkpoint)
+    if settings.kind == "pocket":
+        return settings, PocketDialogue.load(checkpoint)
+    return settings, ChatDialogue.load(checkpoint)
