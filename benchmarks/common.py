@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cuda_agent.cli.errors import plainly
+from cuda_agent.cli.support.errors import plainly
 from cuda_agent.core.enums import Device
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack

@@ -20,7 +20,7 @@ from pathlib import Path
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Evaluation, ProfileReport, Timing, Trajectory
-from cuda_agent.report.evaluation import stack_line
+from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import geometric_mean, interval, microseconds, times
 from cuda_agent.reward import is_faster
 

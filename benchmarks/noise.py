@@ -27,7 +27,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.stability import KERNELS, Kernel, Sample, coverage_over_restarts, same_twice, spread, summarize
-from cuda_agent.report.evaluation import stack_line
+from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
 WORST, COVERAGE = 0.05, 0.90

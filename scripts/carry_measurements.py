@@ -13,7 +13,7 @@ import ast
 import sys
 from pathlib import Path
 
-from cuda_agent.cli.errors import plainly
+from cuda_agent.cli.support.errors import plainly
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.records import DatasetTask, MeasurementFile

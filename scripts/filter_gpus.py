@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.cli.errors import plainly
+from cuda_agent.cli.support.errors import plainly
 from cuda_agent.core.stack import query_gpus
 from cuda_agent.tasks.filter.measurements import merge
 from cuda_agent.tasks.filter.run import Shard

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cuda_agent.cli.errors import plainly
+from cuda_agent.cli.support.errors import plainly
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask, Measurement

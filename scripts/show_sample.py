@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from cuda_agent.cli.errors import plainly
+from cuda_agent.cli.support.errors import plainly
 from cuda_agent.tasks.dataset.importing import read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import read_lines

@@ -19,10 +19,10 @@ from cuda_agent.agent.best import Best
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.context import Context, Session
 from cuda_agent.agent.files import WorkspaceFiles
-from cuda_agent.agent.journal import Journal
 from cuda_agent.agent.loop import run
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.shell import open_shell
+from cuda_agent.agent.storage.journal import Journal
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import JudgeOptions, Limits
 from cuda_agent.core.enums import Device

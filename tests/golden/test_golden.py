@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from golden.renew_golden import HERE, RUNS, comparable, play
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.records import RunManifest, Trajectory
 from cuda_agent.workspace import layout
 from cuda_agent.workspace.process import descendants

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.cli.main import run
 from cuda_agent.core.records import Evaluation, Trajectory
 from integration.scripted_runs import SOURCE, write_task

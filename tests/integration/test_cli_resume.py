@@ -10,8 +10,8 @@ import pytest
 
 from cuda_agent import optimize, resume
 from cuda_agent.agent.run import Standing
-from cuda_agent.cli.ending import played, print_run
 from cuda_agent.cli.main import run
+from cuda_agent.cli.support.ending import played, print_run
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.records import RunManifest, Trajectory
 from integration.scripted_runs import FILES, Scripted, call, move, write_task, writes

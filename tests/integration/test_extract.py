@@ -13,7 +13,7 @@ from cuda_agent.agent.context import Progress, Session
 from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.run import Run
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device, Verdict

@@ -18,10 +18,10 @@ from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policies.stall import MAX_REPEATS, MAX_WITHOUT_EFFECT
 from cuda_agent.agent.policy import Brief
 from cuda_agent.agent.run import Run
-from cuda_agent.agent.rundir import RunDirectory
-from cuda_agent.agent.store import Store
+from cuda_agent.agent.storage.rundir import RunDirectory
+from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.agent.transcript import read_transcript
 from cuda_agent.cli.main import run as command
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions, Price, TimingStop
 from cuda_agent.core.enums import Device, Precision, Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent import optimize
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.records import Evaluation, RunManifest, Trajectory

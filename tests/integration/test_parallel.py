@@ -9,7 +9,7 @@ import pytest
 
 from cuda_agent import optimize, resume
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Trajectory
 from cuda_agent.workspace import layout

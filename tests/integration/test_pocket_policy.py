@@ -9,9 +9,9 @@ import pytest
 
 import pocket_ground as ground
 from cuda_agent.agent.optimize import optimize, resume
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.agent.trained.checkpoint import load_dialogue
-from cuda_agent.agent.transcript import read_transcript
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cuda_agent.agent.store import Store
-from cuda_agent.agent.transcript import read_transcript
+from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.records import RunManifest, Trajectory, Turn
 from integration.killed_runs import TURNS
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cuda_agent.cli import doctor_timing
 from cuda_agent.cli.main import run
+from cuda_agent.cli.support import doctor_timing
 from cuda_agent.core.enums import Device
 from cuda_agent.judge import stability
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from cuda_agent.agent.budget import exhausted
 from cuda_agent.agent.context import Progress
-from cuda_agent.agent.journal import Checkpoint, Journal
 from cuda_agent.agent.policy import Policy
+from cuda_agent.agent.storage.journal import Checkpoint, Journal
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.errors import PolicyError, PolicyStalled
 from cuda_agent.core.records import ToolCall, ToolResult

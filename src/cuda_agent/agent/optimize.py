@@ -11,7 +11,7 @@ from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.policies.registry import POLICIES, policy_name
 from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import Run, Watch
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
 from cuda_agent.core.errors import UsageError

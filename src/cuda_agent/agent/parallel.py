@@ -13,7 +13,7 @@ from cuda_agent.agent.context import Progress
 from cuda_agent.agent.loop import Outcome
 from cuda_agent.agent.pooled import PooledJudges
 from cuda_agent.agent.run import Run, Unsaved
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Budget, Evaluation, Trajectory

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.agent.journal import read_journal
-from cuda_agent.agent.rundir import RunDirectory
-from cuda_agent.agent.store import Store
+from cuda_agent.agent.storage.journal import read_journal
+from cuda_agent.agent.storage.rundir import RunDirectory
+from cuda_agent.agent.storage.store import Store
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Replayed, Turn
 

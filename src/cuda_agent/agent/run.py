@@ -14,14 +14,14 @@ from cuda_agent.agent.best import Best
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.context import Context, Progress, Session
 from cuda_agent.agent.files import Refusal, WorkspaceFiles
-from cuda_agent.agent.journal import Checkpoint, Journal, read_journal
 from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policies.registry import make_policy
 from cuda_agent.agent.policy import Brief, PolicyMaker
-from cuda_agent.agent.rundir import RunDirectory
 from cuda_agent.agent.shell import Shell, open_shell
-from cuda_agent.agent.store import Store
+from cuda_agent.agent.storage.journal import Checkpoint, Journal, read_journal
+from cuda_agent.agent.storage.rundir import RunDirectory
+from cuda_agent.agent.storage.store import Store
 from cuda_agent.agent.tools.judged import snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions

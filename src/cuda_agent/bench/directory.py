@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cuda_agent.agent.rundir import RunDirectory, current_commit, now
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
 from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics

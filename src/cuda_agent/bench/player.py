@@ -16,7 +16,7 @@ from types import FrameType
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import Run, Unsaved
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.judges import LaneJudges
 from cuda_agent.bench.lane import Address, Lane, Size, Step

@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, show
 from cuda_agent.core.bench import Audit
 from cuda_agent.core.errors import EXIT_OK, UsageError
 from cuda_agent.report.audit import ToCheck, record, to_check

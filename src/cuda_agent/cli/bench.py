@@ -16,7 +16,7 @@ from cuda_agent.bench.directory import BenchDirectory
 from cuda_agent.bench.options import TIMING_BUDGET_S, TIMING_STOP, BenchOptions
 from cuda_agent.bench.run import Bench, begin, go_on
 from cuda_agent.bench.suite import read_suite
-from cuda_agent.cli.language_model import (
+from cuda_agent.cli.support.language_model import (
     BaseUrlArg,
     ContextArg,
     ModelArg,
@@ -30,7 +30,7 @@ from cuda_agent.cli.language_model import (
     ToolsOption,
     language_model,
 )
-from cuda_agent.cli.options import (
+from cuda_agent.cli.support.options import (
     CostArg,
     DebugArg,
     DeviceArg,
@@ -47,14 +47,14 @@ from cuda_agent.cli.options import (
     TritonArg,
     limits,
 )
-from cuda_agent.cli.output import emit, say, show
+from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.core.bench import BenchResult, Metrics
 from cuda_agent.core.config import JudgeOptions, Limits, OptimizeOptions, TimingStop
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from cuda_agent.report.metrics import metrics_view
 from cuda_agent.report.plain import plain
-from cuda_agent.report.suite import RunRow, suite_view
+from cuda_agent.report.tables.metrics import metrics_view
+from cuda_agent.report.tables.suite import RunRow, suite_view
 from cuda_agent.report.units import bounds, times
 
 

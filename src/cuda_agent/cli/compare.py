@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from cuda_agent.bench.compare import compare
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.core.comparison import Comparison
 from cuda_agent.core.errors import EXIT_OK, UsageError
-from cuda_agent.report.comparison import comparison_view
+from cuda_agent.report.tables.comparison import comparison_view
 
 
 def command(

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.doctor_timing import run_timing
-from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg
-from cuda_agent.cli.output import ProgressView, emit, show
-from cuda_agent.cli.probes import Probe, as_data, probe_all
+from cuda_agent.cli.support.doctor_timing import run_timing
+from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg
+from cuda_agent.cli.support.output import ProgressView, emit, show
+from cuda_agent.cli.support.probes import Probe, as_data, probe_all
 from cuda_agent.core.errors import EXIT_OK, DeviceError
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import (
+from cuda_agent.cli.support.options import (
     DebugArg,
     DeviceArg,
     DeviceOption,
@@ -18,11 +18,11 @@ from cuda_agent.cli.options import (
     SandboxOption,
     TimingArg,
 )
-from cuda_agent.cli.output import ProgressView, emit, say, show
+from cuda_agent.cli.support.output import ProgressView, emit, say, show
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
-from cuda_agent.report.extraction import extraction_view, whole_model_view
+from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
 from cuda_agent.workspace.sandbox import resolve_level
 
 

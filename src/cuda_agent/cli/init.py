@@ -10,8 +10,8 @@ from rich.text import Text
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, PrecisionArg
-from cuda_agent.cli.output import show
+from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, PrecisionArg
+from cuda_agent.cli.support.output import show
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_OK, UsageError

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import DebugArg, JsonArg, TimingArg
-from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg, TimingArg
+from cuda_agent.cli.support.output import ProgressView, emit, show
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
-from cuda_agent.report.evaluation import evaluation_view
+from cuda_agent.report.tables.evaluation import evaluation_view
 from cuda_agent.reward import reward
 
 

@@ -29,10 +29,10 @@ from cuda_agent.cli import (
 )
 from cuda_agent.cli.bench import command as bench
 from cuda_agent.cli.compare import command as compare
-from cuda_agent.cli.errors import report as report_error
-from cuda_agent.cli.locked import add_locked, with_file
-from cuda_agent.cli.output import emit
 from cuda_agent.cli.pocket import app as pocket
+from cuda_agent.cli.support.errors import report as report_error
+from cuda_agent.cli.support.locked import add_locked, with_file
+from cuda_agent.cli.support.output import emit
 from cuda_agent.cli.tasks import app as tasks
 from cuda_agent.cli.train import command as train
 from cuda_agent.core import bytecode

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import DebugArg
+from cuda_agent.cli.support.options import DebugArg
 from cuda_agent.core.errors import EXIT_OK
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent.optimize import optimize
-from cuda_agent.cli.ending import played, print_run
-from cuda_agent.cli.language_model import (
+from cuda_agent.cli.support.ending import played, print_run
+from cuda_agent.cli.support.language_model import (
     BaseUrlArg,
     ContextArg,
     ModelArg,
@@ -25,7 +25,7 @@ from cuda_agent.cli.language_model import (
     ToolsOption,
     language_model,
 )
-from cuda_agent.cli.options import (
+from cuda_agent.cli.support.options import (
     CostArg,
     DebugArg,
     DeviceArg,
@@ -43,12 +43,12 @@ from cuda_agent.cli.options import (
     TritonArg,
     limits,
 )
-from cuda_agent.cli.output import ProgressView, emit, say, show
+from cuda_agent.cli.support.output import ProgressView, emit, say, show
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
 from cuda_agent.core.records import Trajectory
-from cuda_agent.report.suite import RunRow, suite_view, summary
-from cuda_agent.report.trajectory import trajectory_view
+from cuda_agent.report.tables.suite import RunRow, suite_view, summary
+from cuda_agent.report.tables.trajectory import trajectory_view
 
 
 def command(

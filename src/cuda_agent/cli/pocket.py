@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError

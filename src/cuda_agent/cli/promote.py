@@ -12,8 +12,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import ProgressView, emit, show
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, CudaAgentError, StoreError, UsageError
 from cuda_agent.core.extraction import WholeModel
 from cuda_agent.core.files import write_durably

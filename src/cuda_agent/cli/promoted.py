@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say, show
 from cuda_agent.cli.promote import KeyArg, RegistryArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
 from cuda_agent.release import evidence
 from cuda_agent.release.evidence import Entry

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from cuda_agent.agent.replay import replay
-from cuda_agent.cli.options import DebugArg, JsonArg, TimingArg
-from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg, TimingArg
+from cuda_agent.cli.support.output import ProgressView, emit, show
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
-from cuda_agent.report.replay import replay_view
+from cuda_agent.report.tables.replay import replay_view
 
 
 def command(

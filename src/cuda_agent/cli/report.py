@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, show
 from cuda_agent.core.bench import Metrics
 from cuda_agent.core.errors import EXIT_OK, UsageError
 from cuda_agent.core.files import write_durably

@@ -8,9 +8,18 @@ from typing import Annotated
 import typer
 
 from cuda_agent.agent.optimize import resume
-from cuda_agent.cli.ending import played, print_run
-from cuda_agent.cli.options import CostArg, DebugArg, GpuMinutesArg, JsonArg, KeyFileArg, MinutesArg, TokensArg, limits
-from cuda_agent.cli.output import ProgressView
+from cuda_agent.cli.support.ending import played, print_run
+from cuda_agent.cli.support.options import (
+    CostArg,
+    DebugArg,
+    GpuMinutesArg,
+    JsonArg,
+    KeyFileArg,
+    MinutesArg,
+    TokensArg,
+    limits,
+)
+from cuda_agent.cli.support.output import ProgressView
 
 
 def command(

@@ -10,15 +10,15 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from cuda_agent.agent.journal import read_journal
-from cuda_agent.agent.rundir import RunDirectory
-from cuda_agent.agent.store import Store
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import console, emit
+from cuda_agent.agent.storage.journal import read_journal
+from cuda_agent.agent.storage.rundir import RunDirectory
+from cuda_agent.agent.storage.store import Store
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import console, emit
 from cuda_agent.core.errors import EXIT_OK, StoreError
 from cuda_agent.core.records import Candidate, Trajectory, Turn
-from cuda_agent.report.trajectory import trajectory_view
-from cuda_agent.report.transcript import transcript_view
+from cuda_agent.report.tables.trajectory import trajectory_view
+from cuda_agent.report.tables.transcript import transcript_view
 
 
 def command(

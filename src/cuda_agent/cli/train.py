@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import TrainingOptions, preset, read_options
 from cuda_agent.training.stages.records import STAGES, TrainingManifest

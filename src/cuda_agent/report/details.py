@@ -12,8 +12,8 @@ from typing import TypeVar
 from markupsafe import Markup
 
 from cuda_agent.agent.best import BestRecord
-from cuda_agent.agent.store import Store
-from cuda_agent.agent.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import Roofline, Work
 from cuda_agent.core.record import Record

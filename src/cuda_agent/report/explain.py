@@ -13,9 +13,9 @@ from markupsafe import Markup, escape
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
-from cuda_agent.report.evaluation import baseline_label
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import Row
+from cuda_agent.report.tables.evaluation import baseline_label
 from cuda_agent.report.units import microseconds, percent, times
 
 #: how the playbook's planner begins a kernel's name -> the skill that wrote it.

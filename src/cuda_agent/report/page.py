@@ -22,12 +22,12 @@ from cuda_agent.report import charts
 from cuda_agent.report.audit import WORDS, ToCheck, last_words, to_check
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
-from cuda_agent.report.evaluation import baseline_label, errors_line, stack_line
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, Row
 from cuda_agent.report.samples import STRIP, Program, programs
+from cuda_agent.report.tables.evaluation import baseline_label, errors_line, stack_line
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import bounds, interval, microseconds, moment, percent, seconds, times
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from cuda_agent.core.records import ProfileReport, Ratio, Timing
-from cuda_agent.report.evaluation import baseline_label
 from cuda_agent.report.scales import Scale, Tick
+from cuda_agent.report.tables.evaluation import baseline_label
 
 STRIP = (420.0, 44.0)
 BAR = (220.0, 16.0)

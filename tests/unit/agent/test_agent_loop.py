@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.journal import Journal, read_journal
 from cuda_agent.agent.loop import Ending, Outcome, run
 from cuda_agent.agent.policy import PolicyMove
-from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
+from cuda_agent.agent.storage.journal import Journal, read_journal
+from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import PolicyError, StoreError
 from cuda_agent.core.records import ToolCall, Turn

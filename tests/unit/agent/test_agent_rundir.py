@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.agent.best import Best, BestRecord
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.config import JudgeOptions, Limits, OptimizeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import StoreError, UsageError

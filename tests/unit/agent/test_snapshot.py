@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.agent import snapshot
-from cuda_agent.agent.snapshot import Snapshots, objects
-from cuda_agent.agent.store import Store
+from cuda_agent.agent.storage import snapshot
+from cuda_agent.agent.storage.snapshot import Snapshots, objects
+from cuda_agent.agent.storage.store import Store
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent.cli.language_model import language_model
 from cuda_agent.cli.main import run
+from cuda_agent.cli.support.language_model import language_model
 from cuda_agent.core.config import Price
 
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from cuda_agent.cli.ending import exit_code
+from cuda_agent.cli.support.ending import exit_code
 from cuda_agent.core.enums import Device, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.records import (
     Budget,
@@ -22,8 +22,8 @@ from cuda_agent.core.records import (
     VerifyReport,
 )
 from cuda_agent.core.stack import Stack
-from cuda_agent.report.evaluation import evaluation_view, remarks
-from cuda_agent.report.suite import RunRow, suite_view, summary
+from cuda_agent.report.tables.evaluation import evaluation_view, remarks
+from cuda_agent.report.tables.suite import RunRow, suite_view, summary
 from cuda_agent.report.units import geometric_mean, microseconds, seconds, times
 from cuda_agent.reward import reward
 

@@ -8,7 +8,7 @@ import pytest
 
 import builders
 from cuda_agent.agent.best import BestRecord
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions, Regression
 from cuda_agent.core.enums import Device, Phase, Verdict
 from cuda_agent.core.errors import UsageError

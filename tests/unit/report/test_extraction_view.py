@@ -17,7 +17,7 @@ from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, Whole
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Budget, Candidate, Trajectory
 from cuda_agent.release.extract.apply import optimized
-from cuda_agent.report.extraction import extraction_view, whole_model_view
+from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
 
 META = TensorMeta(shape=(2, 4), dtype="float32", strides=(4, 1))
 CALL: dict[str, Any] = {"dict": {"args": {"list": [{"t": 0}]}, "kwargs": {"dict": {}}}}

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg
-from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg
+from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.core.enums import Device
 from cuda_agent.tasks.build import EXPORT_FOLDER, BuildOptions, build
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.language_model import BaseUrlArg, ModelArg, ProtocolArg, ProtocolOption, TemperatureArg
-from cuda_agent.cli.options import DebugArg, JsonArg, KeyFileArg
-from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.support.language_model import BaseUrlArg, ModelArg, ProtocolArg, ProtocolOption, TemperatureArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg
+from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.llm.client import make_client, prepare

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.options import DebugArg, JsonArg, SandboxArg, SandboxOption
-from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.support.options import DebugArg, JsonArg, SandboxArg, SandboxOption
+from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
 from cuda_agent.workspace.sandbox import resolve_level

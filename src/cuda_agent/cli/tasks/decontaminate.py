@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
-from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
+from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
 from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
 from cuda_agent.tasks.decontaminate.references import load_references

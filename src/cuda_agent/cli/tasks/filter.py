@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
-from cuda_agent.cli.output import ProgressView, emit, say
+from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
+from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
 from cuda_agent.tasks.filter.funnel import Funnel, write_funnel
 from cuda_agent.tasks.filter.measurements import read_measured

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say
 from cuda_agent.tasks.dataset.importing import read_published, write_candidates
 
 

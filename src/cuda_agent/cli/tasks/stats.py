@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from cuda_agent.cli.options import DebugArg, JsonArg
-from cuda_agent.cli.output import emit, say, show
+from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.cli.tasks.decontaminate import StackArg
 from cuda_agent.tasks.dataset.plots import write_plots
 from cuda_agent.tasks.dataset.stats import Spread, Stats, read_stats

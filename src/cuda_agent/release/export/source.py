@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.agent.best import BestRecord
-from cuda_agent.agent.rundir import RunDirectory
+from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict

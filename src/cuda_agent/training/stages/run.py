@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from cuda_agent.agent.rundir import RunDirectory, current_commit, now
+from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack

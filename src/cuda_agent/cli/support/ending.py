@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cuda_agent.agent.run import Unsaved
-from cuda_agent.cli.output import emit, say, show
+from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_NOT_PASSED, EXIT_OK, NotCovered, PolicyError
 from cuda_agent.core.records import Trajectory
-from cuda_agent.report.trajectory import trajectory_view
+from cuda_agent.report.tables.trajectory import trajectory_view
 
 
 def played(play: Callable[[], Trajectory]) -> tuple[Trajectory, int]:

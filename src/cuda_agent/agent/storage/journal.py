@@ -13,10 +13,10 @@ from pathlib import Path
 from cuda_agent.agent.budget import Accounts
 from cuda_agent.agent.context import Context
 from cuda_agent.agent.policy import PolicyMove
-from cuda_agent.agent.snapshot import Entry, Snapshots, objects
-from cuda_agent.agent.store import Store
+from cuda_agent.agent.storage.snapshot import Entry, Snapshots, objects
+from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.agent.tools.registry import Toolbox
-from cuda_agent.agent.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Budget, ToolResult, Turn

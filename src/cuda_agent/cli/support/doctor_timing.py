@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.cli.output import ProgressView, emit, show
+from cuda_agent.cli.support.output import ProgressView, emit, show
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import EXIT_OK
 from cuda_agent.core.stack import read_stack
-from cuda_agent.report.evaluation import stack_line
+from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
 if TYPE_CHECKING:

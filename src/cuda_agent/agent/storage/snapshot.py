@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from cuda_agent.agent.store import Store, name_of
+from cuda_agent.agent.storage.store import Store, name_of
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.record import Record
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.records import ProfileReport, Replayed
-from cuda_agent.report.evaluation import stack_line
+from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds, times
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cuda_agent.core.records import Budget, Trajectory
-from cuda_agent.report.evaluation import evaluation_view
+from cuda_agent.report.tables.evaluation import evaluation_view
 from cuda_agent.report.units import microseconds, seconds
 
 _BARS = "▁▂▃▄▅▆▇█"

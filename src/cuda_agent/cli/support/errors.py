@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from cuda_agent.cli.output import emit, say
+from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.errors import EXIT_INTERRUPTED, CudaAgentError, UsageError
 from cuda_agent.report.plain import plain
 

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from cuda_agent.core.bench import Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Side
-from cuda_agent.report.metrics import ratio
 from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.metrics import ratio
 from cuda_agent.report.units import interval, microseconds, times
 
 _STYLES = {"faster": "green", "gained": "green", "slower": "red", "lost": "red"}

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cuda_agent.agent.run import Standing
 from cuda_agent.report.plain import plain
-from cuda_agent.report.trajectory import budget_line, history_line
+from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
 
 _PLAIN_WIDTH = 160

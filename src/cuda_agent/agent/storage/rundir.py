@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cuda_agent.agent.transcript import FILE_NAME, read_transcript
+from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably

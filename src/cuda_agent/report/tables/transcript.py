@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
 from cuda_agent.report.plain import plain
-from cuda_agent.report.trajectory import budget_line
+from cuda_agent.report.tables.trajectory import budget_line
 from cuda_agent.report.units import seconds
 
 #: characters of one text; the whole is in the transcript.

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel
 from cuda_agent.core.records import Ratio, Timing
-from cuda_agent.report.evaluation import baseline_label, stack_line
 from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.evaluation import baseline_label, stack_line
 from cuda_agent.report.units import interval, microseconds, times
 
 #: what takes less isn't worth a line.

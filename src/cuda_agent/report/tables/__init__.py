@@ -1,0 +1,1 @@
+"""Saved records as tables for a terminal."""
