@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/throughput.py                                  # 4 tasks, 8 candidates each
     .venv/bin/python benchmarks/throughput.py --device cpu --tasks 2 --candidates 3
-    .venv/bin/python benchmarks/throughput.py --gpus 0 1 --repeats 2           # a holder each, and the first alone
+    .venv/bin/python benchmarks/throughput.py --gpus 0 1 --repeats 2           # all of them, and the first alone
 
 Every candidate of every task is an honest one with sources of its own, submitted all at once, task by task. Cold: every
 compiler run is made, the precompiled header and the baselines included. Warm: a new pool, the same candidates. The
@@ -60,7 +60,7 @@ def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus:
         failed(f"{len(bad)} of {len(found)} honest candidates failed, the first: {bad[0].verdict}: {bad[0].reason}")
     times = sorted(ends.values())
     return {
-        "builders": pool.builders,
+        "builders": len(pool.builders),
         "seconds": times,
         "durations_s": [evaluation.durations_s for evaluation in found],
         "a_minute": 60 * len(times) / times[-1],
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument(
         "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
     )
-    parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs, a holder each")
+    parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs")
     parser.add_argument("--repeats", type=int, default=1, help="warm runs")
     options = parser.parse_args()
     device = chosen_device(options.device)
@@ -124,9 +124,9 @@ def main() -> int:
     print(table([*header, *medians], [row(name, measured) for name, measured in found.items()]))
     if len(options.gpus) > 1:
         print(f"\n{scaling(found):.2f} times the warm rate of one GPU, after the first result")
-    holders, builders = max(1, len(options.gpus)), max(one["builders"] for one in found.values())
+    devices, builders = max(1, len(options.gpus)), max(one["builders"] for one in found.values())
     print(
-        f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {holders} holders, until {options.stop}"
+        f"\n{tasks} tasks, {candidates} candidates each; {builders} builders, {devices} devices, until {options.stop}"
     )
     print(f"raw samples: {raw}")
     return 0

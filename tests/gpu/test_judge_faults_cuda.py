@@ -69,6 +69,6 @@ def test_a_pool_judges_many_and_leaves_nothing() -> None:
             pool.submit(small_axpby("2, 4096"), faulty(HONEST, Device.CUDA, 3)),
         ]
         verdicts = [future.result(timeout=500).verdict for future in futures]
-        helpers = [lane.helper.pid for lane in pool._holders]
+        helpers = [host.helper.pid for host in pool.hosts]
     assert verdicts == [Verdict.PASSED, Verdict.CRASHED, Verdict.PASSED, Verdict.PASSED]
     assert not any(pid and Path(f"/proc/{pid}").exists() for pid in helpers)

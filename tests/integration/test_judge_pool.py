@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -19,7 +18,6 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Task
-from cuda_agent.pool.holder import building, timing
 from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.process import descendants
 from fault_specimens import small_axpby
@@ -73,20 +71,20 @@ def test_each_candidate_gets_its_own_verdict(pool: Pool) -> None:
 
 
 @pytest.mark.alone
-def test_a_holder_that_is_killed_is_replaced(pool: Pool) -> None:
+def test_a_device_host_that_is_killed_is_replaced(pool: Pool) -> None:
     pool.submit(task(128), candidate()).result(timeout=300)
-    holder = pool._holders[0].helper
-    first = holder.pid
+    host = pool.hosts[0].helper
+    first = host.pid
     assert first is not None
     hanging = pool.submit(task(128), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
     while not hanging.running():
         time.sleep(0.05)
     time.sleep(1.0)
     os.kill(first, signal.SIGKILL)
-    with pytest.raises(WorkerError, match="holder"):
+    with pytest.raises(WorkerError, match="device host"):
         hanging.result(timeout=60)
     assert pool.submit(task(128), candidate()).result(timeout=300).verdict is Verdict.PASSED
-    assert holder.pid != first
+    assert host.pid != first
 
 
 def test_close_ends_everything() -> None:
@@ -100,8 +98,8 @@ def test_close_ends_everything() -> None:
     assert cancelled.cancel()
     while not waiting[0].running():
         time.sleep(0.05)
-    folder = Path(pool._folder.name)
-    helpers = [helper.pid for helper in (*pool._builders, pool._holders[0].helper)]
+    folder = Path(pool._folder)
+    helpers = [helper.pid for helper in (*pool.builders.all, pool.hosts[0].helper)]
     started = [pid for helper in helpers if helper for pid in (helper, *descendants(helper))]
     begin = time.monotonic()
     pool.close()
@@ -147,34 +145,6 @@ def test_the_pools_processes_end_with_their_parent(tmp_path: Path) -> None:
     while any(command(pid) for pid in started) and time.monotonic() < end:
         time.sleep(0.1)
     assert not [command(pid) for pid in started if command(pid)]
-
-
-@pytest.mark.alone
-def test_nobody_builds_while_somebody_times(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    def build(name: str, seconds: float) -> None:
-        with building(tmp_path):
-            order.append(f"{name} begins")
-            time.sleep(seconds)
-            order.append(f"{name} ends")
-
-    def time_it() -> None:
-        with timing(tmp_path):
-            order.append("timing begins")
-            time.sleep(0.2)
-            order.append("timing ends")
-
-    threads = [threading.Thread(target=build, args=(name, 0.4)) for name in ("first", "second")]
-    threads.append(threading.Thread(target=time_it))
-    threads.append(threading.Thread(target=build, args=("third", 0.0)))
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)
-    for thread in threads:
-        thread.join()
-    assert set(order[:2]) == {"first begins", "second begins"}
-    assert order[4:] == ["timing begins", "timing ends", "third begins", "third ends"]
 
 
 def test_impossible_pools() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.loop import Outcome
-from cuda_agent.agent.pooled import PooledJudges
 from cuda_agent.agent.run import Run, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Budget, Evaluation, Trajectory
+from cuda_agent.pool.session import PooledJudges
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 

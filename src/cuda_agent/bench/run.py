@@ -1,32 +1,35 @@
 """A policy over a suite of tasks: begun, gone on with, and brought to its end.
 
-Several tasks are at work at once, each in a player's process. What they do on the device goes in phases (`lane.py`):
-baselines and candidates of many tasks are compiled and verified side by side, untimed, into caches; then those that are
-ready are timed, one after the other, alone. A result is on disk as soon as it is known.
+Several tasks are at work at once, a thread for each; the pool decides which of them has the device. A result is on disk
+as soon as it is known.
 """
 
 from __future__ import annotations
 
-import tempfile
+import queue
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
-from cuda_agent.bench.crew import Crew
 from cuda_agent.bench.directory import BenchDirectory
-from cuda_agent.bench.lane_server import LaneServer
 from cuda_agent.bench.metrics import metrics_of
-from cuda_agent.bench.options import BenchOptions, check, default_jobs, host_share, peak_bytes, timed_cores
-from cuda_agent.bench.player import Job
-from cuda_agent.bench.scarcity import is_spoilt, names_scarcity
+from cuda_agent.bench.options import BenchOptions, check, default_jobs
+from cuda_agent.bench.player import Player
 from cuda_agent.bench.suite import Problem, mixed, select
-from cuda_agent.bench.turns import How, Turns
 from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.errors import CudaAgentError, DeviceError, PolicyError, UsageError, WorkerError
+from cuda_agent.pool.pool import Pool
+
+#: policies that failed one after the other: the endpoint is gone, or the key is wrong.
+_MOST_POLICY_ERRORS = 3
+_LOOK_S = 0.2
+#: a run that is stopped while it waits for a language model is left behind after so long; it can be resumed.
+_END_TIMEOUT_S = 15.0
 
 #: told(result, done, tasks): as soon as a task is done.
 Told = Callable[[BenchResult, int, int], None]
@@ -71,65 +74,158 @@ class Bench:
     def _play(self) -> None:
         known = {result.task.id: result for result in self.directory.results()}
         fresh = mixed([problem for problem in self.problems if problem.entry.id not in known])
-        doubtful = [p for p in self.problems if (result := known.get(p.entry.id)) is not None and is_doubtful(result)]
-        if not fresh and not doubtful:
+        again = [p for p in self.problems if (result := known.get(p.entry.id)) is not None and is_unfinished(result)]
+        if not fresh and not again:
             return
-        device = self.options.run.judge.device
-        jobs = min(self.jobs or default_jobs(device), max(1, len(fresh)))
-        end = None if self.stop_after_s is None else time.monotonic() + self.stop_after_s
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-bench-")))
-            kept = stack.enter_context(timed_cores(device))
-            turns = Turns(host_share=host_share(kept))
-            server = stack.enter_context(LaneServer(folder / "lane.sock", turns, log=self.directory.turns_log))
-            crew = Crew(device, jobs, server.address, self._job, kept=kept, end=end, set_room=server.set_room)
-            stack.callback(crew.close)
+        judge = self.options.run.judge
+        jobs = min(self.jobs or default_jobs(judge.device), len(fresh) + len(again))
+        hidden = (self.directory.path, *((self.key_file,) if self.key_file is not None else ()))
+        with Pool(judge, sessions=jobs, hidden=hidden, log=self.directory.turns_log) as pool:
             if self.manifest.limits is None:
-                self.manifest = self.directory.write_limits(self.manifest, crew.limits())
-            self.say(f"{len(fresh) + len(doubtful)} tasks to do, {jobs} at work at once")
+                self.manifest = self.directory.write_limits(self.manifest, pool.limits())
+            self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at work at once")
+            players = [self._player(pool, problem) for problem in fresh]
+            players += [self._player(pool, problem, again=True) for problem in again]
             done = len(known)
-            stack.callback(self._say_use, turns)
-            for result in crew.play(fresh, alone=jobs == 1):
-                done += 1
-                self.directory.append(result)
-                self.told(result, done, len(self.problems))
-                if is_doubtful(result):
-                    doubtful += [problem for problem in self.problems if problem.entry.id == result.task.id]
-            if doubtful:
-                self.say(f"{len(doubtful)} tasks ran short of something beside others, or were disturbed: again, alone")
-            for result in crew.play(doubtful, alone=True):
-                self.directory.append(result)
-                self.told(result, done, len(self.problems))
+            with Players(players, jobs, pool, self.stop_after_s) as at_work:
+                for result in at_work.results():
+                    done += result.task.id not in known
+                    self.directory.append(result)
+                    self.told(result, done, len(self.problems))
 
-    def _say_use(self, turns: Turns) -> None:
-        seconds = {name: f"for {seconds:.0f} s" for name, seconds in turns.seconds.items()}
-        used = f"alone {seconds[How.ALONE]}, shared {seconds[How.SHARED]}, only by baselines' compilers"
-        self.say(f"the device was used {used} {seconds[How.ASIDE]}, by nobody {seconds['idle']}")
-
-    def _job(self, problem: Problem, alone: bool) -> Job:
-        return Job(
+    def _player(self, pool: Pool, problem: Problem, *, again: bool = False) -> Player:
+        return Player(
             entry=problem.entry,
             task=problem.task,
             directory=self.directory.task_directory(problem),
             root=self.directory.path,
             options=self.options.run,
             policy=self.policy,
+            pool=pool,
             command=self.manifest.command,
             key_file=self.key_file,
             limits=self.manifest.limits,
-            peak_bytes=peak_bytes(problem, self.options.run.judge.device),
-            alone=alone,
+            peak_bytes=problem.peak_bytes,
+            again=again,
         )
 
 
-def is_doubtful(result: BenchResult) -> bool:
-    """Whether a task's neighbours may be to blame for how it ended, so that it is done again when nobody is beside
-    it."""
-    if result.alone:
-        return False
-    spoilt = result.evaluation is not None and is_spoilt(result.evaluation)
-    scarce = result.outcome == "error" and names_scarcity(result.message)
-    return spoilt or scarce or result.outcome == "policy_error"
+class Players:
+    """Plays tasks in threads, so many at a time. A context manager: what is at work when the block ends is stopped; its
+    runs are whole on disk then."""
+
+    def __init__(self, players: Sequence[Player], jobs: int, pool: Pool, stop_after_s: float | None = None) -> None:
+        """`stop_after_s`: seconds after which it stops as an interrupt would; no task is begun that wouldn't be over by
+        then, if it takes as long as the others did."""
+        self._waiting, self._jobs, self._pool = deque(players), jobs, pool
+        self._end = None if stop_after_s is None else time.monotonic() + stop_after_s
+        self._found: queue.SimpleQueue[BenchResult | BaseException | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._at_work: list[Player] = []
+        self._threads: list[threading.Thread] = []
+        self._walls: list[float] = []
+        self._stopping = False
+        self._policy_errors = 0
+
+    def __enter__(self) -> Players:
+        for number in range(self._jobs):
+            thread = threading.Thread(target=self._drive, name=f"task-{number + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        with self._lock:
+            self._stopping = True
+            self._waiting.clear()
+            at_work = list(self._at_work)
+        for player in at_work:
+            player.stop()
+        if at_work:
+            self._pool.close()
+        end = time.monotonic() + _END_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.1, end - time.monotonic()))
+
+    def results(self) -> Iterator[BenchResult]:
+        """Results as they come. Raises KeyboardInterrupt where the end comes before all are done, and what no task
+        would survive: StoreError, SandboxError, UsageError, PolicyError."""
+        left = self._jobs
+        while left:
+            try:
+                found = self._found.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._end is not None and time.monotonic() > self._end:
+                    raise KeyboardInterrupt from None
+                continue
+            if found is None:
+                left -= 1
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                yield found
+        if self._waiting:
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------ in a thread
+
+    def _drive(self) -> None:
+        try:
+            while (player := self._take()) is not None:
+                try:
+                    found = self._play(player)
+                finally:
+                    with self._lock:
+                        self._at_work.remove(player)
+                if found is not None:
+                    self._found.put(found)
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the main thread raises it
+            self._found.put(error)
+        finally:
+            self._found.put(None)
+
+    def _take(self) -> Player | None:
+        with self._lock:
+            if self._stopping or not self._waiting or not has_time(self._walls, self._end, time.monotonic()):
+                return None
+            player = self._waiting.popleft()
+            self._at_work.append(player)
+            return player
+
+    def _play(self, player: Player) -> BenchResult | None:
+        """A task's result, also where a process of its judge died; None where it was stopped."""
+        begin = time.monotonic()
+        try:
+            result = player.play()
+        except (DeviceError, WorkerError) as error:
+            return None if self._stopping else player.failed(error, time.monotonic() - begin)
+        except CudaAgentError:
+            if self._stopping:
+                return None
+            raise
+        if result is not None:
+            with self._lock:
+                self._walls.append(time.monotonic() - begin)
+                self._look_at_policy(result)
+        return result
+
+    def _look_at_policy(self, result: BenchResult) -> None:
+        """Raises PolicyError where one task after the other says that the policy can't go on."""
+        self._policy_errors = self._policy_errors + 1 if result.outcome == "policy_error" else 0
+        if self._policy_errors >= _MOST_POLICY_ERRORS:
+            said = f"The policy failed on {self._policy_errors} tasks one after the other: {result.message}"
+            raise PolicyError(said, "Mend what it says, then go on with --resume")
+
+
+def has_time(walls: Sequence[float], end: float | None, now: float) -> bool:
+    """Whether a task that is begun now is over by the end, if it takes as long as three of four others did."""
+    usual = sorted(walls)[3 * (len(walls) - 1) // 4] if walls else 0.0
+    return end is None or now + usual < end
+
+
+def is_unfinished(result: BenchResult) -> bool:
+    """Whether a resumed benchmark goes on with a task that has a result: its policy failed."""
+    return result.outcome == "policy_error"
 
 
 def begin(
@@ -174,7 +270,7 @@ def go_on(
         raise UsageError(f"{out} was begun otherwise: {'; '.join(differences)}", "Give the same, or another --out")
     with directory.lock():
         results = directory.results()
-        if len(results) < len(problems) or any(map(is_doubtful, results)):
+        if len(results) < len(problems) or any(map(is_unfinished, results)):
             manifest, changes = directory.write_resumption(manifest, len(results))
             for change in changes:
                 say(f"since the run was begun: {change}")

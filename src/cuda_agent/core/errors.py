@@ -30,6 +30,10 @@ class TaskError(CudaAgentError):
     exit_code = 3
 
 
+class OutOfMemory(TaskError):
+    """The task needs more memory than it found. Alone on the device, it needs more than the device has."""
+
+
 class DeviceError(CudaAgentError):
     """The device, a compiler or a library that is needed isn't there."""
 

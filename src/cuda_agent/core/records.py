@@ -266,6 +266,8 @@ class ScreenReport(Record):
     configs: tuple[dict[str, int], ...]
     latency_us: tuple[float | None, ...]
     failures: dict[int, str] = Field(default_factory=dict)
+    #: a setting found too little of the device's memory.
+    out_of_memory: bool = False
 
 
 # ---------------------------------------------------------------- reward and trajectory

@@ -13,13 +13,12 @@ from cuda_agent.judge.inspection.reached import device_roofline, work_needed
 from cuda_agent.judge.inspection.sanitizer import find_sanitizer, sanitizer_findings
 from cuda_agent.judge.profile.foreign_load import LoadMonitor, wait_for_quiet
 from cuda_agent.judge.profile.profile import profile_candidate
-from cuda_agent.judge.profile.quiet import Hush, no_hush
 from cuda_agent.judge.profile.rings import L2_TIMES, device_facts, total_bytes
 from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.profile.timing import Burst, Tolerance
 from cuda_agent.judge.serve import JudgeServer
 from cuda_agent.judge.session import JudgeSession, evaluate
-from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, NextWorker
+from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, summarize
 from cuda_agent.judge.verify.admission import Answers, random_operators
 from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
@@ -38,14 +37,13 @@ __all__ = [
     "Burst",
     "CandidateProcess",
     "Case",
-    "Hush",
     "JudgeServer",
     "JudgeSession",
     "LoadMonitor",
-    "NextWorker",
     "Reference",
     "Sample",
     "Secrets",
+    "Sharing",
     "Stability",
     "TaskSpec",
     "Tolerance",
@@ -60,7 +58,6 @@ __all__ = [
     "find_sanitizer",
     "find_toolchain",
     "gencode",
-    "no_hush",
     "profile_candidate",
     "random_operators",
     "same_twice",

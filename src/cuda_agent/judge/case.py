@@ -26,8 +26,8 @@ from cuda_agent.judge.build.extension import Progress, build_extension
 from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.profile import roofline
 from cuda_agent.judge.profile.profile import profile_candidate
-from cuda_agent.judge.profile.quiet import Hush, Quiet, nobody_else
 from cuda_agent.judge.resources import Resources
+from cuda_agent.judge.sharing import DeviceUse
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.trials import Verification, failing
 from cuda_agent.workers.process import Fault, WorkerFault
@@ -35,7 +35,7 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
 ATTEMPTS = 3
-#: rules of a timing that what others do on a CPU, and what can't always be seen there, may break once.
+#: rules of a timing that foreign load may break once without being seen.
 _BY_CLOCK = ("clock", "uneven")
 
 
@@ -125,9 +125,9 @@ class Case:
         session: Resources,
         *,
         with_profile: bool,
-        quiet: Quiet = nobody_else,
+        clock: DeviceUse = contextlib.nullcontext,
     ) -> None:
-        """Verification and timing of what was built, in a worker of the session. `quiet` is entered for the timing."""
+        """Verification and timing of what was built, in a worker of the session. `clock` is entered for the timing."""
         if self.decided:
             return
         session.admit()
@@ -135,7 +135,7 @@ class Case:
             self._begin_anew()
             try:
                 with contextlib.suppress(_Decided), session.process(self._candidate, self._library) as process:
-                    self._judge_in(session, process, with_profile, quiet)
+                    self._judge_in(session, process, with_profile, clock)
             except WorkerFault as error:
                 self._blame(error.fault)
             if self.decided or self._verdict is not Verdict.TIMING_VOID or attempt == ATTEMPTS:
@@ -155,7 +155,7 @@ class Case:
         session: Resources,
         process: CandidateProcess,
         with_profile: bool,
-        quiet: Quiet,
+        clock: DeviceUse,
     ) -> None:
         floor = session.floor()
         verification = self._verification(session, process, floor)
@@ -167,12 +167,12 @@ class Case:
         if verified.frozen:
             # Compiles: before the device is held for the timing alone.
             session.progress("profile", "compiling the baseline with constant weights")
-            session.sharing.step_back()
+            session.sharing.give_up()
             session.baselines.freeze()
         with self._enter(Phase.PROFILE, session.progress):
-            with quiet() as hush:
+            with clock():
                 try:
-                    self._profile_in(session, process, floor, verified, hush)
+                    self._profile_in(session, process, floor, verified)
                     process.rest()
                 except WorkerFault:
                     # Others get what it holds.
@@ -230,9 +230,7 @@ class Case:
         process.release()
         verification.reference.release()
 
-    def _profile_in(
-        self, session: Resources, process: CandidateProcess, floor: float, verified: VerifyReport, hush: Hush
-    ) -> None:
+    def _profile_in(self, session: Resources, process: CandidateProcess, floor: float, verified: VerifyReport) -> None:
         found = profile_candidate(
             session.task,
             self._options,
@@ -243,7 +241,6 @@ class Case:
             session.secrets,
             floor=floor,
             progress=session.progress,
-            hush=hush,
             kept=session.sharing.timed_cores,
         )
         if found.fault is not None:
@@ -284,9 +281,9 @@ class Case:
             self._decide(Verdict.VIOLATION, f"{first.rule}: {first.detail}")
 
     def _suspect(self, violations: Sequence[Violation]) -> None:
-        """On a CPU a clock alone convicts only when it does so twice. Raises WorkerFault for the first time."""
+        """A clock alone convicts only when it does so twice. Raises WorkerFault for the first time."""
         by_clock = all(one.rule in _BY_CLOCK for one in violations)
-        if violations and by_clock and self._options.device is Device.CPU and not self._suspected:
+        if violations and by_clock and not self._suspected:
             self._suspected = True
             raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, "disturbed, or hiding time"))
 

@@ -6,20 +6,19 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.errors import CudaAgentError, TaskError
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge.build.extension import Built, HeaderAhead, build_extension
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
-from cuda_agent.judge.sharing import NextWorker, Sharing
+from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.admission import Admission, check_answers, random_operators
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
@@ -86,8 +85,6 @@ class Resources:
         self._importable = tuple(importable)
         #: to be set before anything is asked.
         self.sharing = Sharing()
-        #: known when the reference is loaded; False where it isn't going to be.
-        self._one_stream = Future[bool]()
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
@@ -131,8 +128,7 @@ class Resources:
         self._fill_bytecode()
         self._stack.callback(HeaderAhead(self.options.device, self.options).close)
         self._reference_worker = self.workers.start(REFERENCE, small_context=True)
-        # Where others want the cores, what is needed first comes first.
-        if self.sharing.next_worker is not NextWorker.ASKED:
+        if self.sharing.prewarms:
             self.prewarm()
         folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, BASELINE)
@@ -143,7 +139,6 @@ class Resources:
             folder,
             autotune=self.options.autotune,
             sharing=self.sharing,
-            is_one_stream=self._one_stream.result,
         )
 
     def start(self) -> Sequence[Worker]:
@@ -181,7 +176,6 @@ class Resources:
             self._stack.callback(process.kill)
 
     def _release(self) -> None:
-        self._tell_streams(None)
         self.baselines.close()
         self.free()
 
@@ -220,10 +214,9 @@ class Resources:
     def settle(self) -> None:
         """Returns when no baseline is being compiled and no worker that was roused ahead still starts its device. What
         is wrong with them is said to who needs them."""
-        if self._one_stream.done():
+        if self._opened:
             with contextlib.suppress(CudaAgentError):
                 self.baselines.wait()
-        if self._opened:
             self.workers.settle()
 
     @contextlib.contextmanager
@@ -255,18 +248,9 @@ class Resources:
         reference = Reference(
             self._reference_worker, self.task, self.options.precision, timeout_s=self.options.call_timeout_s
         )
-        try:
-            spec = reference.load(self.secrets.seed(), count_streams=self.sharing.spares_contexts)
-        except BaseException:
-            self._tell_streams(None)
-            raise
-        self._tell_streams(spec.streams)
+        reference.load(self.secrets.seed())
         self._reference = reference
         return reference
-
-    def _tell_streams(self, streams: int | None) -> None:
-        with contextlib.suppress(InvalidStateError):
-            self._one_stream.set_result(streams == 1)
 
     @one_at_a_time
     def graph(self) -> Graph:
@@ -275,14 +259,19 @@ class Resources:
             reference = self.reference
             try:
                 self._graph = reference.graph(self.secrets.seed())
+            except OutOfMemory:
+                raise
             except TaskError as error:
-                if self.sharing.is_scarcity(str(error)):
-                    raise
                 self._graph_error = error
         if self._graph_error is not None:
             raise self._graph_error
         assert self._graph is not None
         return self._graph
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the task was found fit to be judged."""
+        return self._admission is not None
 
     @one_at_a_time
     def admit(self) -> Admission:
@@ -316,12 +305,12 @@ class Resources:
         return error_floor(self.options.precision, self.options.device, length, spec.products)
 
     def known_graph(self) -> Graph | None:
-        """`graph`, or None where it can't be captured. Raises TaskError where that may be others' fault."""
+        """`graph`, or None where it can't be captured. Raises OutOfMemory."""
         try:
             return self.graph()
-        except TaskError as error:
-            if self.sharing.is_scarcity(str(error)):
-                raise
+        except OutOfMemory:
+            raise
+        except TaskError:
             return None
 
     # ------------------------------------------------------------ candidates
@@ -358,11 +347,9 @@ class Resources:
         reference = self.reference
         process = CandidateProcess(self.workers.candidate(), reference, timeout_s=self.options.call_timeout_s)
         try:
-            if self.sharing.next_worker is NextWorker.BESIDE:
-                self.workers.prewarm_beside()
             process.load(candidate, library)
             yield process
         finally:
             process.close()
-            if self.sharing.next_worker is not NextWorker.ASKED:
+            if self.sharing.prewarms:
                 self.workers.prewarm()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
+from cuda_agent.core.enums import Verdict
 from cuda_agent.core.inspection import InspectReport
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.inspection.inspect import inspect
 from cuda_agent.judge.inspection.sanitizer import require_sanitizer, sanitized
-from cuda_agent.judge.profile.quiet import Quiet, nobody_else
 from cuda_agent.judge.profile.screening import prepare, screen
 from cuda_agent.judge.resources import Resources, one_at_a_time
+from cuda_agent.judge.sharing import DeviceUse
 from cuda_agent.workers.process import WorkerFault
 
 
@@ -38,13 +40,17 @@ class JudgeSession(Resources):
 
     @one_at_a_time
     def screen(
-        self, candidate: Candidate, configs: list[dict[str, int]], *, quiet: Quiet = nobody_else
+        self, candidate: Candidate, configs: list[dict[str, int]], *, clock: DeviceUse = nullcontext
     ) -> ScreenReport:
-        """Times of several settings in one build, for a search's own information. `quiet` is entered for that."""
+        """Times of several settings in one build, for a search's own information. `clock` is entered for the timing."""
 
-        def failed(reason: str) -> ScreenReport:
-            failures = dict.fromkeys(range(len(configs)), reason)
-            return ScreenReport(configs=tuple(configs), latency_us=(None,) * len(configs), failures=failures)
+        def failed(reason: str, *, out_of_memory: bool = False) -> ScreenReport:
+            return ScreenReport(
+                configs=tuple(configs),
+                latency_us=(None,) * len(configs),
+                failures=dict.fromkeys(range(len(configs)), reason),
+                out_of_memory=out_of_memory,
+            )
 
         built = self.built(candidate)
         if built.library is None:
@@ -52,17 +58,15 @@ class JudgeSession(Resources):
         try:
             process = self.screening(candidate, built.library)
             prepare(process, self.reference, self.secrets)
-            with quiet() as hush:
+            with clock():
                 kept = self.sharing.timed_cores
-                report = screen(
-                    process, self.reference, self.baselines, self.options, self.secrets, configs, hush, kept
-                )
+                report = screen(process, self.reference, self.baselines, self.options, self.secrets, configs, kept)
                 if process.usable:
                     process.rest()
             return report
         except WorkerFault as error:
             self.end_screenings()
-            return failed(error.fault.reason)
+            return failed(error.fault.reason, out_of_memory=error.fault.verdict is Verdict.OUT_OF_MEMORY)
 
     @one_at_a_time
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:

@@ -96,16 +96,11 @@ def same_twice(
     kernel: Kernel,
     options: JudgeOptions,
     progress: Callable[[str, str], None] | None = None,
-    *,
-    spares_contexts: bool = False,
 ) -> Iterator[Callable[[], Sample]]:
     """A judge for one kernel; each call of what it yields is one evaluation with a worker of its own.
-    `spares_contexts`: the baseline's context is a small one, as in a benchmark.
 
     Raises what a judge raises."""
-    judge = JudgeSession(kernel.task(), options, progress=progress)
-    judge.sharing.spares_contexts = spares_contexts
-    with judge as session:
+    with JudgeSession(kernel.task(), options, progress=progress) as session:
         session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)
 

@@ -1,4 +1,4 @@
-"""The judge's pool as Ray actors: builders on CPUs, a holder on each GPU that judges, one evaluation per GPU at a time.
+"""The judge's pool as Ray actors: builders on CPUs, a device host on each GPU, one evaluation per GPU at a time.
 
 Whoever opens a pool of the same name shares its actors; they end with the cluster, or with the job that made them. What
 a builder compiled travels as bytes, so machines need no common folder.
@@ -16,8 +16,9 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, DeviceError, WorkerError
 from cuda_agent.judge import Built, Case
-from cuda_agent.pool.holder import Holder
+from cuda_agent.pool.host import DeviceHost
 from cuda_agent.pool.pool import SESSIONS, Pool
+from cuda_agent.pool.server import Address
 from cuda_agent.workers.helper import HelperProcess, Role
 
 #: path of a file that a builder made -> its bytes.
@@ -25,7 +26,7 @@ Parcel = dict[str, bytes]
 
 
 class ClusterPool(Pool):
-    """`judge.pool.Pool` over a cluster. `judges` GPUs, `builders` CPU actors of `compiler_jobs` cores each."""
+    """`Pool` over a cluster. `judges` GPUs, `builders` CPU actors of `compiler_jobs` cores each."""
 
     def __init__(
         self, options: JudgeOptions, *, judges: int, builders: int, sessions: int = SESSIONS, name: str = "cuda-agent"
@@ -43,16 +44,24 @@ class ClusterPool(Pool):
         gpus = tuple(str(number) for number in range(judges)) if options.device is Device.CUDA else ()
         super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
 
+    def _open_device(self, number: int, gpu: str | None, count: int, kept: frozenset[int]) -> Address | None:
+        """One host with several tasks: which machine it comes to is the cluster's business, so it queues by itself."""
+        make = partial(DeviceHost, self._cluster_options, None, keep=self._cluster_sessions)
+        self._add_host(make, f"device host {number + 1}", number)
+        return None
+
     def _keep_cores(self, number: int, count: int) -> frozenset[int]:
-        """None: which machine a holder comes to is the cluster's business, and who else is there."""
+        """None, since the cores are another machine's."""
         return frozenset()
 
+    def _kept_tasks(self) -> int:
+        return self._cluster_sessions
+
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
-        options, resources = self._cluster_options, {"num_cpus": float(self._cluster_options.compiler_jobs)}
-        if device and options.device is Device.CUDA:
-            # Ray says which GPU the actor has; the number in its name only tells actors apart.
-            make = partial(Holder, options, None, None, self._cluster_sessions)
-            resources = {"num_cpus": 2.0, "num_gpus": 1.0}
+        """An actor. Ray says which GPU it has; the number in its name only tells actors apart."""
+        on_gpu = device and self._cluster_options.device is Device.CUDA
+        cpus = 2.0 if on_gpu else float(self._cluster_options.compiler_jobs)
+        resources = {"num_cpus": cpus} | ({"num_gpus": 1.0} if on_gpu else {})
         return RemoteHelper(make, f"{self._name}: {name}", resources, self._parcels)
 
 

@@ -1,9 +1,9 @@
-"""Many evaluations at once, on this machine: `pool.submit(task, candidate)` gives a future of the evaluation.
+"""The broker: many tasks share devices, cores and compilers of this machine through one `Pool`.
 
-Builders compile, as many at a time as cores allow; a holder per GPU (one for the CPU) verifies and times, one candidate
-after the other, and keeps the sessions of the tasks that it saw last, so that the candidates of one task share their
-compiled baselines; one that has nothing left to do takes over what waits for another. Both are processes of their own
-(`holder.py`): nothing that the caller or a builder computes delays the clock of a holder.
+For each device there is a queue (`server.py`, by the rule of `rule.py`) and a number of device hosts (`host.py`), each
+of which holds the judge of one task. Builders compile for all of them. A task goes to an idle host on the device with
+the fewest waiting requests; further requests for the task go to the same host, or to a host on another device where
+many wait.
 """
 
 from __future__ import annotations
@@ -12,29 +12,50 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, UsageError, WorkerError
+from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Candidate, Evaluation, Task
-from cuda_agent.judge import Built, Case
-from cuda_agent.pool.holder import Builder, Holder
+from cuda_agent.core.stack import read_stack
+from cuda_agent.judge import MAX_COMPILE_THREADS, Built, Case
+from cuda_agent.pool.builders import Builders, builders_for
+from cuda_agent.pool.host import Builder, DeviceHost
+from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import kept_for_timing, share
 from cuda_agent.workers.helper import HelperProcess, Role
 
-Helper = TypeVar("Helper")
-
-MOST_BUILDERS = 8
+#: tasks whose judges a device keeps ready.
 SESSIONS = 4
-#: a task stays with the holder that knows it until that one is so many candidates behind the least busy one.
+#: a task stays with its host until so many requests wait there and a host of another device is idle.
 _PATIENCE = 2
+#: share of a device's memory that is promised. The rest is for contexts of other programs and for fragmentation.
+_PROMISED = 0.92
+#: cores of a host step: a task's processes that import side by side.
+_CORES_OF_A_STEP = 3
+
+
+@dataclass
+class _Host:
+    """What this process knows of a device host."""
+
+    helper: HelperProcess
+    device: int
+    threads: ThreadPoolExecutor
+    #: keys of the tasks that it holds, the latest last; and requests that wait for it or are at work.
+    tasks: list[str] = field(default_factory=list)
+    waiting: int = 0
+    #: a task has it for its whole stay.
+    reserved: bool = False
 
 
 class Pool:
@@ -51,10 +72,13 @@ class Pool:
         builders: int | None = None,
         sessions: int = SESSIONS,
         hidden: Sequence[Path] = (),
+        log: Path | None = None,
+        card_bytes: int | None = None,
     ) -> None:
-        """`gpus`: UUIDs (or numbers) of GPUs, a holder each; by default one holder for the GPU that torch takes.
-        `builders`: how many candidates are compiled at a time. `sessions`: how many tasks a holder keeps ready.
-        `hidden`: folders that no worker may read, as `JudgeSession` has them.
+        """`gpus`: UUIDs (or numbers) of GPUs; by default the GPU that torch takes. `builders`: how many candidates are
+        compiled at a time. `sessions`: how many tasks a device keeps ready. `hidden`: folders that no worker may read,
+        as `JudgeSession` has them. `log`: a file that gets a line for each turn. `card_bytes`: memory of a device that
+        may be promised, by default nearly all of it.
 
         Raises UsageError where these make no sense.
         """
@@ -62,49 +86,59 @@ class Pool:
             raise UsageError("GPUs were named, but the device is cpu", "Set device to cuda")
         if sessions < 1 or (builders is not None and builders < 1):
             raise UsageError("A pool needs at least one builder and one session", "Pass 1 or more")
-        self._options = options
-        self._folder = tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")
-        gate = Path(self._folder.name) if options.device is Device.CPU else None
-        places = list(enumerate(gpus or (None,)))
-        self._claims = contextlib.ExitStack()
-        kept = [self._keep_cores(number, len(places)) for number, _ in places]
-        off = frozenset().union(*kept)
-        count = builders or builders_for(options, holders=len(places), kept=len(off))
-        make = partial(Builder, gate, off)
-        self._builders = [self._helper(make, f"builder {i}", device=False) for i in range(count)]
-        self._idle = Idle(self._builders)
-        self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
-        self._holders = [
-            _Lane(
-                self._helper(
-                    partial(Holder, options, gpu, gate, sessions, tuple(hidden), (number, len(places)), kept[number]),
-                    f"holder of {gpu or 'the device'}",
-                    device=True,
-                )
-            )
-            for number, gpu in places
-        ]
-        self._sessions = sessions
+        self._options, self._sessions, self._hidden, self._log = options, sessions, tuple(hidden), log
+        self._card = card_bytes
+        self._stack = contextlib.ExitStack()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-pool-")))
         self._lock = threading.Lock()
         self._unfinished: set[Future[Evaluation]] = set()
         self._closed = False
+        places = gpus or (None,)
+        kept = [self._keep_cores(number, len(places)) for number in range(len(places))]
+        self.hosts: list[_Host] = []
+        queues = [self._open_device(number, gpu, len(places), kept[number]) for number, gpu in enumerate(places)]
+        off = frozenset().union(*kept)
+        count = builders or builders_for(options, devices=len(places), kept=len(off))
+        make = partial(Builder, queues[0] if options.device is Device.CPU else None, off)
+        self.builders = Builders([self._helper(make, f"builder {i}", device=False) for i in range(count)])
+        self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
 
-    @property
-    def builders(self) -> int:
-        """How many candidates are compiled at a time."""
-        return len(self._builders)
+    def _open_device(self, number: int, gpu: str | None, count: int, kept: frozenset[int]) -> Address | None:
+        """The queue and the hosts of one device."""
+        cuda = self._options.device is Device.CUDA
+        cores = os.sched_getaffinity(0)
+        mine = share(cores, number, count)
+        slots = max(1, len(mine - kept) // _CORES_OF_A_STEP)
+        card = (self._card or int(_PROMISED * _card_bytes(gpu))) if cuda else self._card
+        rule = Rule(card, host_slots=slots, shares_cores=not cuda)
+        path = self._folder / f"queue-{number}.sock"
+        server = QueueServer(path, rule, log=self._log, is_short=partial(self._release_idle, number))
+        self._stack.enter_context(server)
+        threads = max(1, min(MAX_COMPILE_THREADS, len(mine) // self._sessions))
+        make = partial(
+            DeviceHost, self._options, server.address, gpu=gpu, hidden=self._hidden, compile_threads=threads,
+            cores=frozenset(mine) if mine < cores else frozenset(), kept=kept,
+        )  # fmt: skip
+        for index in range(self._sessions):
+            name = f"device host {index + 1} of {gpu or self._options.device}"
+            self._add_host(make, name, number)
+        return server.address
+
+    def _add_host(self, make: Callable[[], Role], name: str, device: int) -> None:
+        helper = self._helper(make, name, device=True)
+        self.hosts.append(_Host(helper, device, ThreadPoolExecutor(1, thread_name_prefix="host")))
 
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
-        """Where a role runs: a process of this machine. A pool over several machines has another place."""
+        """Where a role runs: a process of this machine. A pool over several machines overrides it."""
         return HelperProcess(make, name=name)
 
     def _keep_cores(self, number: int, count: int) -> frozenset[int]:
-        """For what this holder times, of the cores that it keeps to; until the pool is closed."""
+        """Cores for programs that this device times, until the pool is closed."""
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
         if self._options.device is not Device.CUDA or (count > 1 and mine == cores):
             return frozenset()
-        return self._claims.enter_context(kept_for_timing(mine))
+        return self._stack.enter_context(kept_for_timing(mine))
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +147,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # ------------------------------------------------------------ requests
 
     def submit(
         self, task: Task, candidate: Candidate, *, with_profile: bool = True, stop: TimingStop | None = None
@@ -125,39 +161,59 @@ class Pool:
         future: Future[Evaluation] = Future()
         case = Case(task, self._options.stopping(stop), candidate)
         with self._lock:
-            if self._closed:
-                raise WorkerError("The pool is closed", "Open another one")
+            self._check_open()
             self._unfinished.add(future)
-            lane = self._lane(task.key)
-            lane.waiting += 1
-            lane.expected[future] = task
-            if lane.waiting == 1:
-                # It has nothing else to do while the candidate is compiled.
-                lane.threads.submit(self._prepare, lane)
-            self._building.submit(self._build, future, case, with_profile)
-        future.add_done_callback(self._finished)
+            host = self._choose(task)
+        host.threads.submit(self._prepare, host, task)
+        self._building.submit(self._build, host, future, case, with_profile)
+        future.add_done_callback(partial(self._finished, host))
         return future
 
     def compile(self, candidate: Candidate) -> Built:
         """Waits for a builder that no submitted candidate wants, and its answer. Raises DeviceError, StoreError,
         SandboxError, WorkerError."""
-        with self._idle.one(first=False) as builder:
+        with self.builders.one(first=False) as builder:
             built: Built = builder.call("compile", candidate, self._options)
         return built
 
-    def ask(self, task: Task, method: str, *arguments: Any, quiet: bool = False) -> Any:
-        """What a method of the task's `JudgeSession` returns, when its holder is free. `quiet`: it times something.
-        Raises what that raises, and WorkerError."""
+    def ask(self, task: Task, method: str, *arguments: Any) -> Any:
+        """What a method of the task's `QueuedSession` returns. Raises what it raises, and WorkerError."""
         with self._lock:
-            if self._closed:
-                raise WorkerError("The pool is closed", "Open another one")
-            lane = self._lane(task.key)
-            lane.waiting += 1
+            self._check_open()
+            host = self._choose(task)
         try:
-            return lane.helper.call("ask", task, method, arguments, quiet)
+            return host.helper.call("ask", task, method, arguments)
         finally:
             with self._lock:
-                lane.waiting -= 1
+                host.waiting -= 1
+
+    @contextlib.contextmanager
+    def staying(
+        self, task: Task, *, peak_bytes: int | None = None, rank: float = 0.0, load: bool = True
+    ) -> Iterator[None]:
+        """The task has a host of its own in this block, and its judge ends with it. `peak_bytes`: what an eager call
+        is known to hold on the device. `rank`: when the task began, in seconds since the epoch; older tasks come
+        first. `load=False`: its judge is opened when it is first needed. Raises TaskError where the task can't be
+        judged, and WorkerError."""
+        with self._lock:
+            self._check_open()
+            host = self._choose(task)
+            host.reserved = True
+        try:
+            host.helper.call("prepare" if load else "expect", task, peak_bytes, rank)
+            yield
+        finally:
+            with contextlib.suppress(CudaAgentError):
+                host.helper.call("release", task.key)
+            with self._lock:
+                host.waiting -= 1
+                host.reserved = False
+                host.tasks = [key for key in host.tasks if key != task.key]
+
+    def limits(self) -> Roofline | None:
+        """The device's roofline, measured if it isn't known. Raises WorkerError, DeviceError."""
+        limits: Roofline | None = self.hosts[0].helper.call("limits")
+        return limits
 
     def close(self) -> None:
         """Harmless when done before. Futures that aren't done raise CancelledError or WorkerError."""
@@ -166,176 +222,91 @@ class Pool:
             unfinished = tuple(self._unfinished)
         for future in unfinished:
             future.cancel()
-        helpers = [*self._builders, *(lane.helper for lane in self._holders)]
+        helpers = [*self.builders.all, *(host.helper for host in self.hosts)]
         for helper in helpers:
             helper.terminate()
         for helper in helpers:
             helper.close()
         self._building.shutdown(cancel_futures=True)
-        for lane in self._holders:
-            lane.threads.shutdown(cancel_futures=True)
-        self._folder.cleanup()
-        self._claims.close()
+        for host in self.hosts:
+            host.threads.shutdown(cancel_futures=True)
+        self._stack.close()
 
     # ------------------------------------------------------------ in threads of this process
 
-    def _lane(self, key: str) -> _Lane:
-        """The holder that a task goes to: one that knows it, where that one isn't far behind the least busy one."""
-        least = min(self._holders, key=lambda lane: lane.waiting)
-        known = [lane for lane in self._holders if key in lane.tasks and lane.waiting <= least.waiting + _PATIENCE]
-        lane = min(known or [least], key=lambda lane: lane.waiting)
-        lane.sees(key, self._sessions)
-        return lane
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WorkerError("The pool is closed", "Open another one")
 
-    def _finished(self, future: Future[Evaluation]) -> None:
+    def _choose(self, task: Task) -> _Host:
+        """The host that a request goes to, which then counts it as waiting."""
+        known = [host for host in self.hosts if task.key in host.tasks]
+        free = [host for host in self.hosts if not host.waiting and not host.reserved]
+        host = min(known, key=lambda host: host.waiting, default=None)
+        if host is not None and host.waiting > _PATIENCE:
+            devices = {one.device for one in known}
+            host = next((other for other in free if other.device not in devices), host)
+        if host is None:
+            open_to = free or [one for one in self.hosts if not one.reserved] or self.hosts
+            host = min(open_to, key=lambda one: (one.waiting, self._load(one.device), len(one.tasks)))
+        host.tasks = [*(key for key in host.tasks if key != task.key), task.key][-self._kept_tasks() :]
+        host.waiting += 1
+        return host
+
+    def _kept_tasks(self) -> int:
+        """Tasks that one host keeps."""
+        return 1
+
+    def _load(self, device: int) -> int:
+        return sum(host.waiting for host in self.hosts if host.device == device)
+
+    def _release_idle(self, device: int) -> None:
+        """A task waits for memory: hosts of this device that nothing waits for give up theirs."""
+        with self._lock:
+            idle = [h for h in self.hosts if h.device == device and h.tasks and not h.waiting and not self._closed]
+            for host in idle:
+                host.tasks = []
+                with contextlib.suppress(RuntimeError):
+                    host.threads.submit(self._quietly, host.helper, "release_idle")
+
+    def _quietly(self, helper: HelperProcess, job: str, *arguments: Any) -> None:
+        with contextlib.suppress(CudaAgentError):
+            helper.call(job, *arguments)
+
+    def _prepare(self, host: _Host, task: Task) -> None:
+        """The task is loaded while its candidate compiles. An error is raised again when the candidate is judged."""
+        self._quietly(host.helper, "prepare", task)
+
+    def _finished(self, host: _Host, future: Future[Evaluation]) -> None:
         with self._lock:
             self._unfinished.discard(future)
-            if (lane := self._expecting(future)) is not None:
-                del lane.expected[future]
-                lane.waiting -= 1
+            host.waiting -= 1
 
-    def _expecting(self, future: Future[Evaluation]) -> _Lane | None:
-        """None: it was cancelled."""
-        return next((lane for lane in self._holders if future in lane.expected), None)
-
-    def _prepare(self, lane: _Lane) -> None:
-        """As many of the tasks that candidates wait for as the holder keeps: their baselines compile side by side."""
-        while (task := self._unprepared(lane)) is not None:
-            # What is wrong with the task is said to whoever waits for a candidate of it.
-            with contextlib.suppress(CudaAgentError):
-                lane.helper.call("prepare", task)
-
-    def _unprepared(self, lane: _Lane) -> Task | None:
-        """The next such task; it counts as prepared from now on."""
-        with self._lock:
-            expected = {task.key: task for task in lane.expected.values()}
-            lane.prepared &= expected.keys()
-            waiting = [task for key, task in expected.items() if key not in lane.prepared]
-            if not waiting or len(lane.prepared) >= self._sessions:
-                return None
-            lane.prepared.add(waiting[0].key)
-            return waiting[0]
-
-    def _build(self, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
+    def _build(self, host: _Host, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if future.cancelled():
             return
         try:
-            with self._idle.one(first=True) as builder:
+            with self.builders.one(first=True) as builder:
                 built: Case = builder.call("build", case)
             if not built.decided:
-                with self._lock:
-                    if (expecting := self._expecting(future)) is not None:
-                        expecting.ready.append(_Ready(future, built, with_profile))
-                # It, or whoever has nothing to do.
-                for lane in self._holders:
-                    lane.threads.submit(self._judge_next, lane)
+                host.threads.submit(self._judge, host, future, built, with_profile)
             elif future.set_running_or_notify_cancel():
                 future.set_result(built.evaluation())
-        except BaseException as error:  # noqa: BLE001 - the boundary: whoever waits for the future must hear of it
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the future's holder must hear of it
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
-    def _judge_next(self, lane: _Lane) -> None:
-        with self._lock:
-            found = next_for(lane, self._holders, self._sessions)
-        if found is None:
-            return
-        try:
-            self._judge(lane, *found)
-        finally:
-            lane.busy = False
-
-    def _judge(self, lane: _Lane, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
+    def _judge(self, host: _Host, future: Future[Evaluation], case: Case, with_profile: bool) -> None:
         if not future.set_running_or_notify_cancel():
             return
-        if case.task.key not in lane.prepared:
-            self._prepare(lane)
         try:
-            future.set_result(lane.helper.call("judge", case, with_profile))
+            future.set_result(host.helper.call("judge", case, with_profile))
         except BaseException as error:  # noqa: BLE001 - as above
             future.set_exception(error)
 
 
-class Idle(Generic[Helper]):
-    """The builders that have nothing to do. What is to be judged gets the next one before what is compiled ahead."""
-
-    def __init__(self, builders: Sequence[Helper]) -> None:
-        self._builders = list(builders)
-        self._changed = threading.Condition()
-        self._first = 0
-        #: threads that wait for one.
-        self.waiting = 0
-
-    @contextlib.contextmanager
-    def one(self, *, first: bool) -> Iterator[Helper]:
-        """Waits for it."""
-        with self._changed:
-            self.waiting, self._first = self.waiting + 1, self._first + first
-            self._changed.wait_for(lambda: self._builders and (first or not self._first))
-            self.waiting, self._first = self.waiting - 1, self._first - first
-            builder = self._builders.pop()
-            self._changed.notify_all()
-        try:
-            yield builder
-        finally:
-            with self._changed:
-                self._builders.append(builder)
-                self._changed.notify_all()
-
-
-class _Ready(NamedTuple):
-    """A candidate that was compiled, and can be judged."""
-
-    future: Future[Evaluation]
-    case: Case
-    with_profile: bool
-
-
-class _Lane:
-    """What this process knows of one holder: its process, the thread that waits for it, how many candidates wait and
-    of which tasks, which of them are ready, whether it judges one, those tasks that it was told to prepare, and those
-    that it saw last."""
-
-    def __init__(self, helper: HelperProcess) -> None:
-        self.helper = helper
-        self.threads = ThreadPoolExecutor(1, thread_name_prefix="holder")
-        self.waiting = 0
-        self.expected: dict[Future[Evaluation], Task] = {}
-        self.ready: deque[_Ready] = deque()
-        self.busy = False
-        self.prepared: set[str] = set()
-        self.tasks: OrderedDict[str, None] = OrderedDict()
-
-    def sees(self, key: str, sessions: int) -> None:
-        """A candidate of this task comes."""
-        self.tasks[key] = None
-        self.tasks.move_to_end(key)
-        while len(self.tasks) > sessions:
-            self.tasks.popitem(last=False)
-
-
-def next_for(lane: _Lane, lanes: Sequence[_Lane], sessions: int) -> _Ready | None:
-    """What this holder judges next, and from now on does: of its own; where it has nothing, the last that waits for one
-    that is at work, if it knows the task or so many wait there that it is worth while to prepare it."""
-    if not lane.ready:
-        busy = (other for other in lanes if other.busy and other.ready)
-        rich = [o for o in busy if len(o.ready) > _PATIENCE or o.ready[-1].case.task.key in lane.tasks]
-        if not rich:
-            return None
-        other = max(rich, key=lambda other: len(other.ready))
-        taken = other.ready.pop()
-        # A future that was cancelled meanwhile is expected by nobody.
-        if (task := other.expected.pop(taken.future, None)) is not None:
-            lane.expected[taken.future] = task
-            other.waiting, lane.waiting = other.waiting - 1, lane.waiting + 1
-        lane.ready.append(taken)
-        lane.sees(taken.case.task.key, sessions)
-    lane.busy = True
-    return lane.ready.popleft()
-
-
-def builders_for(options: JudgeOptions, *, holders: int, kept: int = 0) -> int:
-    """As many as leave two cores to each holder (a judge and the program that it times), or those that are kept for
-    them, at most MOST_BUILDERS."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(MOST_BUILDERS, (cores - max(2 * holders, kept)) // options.compiler_jobs))
+def _card_bytes(gpu: str | None) -> int:
+    """Memory of a GPU that is named by its UUID or number, in bytes."""
+    gpus = read_stack().gpus
+    found = next((one for one in gpus if one.uuid == gpu), gpus[0] if gpus else None)
+    return ((found.memory_mib if found else None) or 16384) << 20

@@ -107,7 +107,8 @@ class Worker:
         *,
         small_context: bool = False,
     ) -> None:
-        """Starts the process and returns at once. `small_context`: as `shrink`. Raises SandboxError when it can't be
+        """Starts the process and returns at once. `small_context`: its context has one connection to
+        the device, since what it times decides nothing. Raises SandboxError when it can't be
         started."""
         self.role = role
         self.settings = settings
@@ -182,11 +183,6 @@ class Worker:
         dead by who next needs it."""
         with contextlib.suppress(WorkerError):
             self.imported("import_task", {"name": task.name, "source": task.source})
-
-    def shrink(self) -> None:
-        """Its context will be a small one (`buffers.SMALL_CONTEXT`): its programs use one stream, or what it times
-        decides nothing. Before it is awake."""
-        self._small_context = True
 
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
@@ -332,12 +328,3 @@ def how_it_ended(code: int | None) -> str:
         except ValueError:
             return f"died of signal {-code}"
     return f"exited with code {code} without an answer"
-
-
-def wake(workers: Sequence[Worker]) -> None:
-    """Their devices start, side by side. One that doesn't start says so to who asks it something."""
-    for worker in workers:
-        worker.begin()
-    for worker in workers:
-        with contextlib.suppress(WorkerError):
-            worker.ready()

@@ -7,7 +7,6 @@ import shutil
 import threading
 from pathlib import Path
 
-from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.workers.process import Worker, WorkerSettings
 from cuda_agent.workers.roles import CANDIDATE, Role
@@ -58,12 +57,6 @@ class WorkerSupply:
         """Starts the next candidate's worker."""
         if self._spare is None or not self._spare.alive:
             self._spare = self.start(CANDIDATE)
-
-    def prewarm_beside(self) -> None:
-        """As `prewarm`, while the present candidate is judged: where cores abound, and on a GPU, since on the CPU the
-        import shares the memory's bandwidth with what is timed."""
-        if self.settings.device is Device.CUDA and _cores_abound():
-            self.prewarm()
 
     def prewarm_screenings(self) -> None:
         """Starts their first worker, where cores abound."""

@@ -52,4 +52,4 @@ def test_candidates_are_judged_by_actors(pool: ClusterPool) -> None:
     with pytest.raises(TaskError, match="bad"):
         unknown.result(timeout=300)
     names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-    assert names == {"cuda-agent: builder 0", "cuda-agent: holder of the device"}
+    assert names == {"cuda-agent: builder 0", "cuda-agent: device host 1"}

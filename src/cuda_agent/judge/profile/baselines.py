@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, WorkerError
+from cuda_agent.core.enums import Device, Verdict
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory, StoreError, TaskError, WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.profile.roofline import datasheet
@@ -82,15 +82,12 @@ class Baselines:
         *,
         autotune: bool = False,
         sharing: Sharing | None = None,
-        is_one_stream: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_one_stream`: whether the task's kernels run on one stream, so that small contexts time it as well; waited
-        for where `sharing` asks for such."""
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
         #: no other form than eager is prepared; to be set before `begin`.
         self.eager_only = False
-        self._sharing, self._is_one_stream = sharing or Sharing(), is_one_stream
+        self._sharing = sharing or Sharing()
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
@@ -100,11 +97,8 @@ class Baselines:
         #: bytes of the device, by the worker's id.
         self._held: dict[int, int] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
-        #: forms whose failure may be others' fault, in the present attempt, and those that were tried again for that.
-        self._short: list[str] = []
-        self._tried: set[str] = set()
-        #: whether the workers have small contexts.
-        self.small_contexts = False
+        #: forms that found too little of the device's memory.
+        self.out_of_memory: set[str] = set()
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -124,12 +118,6 @@ class Baselines:
             self._prepare_and_keep()
         if self._error is not None:
             raise self._error
-
-    def renew(self) -> None:
-        """Where they couldn't be prepared since others had what they need, who next waits prepares them anew, once."""
-        if self._error is not None and self._sharing.is_scarcity(str(self._error)):
-            self._end_workers()
-            self._error = None
 
     def workers(self) -> tuple[Worker, ...]:
         """Those that run, prepared. Raises TaskError."""
@@ -154,7 +142,7 @@ class Baselines:
         worker = self._compiled
         assert worker is not None
         try:
-            with self._sharing.device_use([worker.pid]):
+            with self._sharing.device_use():
                 reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
                 self._settle(worker)
             self._note_compiled(name, reply)
@@ -248,44 +236,10 @@ class Baselines:
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
-        self.small_contexts = self._sharing.spares_contexts and self._is_one_stream()
-        if self.small_contexts:
+        with self._sharing.device_use():
             for worker in workers:
-                worker.shrink()
-        self._sharing.wake(workers)
-        pids = [worker.pid for worker in workers]
-        self._short.clear()
-        try:
-            with self._sharing.device_use(pids):
-                whole = self._prepare()
-        except (TaskError, WorkerError) as error:
-            if EAGER in self._tried or not self._sharing.is_scarcity(str(error)):
-                raise
-            self._tried.add(EAGER)
-            if not all(worker.alive for worker in workers):
-                return False
-            self._forget(workers)
-            with self._sharing.device_use(pids):
-                return self._prepare()
-        if not whole or not self._short:
-            return whole
-        self._tried.update(self._short)
-        with self._sharing.device_use(pids):
-            return self._prepare_again(tuple(self._short))
-
-    def _forget(self, workers: Sequence[Worker]) -> None:
-        """Nothing of a failed attempt stays on the device while another one is waited for."""
-        for worker in workers:
-            with contextlib.suppress(WorkerFault):
-                worker.request("forget", {}, timeout_s=self._options.call_timeout_s)
-
-    def _prepare_again(self, names: Sequence[str]) -> bool:
-        """Forms that found no memory. What one fails of now may follow from that; its first reason stays."""
-        first = {name: self._failed.pop(name) for name in names}
-        whole = all(self._prepare_form(name) for name in names)
-        for name in first.keys() & self._failed.keys():
-            self.fail(name, f"{first[name][:300]}; again: {self._failed[name]}")
-        return whole and self._settle_all()
+                worker.begin()
+            return self._prepare()
 
     def _prepare(self) -> bool:
         assert self._plain is not None
@@ -305,10 +259,9 @@ class Baselines:
             if name == EAGER or self._closed:
                 raise self._task_error(error) from None
             self.fail(name, error.fault.reason)
-            whole = worker.alive and error.fault.kind != "device"
-            if whole and name not in self._tried and self._sharing.is_scarcity(error.fault.reason):
-                self._short.append(name)
-            return whole
+            if error.fault.verdict is Verdict.OUT_OF_MEMORY:
+                self.out_of_memory.add(name)
+            return worker.alive and error.fault.kind != "device"
         if isinstance(reply, dict) and reply.get("left_out"):
             self._left_out[name] = _shortened(str(reply["left_out"]))
         self._note_compiled(name, reply)
@@ -356,6 +309,8 @@ class Baselines:
 
     def _task_error(self, error: WorkerFault) -> TaskError:
         cause, _, remedy = error.fault.reason.partition("\n")
+        if error.fault.verdict is Verdict.OUT_OF_MEMORY:
+            return OutOfMemory(cause, remedy or "Shrink the task", detail=error.fault.log_tail)
         if error.fault.kind != "task":
             cause, remedy = f"{self._task.name}: the baseline worker: {cause}", "Correct or shrink the task"
         return TaskError(cause, remedy, detail=error.fault.log_tail)

@@ -13,7 +13,6 @@ from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
-from cuda_agent.judge.profile.quiet import Hush, no_hush
 from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, number
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.profile.timedcheck import Bounds, bounds_from
@@ -47,12 +46,11 @@ def profile_candidate(
     *,
     floor: float,
     progress: Progress,
-    hush: Hush = no_hush,
     kept: frozenset[int] = frozenset(),
     torch_computes: bool = False,
 ) -> Profiled:
     """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
-    its timed outputs must stay to eager's. It hushes for the rounds, when everything is warm. `kept`: cores
+    its timed outputs must stay to eager's. `kept`: cores
     that everybody else keeps off. `torch_computes`: the program may be torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
@@ -76,8 +74,7 @@ def profile_candidate(
         far: dict[str, float] = {}
         try:
             rounds.prepare()
-            with hush():
-                found = _timed(rounds, baselines, options.device, load, torch_computes=torch_computes)
+            found = _timed(rounds, baselines, options.device, load, torch_computes=torch_computes)
             far = rounds.schedule.far() if found.report is not None else {}
             return found
         except CandidateFault as error:
@@ -178,9 +175,8 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
 def _remarks(baselines: Baselines) -> list[str]:
     """What is to be known of them, and why a form has no time."""
     said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
-    known = ["the baselines' workers had one connection to the device"] if baselines.small_contexts else []
     early = [f"{name} wasn't prepared: {why}" for name, why in baselines.left_out.items()]
-    return [*known, *early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
+    return [*early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
 
 
 def _record(rounds: Rounds, name: str) -> Timing:

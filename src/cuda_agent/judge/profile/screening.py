@@ -9,7 +9,6 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.profile.baselines import Baselines
-from cuda_agent.judge.profile.quiet import Hush, no_hush
 from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.reference import Reference
@@ -43,11 +42,10 @@ def screen(
     options: JudgeOptions,
     secrets: Secrets,
     configs: list[dict[str, int]],
-    hush: Hush = no_hush,
     kept: frozenset[int] = frozenset(),
 ) -> ScreenReport:
-    """Median µs of each setting of a candidate that was prepared, by its own worker's events. For these it hushes.
-    `kept`: cores that everybody else keeps off.
+    """Median µs of each setting of a candidate that was prepared, by its own worker's events.
+    `kept`: cores that other processes of ours keep off.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
@@ -69,7 +67,7 @@ def screen(
             reference.draw_inputs(secrets.seed(), into=masters.slot(index))
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
-        with gpu_lock(gpu_uuid(device) or "cpu"), hush():
+        with gpu_lock(gpu_uuid(device) or "cpu"):
             reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
         if isinstance(reply, dict) and reply.get("device_lost"):
             # An error stays on its device.
@@ -97,4 +95,5 @@ def _report(reply: Any, configs: list[dict[str, int]]) -> ScreenReport:
     failures = failures if isinstance(failures, dict) else {}
     good = [float(t) if type(t) in (int, float) and math.isfinite(t) and t > 0 else None for t in times]
     said = {i: str(failures.get(str(i), "no time"))[:500] for i, value in enumerate(good) if value is None}
-    return ScreenReport(configs=tuple(configs), latency_us=tuple(good), failures=said)
+    short = bool(reply.get("out_of_memory"))
+    return ScreenReport(configs=tuple(configs), latency_us=tuple(good), failures=said, out_of_memory=short)

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from cuda_agent.core.enums import Device, Precision, Verdict
-from cuda_agent.core.errors import CudaAgentError, DeviceError, TaskError, WorkerError
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.graph import Graph, TensorMeta
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
@@ -58,8 +58,6 @@ class TaskSpec(Record):
     wide_variants: tuple[str, ...] = ()
     #: of the device's memory, that a call holds at the most, inputs and weights included; 0 on the CPU.
     peak_bytes: int = Field(default=0, ge=0)
-    #: of the device, on which kernels of an eager call ran; None where they weren't counted.
-    streams: int | None = Field(default=None, ge=0)
 
     @property
     def rest_bytes(self) -> int:
@@ -120,14 +118,13 @@ class Reference:
     def alive(self) -> bool:
         return self._worker.alive
 
-    def load(self, seed: int, *, count_streams: bool = False) -> TaskSpec:
+    def load(self, seed: int) -> TaskSpec:
         """Raises TaskError where the task can't be judged."""
         params = {
             "name": self._task.name,
             "source": self._task.source,
             "seed": seed,
             "precision": self._precision.value,
-            "count_streams": count_streams and self.device is Device.CUDA,
         }
         reply = self._ask("load", params, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
         self.spec = _checked_spec(reply, self._task.name)
@@ -265,26 +262,26 @@ _arena_numbers = itertools.count(1)
 
 
 def allocate(purpose: str, metas: Sequence[TensorMeta], device: Device, copies: int = 1) -> Places:
-    """A new arena for tensors of these metas. Raises DeviceError where memory is short."""
+    """A new arena for tensors of these metas. Raises OutOfMemory."""
     layout = Layout.pack(metas, device, copies)
     try:
         return Places(Arena(f"{purpose}-{next(_arena_numbers)}", layout.nbytes, device), layout)
     except OutOfDeviceMemory as error:
-        raise DeviceError(
+        raise OutOfMemory(
             f"No memory for {purpose}: {error}", "Free memory on the device or make the task smaller"
         ) from None
 
 
 @contextlib.contextmanager
 def comparing(purpose: str) -> Iterator[None]:
-    """What the judge itself computes on the device. Raises DeviceError where memory is short."""
+    """What the judge itself computes on the device. Raises OutOfMemory."""
     try:
         yield
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":
             raise
         said = str(error).partition(". GPU ")[0]
-        raise DeviceError(
+        raise OutOfMemory(
             f"No memory for {purpose}: {said}", "Free memory on the device or make the task smaller"
         ) from None
 
@@ -321,11 +318,12 @@ def _as_task_error(name: str, op: str, error: WorkerFault) -> CudaAgentError:
         return WorkerError(
             f"{name}: the reference worker broke its protocol", "Check the task's code", detail=fault.reason
         )
-    what = {
-        Verdict.OUT_OF_MEMORY: "runs out of memory",
-        Verdict.TIMED_OUT: "takes too long",
-    }.get(fault.verdict, "fails")
     line = " ".join(fault.reason.split())[:300]
+    if fault.verdict is Verdict.OUT_OF_MEMORY:
+        return OutOfMemory(
+            f"{name}: the reference runs out of memory ({op}): {line}", "Shrink the task", detail=fault.log_tail
+        )
+    what = "takes too long" if fault.verdict is Verdict.TIMED_OUT else "fails"
     return TaskError(
         f"{name}: the reference {what} ({op}): {line}", "Correct or shrink the task", detail=fault.log_tail
     )

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.errors import TaskError
+from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
 from cuda_agent.workers.buffers import synchronize
@@ -49,7 +49,6 @@ from cuda_agent.workers.inside.task.taskmodule import (
     make_init_inputs,
     make_inputs,
     make_model,
-    ran_out_of_memory,
     run_forward,
     seed_everything,
     unload_task_module,
@@ -122,7 +121,7 @@ def _reporting(operation: Operation, rule: str) -> Operation:
         except Broken as broken:
             found = broken.rule, broken.detail
         except TaskError as error:
-            found = "memory" if ran_out_of_memory(error) else rule, error.cause
+            found = "memory" if isinstance(error, OutOfMemory) else rule, error.cause
         return {"finding": {"rule": found[0], "detail": " ".join(found[1].split())[:400]}}
 
     return answer
@@ -218,7 +217,7 @@ class TaskCheck:
             try:
                 check()
             except TaskError as error:
-                raise Broken("memory" if ran_out_of_memory(error) else rule, error.cause) from None
+                raise Broken("memory" if isinstance(error, OutOfMemory) else rule, error.cause) from None
         answers.drop_other()
         self._kept = _bytes(answers.answer) <= _KEPT_BYTES
         if not self._kept:

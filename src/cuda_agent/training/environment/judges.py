@@ -240,13 +240,13 @@ class RememberingSession:
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
         """Times of several settings, never remembered; each counts as an evaluation."""
         self.evaluations += len(configs)
-        report: ScreenReport = self._judges.pool.ask(self.task, "screen", candidate, configs, quiet=True)
+        report: ScreenReport = self._judges.pool.ask(self.task, "screen", candidate, configs)
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
         """As `JudgeSession.inspect`; counts as an evaluation."""
         self.evaluations += 1
-        report: InspectReport | BuildReport = self._judges.pool.ask(self.task, "inspect", candidate, quiet=True)
+        report: InspectReport | BuildReport = self._judges.pool.ask(self.task, "inspect", candidate)
         return report
 
     def _asked(self, kind: str, candidate: Candidate, stop: TimingStop | None) -> Evaluation:

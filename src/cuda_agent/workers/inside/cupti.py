@@ -69,11 +69,6 @@ def record(call: Callable[[], None]) -> list[Span]:
     return sorted(cupti.spans, key=lambda span: span.start_ns)
 
 
-def streams(spans: Iterable[Span]) -> int:
-    """On how many of the device's streams kernels ran."""
-    return len({span.stream for span in spans if span.stream is not None})
-
-
 def busy_ns(spans: Iterable[Span]) -> int:
     """Time in which at least one activity ran: the length of the spans' union."""
     total = reached = 0

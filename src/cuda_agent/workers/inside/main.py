@@ -19,13 +19,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.errors import CudaAgentError, OutOfMemory
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, OutOfDeviceMemory, Slot, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Request, WorkerChannel
 
 Operation = Callable[[dict[str, Any]], Any]
 
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "std::bad_alloc", "Cannot allocate memory")
+#: texts of torch, the C++ library, cuBLAS and cuDNN, which raise no type of their own for a lack of memory.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+    "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+)
 _DEVICE_BROKEN = ("CUDA error", "CUDA driver error", "device-side assert", "illegal memory access")
 
 
@@ -125,6 +133,8 @@ def classify(error: BaseException) -> tuple[str, str]:
     """(kind, one readable text) of whatever an operation raised."""
     if isinstance(error, Refusal):
         return error.kind, str(error)
+    if isinstance(error, OutOfMemory):
+        return "oom", f"{error.cause}\n{error.remedy}"
     if isinstance(error, CudaAgentError):
         return "task", f"{error.cause}\n{error.remedy}"
     text = str(error)

@@ -7,7 +7,7 @@ Runs task code, which isn't trusted either: whatever it raises leaves as a TaskE
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, forms_for
-from cuda_agent.workers.inside.cupti import CuptiUnavailable, record, streams
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context, Operation
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
@@ -67,8 +66,7 @@ class Reference:
         return self._context.device.value
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs.
-        `count_streams`: also on how many streams its kernels run."""
+        """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
         seed = params["seed"]
         self._task = load_task_module(params["source"], params["name"])
         init = make_init_inputs(self._task, seed)
@@ -87,7 +85,7 @@ class Reference:
         seed_everything(seed)
         forward = partial(run_forward, self._task, self._model, inputs)
         with most_held(self._context.device) as held, _FindProducts() as found:
-            output, used = _with_streams(forward) if params.get("count_streams") else (forward(), None)
+            output = forward()
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
@@ -104,7 +102,6 @@ class Reference:
             "policy_differs": any(form.name.startswith("eager_") for form in forms),
             "variants": list(KINDS),
             "wide_variants": list(WIDE),
-            "streams": used,
             "peak_bytes": max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
         }
 
@@ -249,13 +246,3 @@ def _shape_and_type(tensor: Any) -> dict[str, Any]:
 def _same(a: Any, b: Any) -> bool:
     """Equal values; NaN equals NaN."""
     return bool(torch.equal(a, b) or ((a == b) | ((a != a) & (b != b))).all())
-
-
-def _with_streams(forward: Callable[[], Any]) -> tuple[Any, int | None]:
-    """What it returns, and on how many of the device's streams its kernels ran; None where nobody can say."""
-    returned: list[Any] = []
-    try:
-        used = streams(record(lambda: returned.append(forward())))
-    except CuptiUnavailable:
-        return (returned or [forward()])[0], None
-    return returned[0], used

@@ -19,6 +19,7 @@ import torch
 
 from cuda_agent.core.intervals import median
 from cuda_agent.workers.buffers import pieces
+from cuda_agent.workers.inside.main import classify
 from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, output_tensors
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
@@ -34,11 +35,13 @@ HOPELESS, BEHIND = 1.5, 1.2
 @dataclass
 class Screening:
     """`latency_us[i]` belongs to the i-th setting, None where it failed, with the reason in `failures`. `device_lost`:
-    an error stays on the device, so this process can't time anything any more."""
+    an error stays on the device, so this process can't time anything any more. `out_of_memory`: a setting found too
+    little memory."""
 
     latency_us: list[float | None]
     failures: dict[int, str] = field(default_factory=dict)
     device_lost: bool = False
+    out_of_memory: bool = False
 
 
 def screen(
@@ -74,6 +77,7 @@ def screen(
                 found.failures[index] = reason
         except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
             found.failures[index] = f"{type(error).__name__}: {error}"[:500]
+            found.out_of_memory |= classify(error)[0] == "oom"
             if not _is_device_alive(runner):
                 found.device_lost = True
                 for rest in range(index + 1, len(configs)):

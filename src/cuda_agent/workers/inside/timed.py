@@ -16,7 +16,8 @@ Requests (names are the operations that a role adds to its own):
   release {}                                     frees the last burst's outputs
   queue   {program, calls}                       -> {us}
   extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
-  screen  {program, configs, budget_s, flush_bytes} -> {latency_us: […], failures: {index: reason}, device_lost}
+  screen  {program, configs, budget_s, flush_bytes} -> {latency_us: […], failures: {index: reason}, device_lost,
+          out_of_memory}
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ class TimedPrograms:
             flush_bytes=int(params["flush_bytes"]),
         )
         failures = {str(index): reason for index, reason in found.failures.items()}
-        return {"latency_us": found.latency_us, "failures": failures, "device_lost": found.device_lost}
+        told = {"device_lost": found.device_lost, "out_of_memory": found.out_of_memory}
+        return {"latency_us": found.latency_us, "failures": failures, **told}
 
     def _stay_on(self, core: int | None) -> None:
         """This thread alone, and only if the system allows it: no measurement depends on it, its spread does."""

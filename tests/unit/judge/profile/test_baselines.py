@@ -1,8 +1,7 @@
-"""The judge's view of the baselines' workers: what is tried again, and which contexts they get."""
+"""The judge's view of the baselines' workers: what is left out, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +10,7 @@ import pytest
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import TaskError, WorkerError
+from cuda_agent.core.errors import OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.sharing import Sharing
@@ -28,7 +27,7 @@ class _Worker:
 
     def __init__(self, failures: dict[str, list[str]], kind: str) -> None:
         # What a deadline or the host's memory ends is gone.
-        self.pid, self.alive, self.small = next(self.numbers), True, False
+        self.pid, self.alive = next(self.numbers), True
         self._failures, self._kind = failures, kind
         self.asked: list[str] = []
 
@@ -39,9 +38,6 @@ class _Worker:
     def ready(self) -> None: ...
 
     begin = ready
-
-    def shrink(self) -> None:
-        self.small = True
 
     def kill(self) -> None:
         self.alive = False
@@ -58,18 +54,13 @@ class _Worker:
         left = self._failures.get(params.get("form", ""), [])
         if left:
             self.alive = self._kind != "died"
-            raise WorkerFault(Fault(Verdict.RAISED, left.pop(0), self._kind))
+            verdict = Verdict.OUT_OF_MEMORY if self._kind in ("oom", "died") else Verdict.RAISED
+            raise WorkerFault(Fault(verdict, left.pop(0), self._kind))
         return {"held_bytes": 1} if op == "settle" else {}
 
 
 class _Made:
-    def __init__(
-        self,
-        tmp_path: Path,
-        failures: dict[str, list[str]],
-        kind: str = "oom",
-        one_stream: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, tmp_path: Path, failures: dict[str, list[str]], kind: str = "oom") -> None:
         self.workers: list[_Worker] = []
         self.uses = 0
 
@@ -78,62 +69,37 @@ class _Made:
             self.workers.append(_Worker(failures, kind))
             return cast("Worker", self.workers[-1])
 
-        def use(_pids: Any) -> AbstractContextManager[None]:
+        def use() -> AbstractContextManager[None]:
             self.uses += 1
             return nullcontext()
 
         options = JudgeOptions(device=Device.CPU)
-        sharing = Sharing(device_use=use, is_scarcity=lambda reason: "out of memory" in reason)
-        sharing.spares_contexts = True
-        self.baselines = Baselines(
-            Task(name="a", source="x = 1"), options, start, tmp_path, sharing=sharing, is_one_stream=one_stream
-        )
+        task = Task(name="a", source="x = 1")
+        self.baselines = Baselines(task, options, start, tmp_path, sharing=Sharing(device_use=use))
 
 
-def test_a_form_that_found_no_memory_is_prepared_again(tmp_path: Path) -> None:
+def test_forms_are_prepared_in_one_use_of_the_device(tmp_path: Path) -> None:
+    made = _Made(tmp_path, {})
+    made.baselines.wait()
+    assert set(made.baselines.forms) == {"eager", "compile", "graphs"} and made.uses == 1
+    assert made.workers[1].asked == ["load", "compile", "graphs", "settle"]
+
+
+def test_a_form_that_found_no_memory_is_left_out_and_said_so(tmp_path: Path) -> None:
     made = _Made(tmp_path, {"graphs": [NO_MEMORY]})
     made.baselines.wait()
-    assert made.baselines.failed == {} and set(made.baselines.forms) == {"eager", "compile", "graphs"}
-    assert made.uses == 2 and len(made.workers) == 2, "the device is asked for again, of the same workers"
-    assert made.workers[1].asked == ["load", "compile", "graphs", "settle", "graphs", "settle"]
-
-
-def test_eager_that_found_no_memory_is_prepared_again(tmp_path: Path) -> None:
-    made = _Made(tmp_path, {"eager": [NO_MEMORY]}, kind="task")
+    assert made.baselines.failed == {"graphs": NO_MEMORY} and made.baselines.out_of_memory == {"graphs"}
+    made = _Made(tmp_path, {"graphs": [WRONG]}, kind="raised")
     made.baselines.wait()
-    assert set(made.baselines.forms) == {"eager", "compile", "graphs"} and made.uses == 2
+    assert made.baselines.failed == {"graphs": WRONG} and made.baselines.out_of_memory == set()
 
 
-@pytest.mark.parametrize(("failing", "kind"), [("start", "oom"), ("eager", "died")])
-def test_workers_that_end_for_want_of_memory_are_replaced_once(tmp_path: Path, failing: str, kind: str) -> None:
-    made = _Made(tmp_path, {failing: [NO_MEMORY]}, kind=kind)
-    made.baselines.wait()
-    assert set(made.baselines.forms) == {"eager", "compile", "graphs"} and len(made.workers) == 4
-    made = _Made(tmp_path, {failing: [NO_MEMORY] * 2}, kind=kind)
-    with pytest.raises((TaskError, WorkerError), match="memory"):
+@pytest.mark.parametrize(("kind", "error"), [("oom", OutOfMemory), ("task", TaskError)])
+def test_eager_that_fails_is_the_tasks_error(tmp_path: Path, kind: str, error: type[TaskError]) -> None:
+    made = _Made(tmp_path, {"eager": [WRONG]}, kind=kind)
+    with pytest.raises(TaskError, match="forward") as raised:
         made.baselines.wait()
-
-
-@pytest.mark.parametrize(("reason", "is_renewed"), [(NO_MEMORY, True), (WRONG, False)])
-def test_what_found_no_memory_can_be_renewed(tmp_path: Path, reason: str, is_renewed: bool) -> None:
-    made = _Made(tmp_path, {"eager": [reason] * 2}, kind="task")
-    with pytest.raises(TaskError, match="forward"):
-        made.baselines.wait()
-    made.baselines.renew()
-    with nullcontext() if is_renewed else pytest.raises(TaskError, match="forward"):
-        made.baselines.wait()
-    assert len(made.workers) == (4 if is_renewed else 2)
-
-
-@pytest.mark.parametrize("reasons", [[NO_MEMORY, NO_MEMORY], [WRONG]])
-def test_what_fails_for_good(tmp_path: Path, reasons: list[str]) -> None:
-    made = _Made(tmp_path, {"graphs": list(reasons)})
-    made.baselines.wait()
-    assert set(made.baselines.failed) == {"graphs"} and made.uses == len(reasons)
-    made = _Made(tmp_path, {"eager": list(reasons)}, kind="task")
-    with pytest.raises(TaskError, match="forward"):
-        made.baselines.wait()
-    assert made.uses == len(reasons)
+    assert type(raised.value) is error
 
 
 def test_a_form_that_takes_its_worker_down_is_left_out(tmp_path: Path) -> None:
@@ -149,16 +115,3 @@ def test_a_frozen_form_that_failed_is_not_prepared_again(tmp_path: Path) -> None
     made.workers[0].kill()
     made.baselines.wait()
     assert set(made.baselines.failed) == {"frozen_tf32"} and made.uses == 2
-
-
-def test_the_first_reason_stays(tmp_path: Path) -> None:
-    made = _Made(tmp_path, {"graphs": [NO_MEMORY, "a graph is being recorded"]})
-    made.baselines.wait()
-    assert made.baselines.failed["graphs"] == f"{NO_MEMORY}; again: a graph is being recorded"
-
-
-@pytest.mark.parametrize("one_stream", [True, False])
-def test_programs_of_one_stream_get_small_contexts(tmp_path: Path, one_stream: bool) -> None:
-    made = _Made(tmp_path, {}, one_stream=lambda: one_stream)
-    made.baselines.wait()
-    assert [worker.small for worker in made.workers] == [one_stream] * 2

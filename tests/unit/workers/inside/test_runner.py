@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cuda_agent.workers.inside import screen as screen_module
-from cuda_agent.workers.inside.cupti import Span, busy_ns, streams
+from cuda_agent.workers.inside.cupti import Span, busy_ns
 from cuda_agent.workers.inside.runner import OutputError, Runner, laid_out, lies_otherwise, null_program
 from cuda_agent.workers.inside.screen import difference, screen
 
@@ -131,12 +131,6 @@ def test_screen_stops_with_its_budget() -> None:
     tunable = Tunable()
     found = screen(Runner("cpu"), tunable, tunable.set_config, [{"mode": 0}] * 50, slots(), budget_s=0.1)
     assert found.latency_us[0] is not None and "budget" in found.failures[49]
-
-
-def test_streams_of_kernels() -> None:
-    spans = [Span("kernel", "a", 0, 1, stream=7), Span("memset", "", 1, 2), Span("kernel", "b", 2, 3, stream=7)]
-    assert streams([]) == 0 and streams(spans) == 1
-    assert streams([*spans, Span("kernel", "c", 2, 3, stream=13)]) == 2
 
 
 def test_difference_of_large_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cuda_agent.core.errors import TaskError
+from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.workers.inside.task.pytree import flatten, unflatten
 
@@ -141,7 +141,7 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     where = f" (line {lines[-1]})" if lines else ""
     detail = "".join(traceback.format_exception(error))[-8000:]
     if _is_out_of_memory(error):
-        return TaskError(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
+        return OutOfMemory(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
     if any(words in message for words in _NO_CUDA):
         cause = f"{task.name}: {doing} needs CUDA{where}, which isn't there"
         return TaskError(
@@ -155,11 +155,6 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
         return TaskError(f"{task.name}: {doing} mixes devices{where}: {message}", remedy, detail=detail)
     cause = f"{task.name}: {doing} raised {type(error).__name__}{where}: {message}"
     return TaskError(cause, "Correct the task file", detail=detail)
-
-
-def ran_out_of_memory(error: TaskError) -> bool:
-    """Whether what `task_code` made of an exception began as a lack of memory."""
-    return error.__context__ is not None and _is_out_of_memory(error.__context__)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

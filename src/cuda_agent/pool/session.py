@@ -1,37 +1,37 @@
-"""One judge for several agents on one task: a pool, whose processes hold the clock and the compilers, so that nothing
-that an agent does delays another one's timing."""
+"""The judge of one task, asked through a pool: the remote counterpart of `JudgeSession`."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.config import TimingStop
-from cuda_agent.core.errors import WorkerError
+from cuda_agent.core.errors import CudaAgentError, WorkerError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.inspection import InspectReport
+from cuda_agent.core.inspection import InspectReport, Work
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
+from cuda_agent.judge import Built, JudgeServer, JudgeSession
+from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.layout import Workspace
 
-if TYPE_CHECKING:
-    from cuda_agent.judge import Built, JudgeSession
-    from cuda_agent.pool.pool import Pool
+#: progress(phase, text): one line for a person.
+Progress = Callable[[str, str], None]
 
 
 class PooledSession:
-    """What one agent has of it; as `JudgeSession`. Whoever comes second waits."""
+    """What one agent has of a pool. Methods return and raise what those of `JudgeSession` do; they wait for a
+    device."""
 
     def __init__(self, pool: Pool, task: Task, progress: Progress) -> None:
         self._pool, self.task, self.progress = pool, task, progress
 
     @contextmanager
     def telling(self, progress: Progress) -> Iterator[None]:
-        """`progress` is told meanwhile."""
+        """`progress` is told in this block."""
         before, self.progress = self.progress, progress
         try:
             yield
@@ -59,22 +59,25 @@ class PooledSession:
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
         """Times of several settings in one build."""
+        # The host then finds the library in the cache.
+        self.built(candidate)
         self.progress("profile", f"screening {len(configs)} settings")
-        report: ScreenReport = self._pool.ask(self.task, "screen", candidate, configs, quiet=True)
+        report: ScreenReport = self._pool.ask(self.task, "screen", candidate, configs)
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """As `JudgeSession.inspect`."""
+        """What limits a candidate; the build's report where it doesn't compile."""
+        self.built(candidate)
         self.progress("inspect", "in the queue of the device")
-        report: InspectReport | BuildReport = self._pool.ask(self.task, "inspect", candidate, quiet=True)
+        report: InspectReport | BuildReport = self._pool.ask(self.task, "inspect", candidate)
         return report
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """As `JudgeSession.verify`."""
+        """Verification without timing."""
         return self._judged(candidate, with_profile=False)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
-        """As `JudgeSession.evaluate`."""
+        """The verdict that pays."""
         return self._judged(candidate, with_profile=True, stop=stop)
 
     def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
@@ -86,7 +89,7 @@ class PooledSession:
 
 
 class PooledJudges:
-    """As `judging.open_judge`, for the runs that share a pool."""
+    """Opens sessions of a pool for runs, as `agent.judging.open_judge` opens a judge of its own."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -94,16 +97,39 @@ class PooledJudges:
     @contextmanager
     def __call__(
         self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
-    ) -> Iterator[tuple[Session, Path]]:
-        """Raises TaskError, and what `Pool` raises."""
-        from cuda_agent.judge import JudgeServer
-
-        session = PooledSession(self._pool, task, progress)
-        if not admitted:
-            session.admit()
-        with ExitStack() as stack:
+    ) -> Iterator[tuple[PooledSession, Path]]:
+        """The session, with the task admitted unless it was `admitted` before, and the path of the socket for commands
+        inside the workspace. Raises TaskError, and what `Pool` raises."""
+        with self._open(task, progress, admitted) as session, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
-            # The server asks for no more than is above.
+            # The server asks a session for no more than `PooledSession` has.
             same = cast("JudgeSession", session)
             server = stack.enter_context(JudgeServer(same, workspace, folder / "judge.sock"))
             yield session, server.path
+
+    @contextmanager
+    def _open(self, task: Task, progress: Progress, admitted: bool) -> Iterator[PooledSession]:
+        session = PooledSession(self._pool, task, progress)
+        if not admitted:
+            session.admit()
+        yield session
+
+
+class StayingJudge(PooledJudges):
+    """Opens the judge of one task of a benchmark: the task has a device host of its own until the run ends."""
+
+    def __init__(self, pool: Pool, *, peak_bytes: int | None, rank: float, told: Callable[[Work], None]) -> None:
+        """`told` is called with the least work of one call, where it is known."""
+        super().__init__(pool)
+        self._peak_bytes, self._rank, self._told = peak_bytes, rank, told
+
+    @contextmanager
+    def _open(self, task: Task, progress: Progress, admitted: bool) -> Iterator[PooledSession]:
+        with self._pool.staying(task, peak_bytes=self._peak_bytes, rank=self._rank, load=not admitted):
+            try:
+                yield PooledSession(self._pool, task, progress)
+            finally:
+                with suppress(CudaAgentError):
+                    work = self._pool.ask(task, "work")
+                    if work is not None:
+                        self._told(work)
