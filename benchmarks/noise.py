@@ -3,7 +3,6 @@
     .venv/bin/python benchmarks/noise.py --out runs/noise                      # 200 evaluations, then 10 processes
     .venv/bin/python benchmarks/noise.py --out runs/noise --limit-s 540        # begin none after that; call it again
     .venv/bin/python benchmarks/noise.py --out runs/noise --table              # only the table, from what is saved
-    .venv/bin/python benchmarks/noise.py --out runs/small --small-context      # the baseline's, as in a benchmark
     .venv/bin/python benchmarks/noise.py --out runs/noise --device cpu --count 30 --processes 5
 
 OUT/evaluations.jsonl: one session a kernel, a fresh candidate worker for each evaluation. OUT/processes.jsonl: a judge
@@ -39,13 +38,11 @@ HEADER = (
 )  # fmt: skip
 
 
-def evaluations(
-    kernel: Kernel, options: JudgeOptions, missing: int, path: Path, end: float, *, small_context: bool
-) -> None:
+def evaluations(kernel: Kernel, options: JudgeOptions, missing: int, path: Path, end: float) -> None:
     """In one session; each is saved when it is made."""
     if missing <= 0 or time.monotonic() > end:
         return
-    with same_twice(kernel, options, spares_contexts=small_context) as once:
+    with same_twice(kernel, options) as once:
         for index in range(missing):
             if time.monotonic() > end:
                 print(f"time limit: {missing - index} of {kernel.label} not begun; call this again", file=sys.stderr)
@@ -62,7 +59,6 @@ def in_a_process(kernel: Kernel, arguments: argparse.Namespace, path: Path) -> N
     """A judge that knows nothing of the others."""
     command = [sys.executable, __file__, "--out", str(path.parent), "--device", arguments.device]
     command += ["--budget", str(arguments.budget), "--alone", kernel.label]
-    command += ["--small-context"] if arguments.small_context else []
     begin = time.monotonic()
     code = subprocess.run(command, check=False).returncode
     print(
@@ -147,7 +143,6 @@ def main() -> int:
         "--apart", nargs="+", help="kernels judged in separate processes (default: the first and third)"
     )
     parser.add_argument("--budget", type=float, default=4.0, help="seconds of one profile's rounds")
-    parser.add_argument("--small-context", action="store_true", help="the baseline has one connection to the device")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin nothing after this many seconds")
     parser.add_argument("--table", action="store_true", help="only print the table")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
@@ -161,7 +156,7 @@ def main() -> int:
     apart_path, path = arguments.out / "processes.jsonl", arguments.out / "evaluations.jsonl"
     if arguments.alone:
         kernel = next(kernel for kernel in every if kernel.label == arguments.alone)
-        with same_twice(kernel, options, spares_contexts=arguments.small_context) as once:
+        with same_twice(kernel, options) as once:
             save(apart_path, once())
         return 0
     if not arguments.table:
@@ -182,7 +177,7 @@ def measure(
     each = -(-arguments.count // len(kernels))
     for kernel in kernels:
         had = sum(sample.kernel == kernel.label and not sample.void for sample in read(path))
-        evaluations(kernel, options, each - had, path, end, small_context=arguments.small_context)
+        evaluations(kernel, options, each - had, path, end)
     chosen = arguments.apart or [every[0].label, every[2].label]
     for kernel in (kernel for kernel in every if kernel.label in chosen):
         had = sum(sample.kernel == kernel.label and not sample.void for sample in read(apart_path))

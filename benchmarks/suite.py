@@ -4,8 +4,7 @@
 
 Each call runs `cuda-agent bench SUITE --out DIR --resume` for as many seconds, then stops it. `--kill-after` kills the
 run once on its way with everything that it started, and goes on. DIR/slices.json holds the seconds of every slice. The
-last lines say how long turns on the device took, those alone also hushed, and were waited for, in all slices
-(DIR/turns.jsonl).
+last lines say how long turns on the device took and were waited for, in all slices (DIR/turns.jsonl).
 """
 
 from __future__ import annotations
@@ -92,14 +91,13 @@ def _account(out: Path, seconds: float, *, killed: bool) -> None:
 def _say_turns(path: Path) -> None:
     lines = path.read_text().splitlines() if path.exists() else []
     turns = [turn for turn in map(json.loads, lines) if turn["begun_s"] is not None]
-    for how in sorted({turn["how"] for turn in turns}):
-        mine = [turn for turn in turns if turn["how"] == how]
+    for kind, step in sorted({(turn["kind"], turn["step"]) for turn in turns}):
+        mine = [turn for turn in turns if (turn["kind"], turn["step"]) == (kind, step)]
         waited = statistics.fmean(turn["begun_s"] - turn["asked_s"] for turn in mine)
         held = statistics.fmean(turn["left_s"] - turn["begun_s"] for turn in mine)
-        # Older lines don't say it.
-        hushed = [turn["hushed_s"] for turn in mine if "hushed_s" in turn]
-        of_it = f", {statistics.fmean(hushed):.1f} s of it hushed" if hushed else ""
-        print(f"{how}: {len(mine)} turns of {held:.1f} s{of_it}, waited for {waited:.1f} s", flush=True)
+        print(f"{kind} {step}: {len(mine)} turns of {held:.1f} s, waited for {waited:.1f} s", flush=True)
+    if turns:
+        print(f"at most {max(turn['promised_bytes'] for turn in turns) / 2**30:.1f} GiB were promised", flush=True)
 
 
 if __name__ == "__main__":

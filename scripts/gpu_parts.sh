@@ -8,7 +8,6 @@
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
 #   faults       300 evaluations with faults                 clock        where the judge's own clock goes
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
-#   noise-small  A/A of 5 µs and 1 ms, the baseline in a small context
 #   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds; STOP=settled)
 #   contexts     what a process waits for its CUDA context
 #   contention   what slows a step of the judge beside others
@@ -75,10 +74,6 @@ noise() { # THE ONE IN PROCESSES, THE OTHER
 }
 noise-short() { noise "5 µs" "50 µs"; }
 noise-long() { noise "1 ms" "20 ms"; }
-noise-small() {
-    python3 benchmarks/noise.py --kernels "5 µs" "1 ms" --small-context --count 40 --processes 0 --budget 2 \
-        --out "$here/noise" --limit-s "$(left $((limit - 5)))" 2>"$here/noise.log"
-}
 turn() {
     python3 benchmarks/turn.py --count 20 --published 2 --sizes "1, 128" --limit-s "$(left $((limit - 40)))" \
         --out "$here/turn.json" 2>"$here/turn.log"
