@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,8 +27,9 @@ _GIB = 1 << 30
 CONTEXTS = 3 * _GIB
 #: bytes that an eager call of a task holds, where nothing is known of it.
 USUAL_PEAK = _GIB
-#: times what an eager call holds: what a task holds between its steps, until it has said it.
-_RESTING = 1.2
+#: times what an eager call holds: what a task holds between its steps (weights, pools of captured graphs), until it has
+#: been measured.
+_RESTING = 0.3
 #: more than any device has: this task has the device's memory alone.
 WHOLE = Need(resting=1 << 60)
 
@@ -96,6 +98,8 @@ class QueuedSession:
         sharing.device_use, sharing.give_up = self._prepares, self._turn.give_up
         self._session: JudgeSession | None = None
         self._stay: Stay | None = None
+        #: the session was opened and its memory promised, or it failed.
+        self._stays = threading.Event()
 
     def admit(self) -> None:
         """Raises TaskError."""
@@ -138,9 +142,9 @@ class QueuedSession:
         return self._with_memory(judged, self._lacked_memory)
 
     def prewarm(self) -> None:
-        """A candidate will be judged: its worker imports torch meanwhile."""
+        """A candidate will be judged: its worker imports torch while the candidate is compiled."""
         if self._session is not None:
-            self._session.prewarm()
+            self._import(self._session, self._session.next_candidate)
 
     def work(self) -> Work | None:
         """The least work of one call; None before the task is loaded."""
@@ -184,16 +188,20 @@ class QueuedSession:
     def _opened(self) -> JudgeSession:
         if self._session is not None:
             return self._session
-        self._stay = self._queue.stay(self._need)
         session = JudgeSession(self.task, self._options, hidden=self._hidden)
         session.sharing = self._sharing
         self._session = session
+        self._stays.clear()
         try:
+            # Nothing of this needs the device.
             with self._queue.host("imports"):
                 session.start()
+            self._stay = self._queue.stay(self._need)
         except BaseException:
             self.close()
             raise
+        finally:
+            self._stays.set()
         return session
 
     def _learn(self, session: JudgeSession) -> bool:
@@ -241,7 +249,9 @@ class QueuedSession:
 
     @contextmanager
     def _prepares(self) -> Iterator[None]:
-        """Baselines are prepared, in a thread of their own."""
+        """Baselines are prepared, in a thread of their own. On a GPU they wait for the task's promise of memory."""
+        if self._options.device is Device.CUDA:
+            self._stays.wait()
         with self._queue.device(BASELINES.name, self._size.of(BASELINES)):
             yield
 

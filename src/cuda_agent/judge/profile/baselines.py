@@ -228,18 +228,23 @@ class Baselines:
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
-        # Seconds of imports, for which nobody needs the device.
-        if self._compiled is not None:
-            device = self._options.device
-            environment = compile_environment(self._folder, device, self._sharing.compile_threads)
-            self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
         workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
-        with ThreadPoolExecutor(len(workers)) as side_by_side:
-            list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
+        # On a GPU the imports, which take seconds, need no device.
+        on_cpu = self._options.device is Device.CPU
+        with self._sharing.device_use() if on_cpu else contextlib.nullcontext():
+            self._import(workers)
         with self._sharing.device_use():
             for worker in workers:
                 worker.begin()
             return self._prepare()
+
+    def _import(self, workers: Sequence[Worker]) -> None:
+        if self._compiled is not None:
+            device = self._options.device
+            environment = compile_environment(self._folder, device, self._sharing.compile_threads)
+            self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
+        with ThreadPoolExecutor(len(workers)) as side_by_side:
+            list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
 
     def _prepare(self) -> bool:
         assert self._plain is not None
