@@ -39,7 +39,7 @@ SESSIONS = 4
 #: a task stays with its host until so many requests wait there and a host of another device is idle.
 _PATIENCE = 2
 #: share of a device's memory that is promised. The rest is for contexts of other programs and for fragmentation.
-_PROMISED = 0.92
+_PROMISED = 0.9
 #: cores of a host step: a task's processes that import side by side.
 _CORES_OF_A_STEP = 3
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 _GIB = 1 << 30
 #: bytes of device memory that a task's processes hold for their contexts.
-CONTEXTS = 3 * _GIB
+CONTEXTS = int(3.6 * _GIB)
 #: bytes that an eager call of a task holds, where nothing is known of it.
 USUAL_PEAK = _GIB
 #: times what an eager call holds: what a task holds between its steps (weights, pools of captured graphs), until it has
