@@ -169,6 +169,8 @@ class Case:
             session.progress("profile", "compiling the baseline with constant weights")
             session.sharing.give_up()
             session.baselines.freeze()
+        if session.sharing.gives_back:
+            process.rest()
         with self._enter(Phase.PROFILE, session.progress):
             with clock():
                 try:

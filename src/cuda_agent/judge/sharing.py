@@ -21,6 +21,8 @@ class Sharing:
     give_up: Callable[[], None] = lambda: None
     #: the next candidate's worker is started ahead, after each candidate.
     prewarms: bool = True
+    #: a candidate gives back the device memory that it caches before it waits for its timing.
+    gives_back: bool = False
     #: processes of the baselines' compiler on a GPU.
     compile_threads: int = MAX_COMPILE_THREADS
     #: cores that other processes of ours keep off, for programs that are timed; see `affinity.Cores`.

@@ -135,7 +135,12 @@ class DeviceHost:
             raise
 
     def _new_session(self, task: Task, peak_bytes: int | None, rank: float) -> QueuedSession:
-        sharing = Sharing(prewarms=False, compile_threads=self._compile_threads, timed_cores=self._kept)
+        sharing = Sharing(
+            prewarms=False,
+            gives_back=self._options.device is Device.CUDA,
+            compile_threads=self._compile_threads,
+            timed_cores=self._kept,
+        )
         queue = DeviceQueue(self._queue, f"{task.name} {task.key[:12]} {os.getpid()}", rank)
         return QueuedSession(task, self._options, queue, sharing, hidden=self._hidden, peak_bytes=peak_bytes)
 
