@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,5 +63,12 @@ def test_tasks_beside_each_other(tmp_path: Path) -> None:
         assert profile.candidate.peak_memory_bytes is not None
         assert result.task.roofline is not None, name
     assert metrics.groups[0].passed.value == 0.75
-    assert any(line.startswith("the device was used alone for") for line in said)
+    turns = [json.loads(line) for line in bench.directory.turns_log.read_text().splitlines()]
+    clocks = [(turn["begun_s"], turn["left_s"]) for turn in turns if turn["kind"] == "clock"]
+    others = [(turn["begun_s"], turn["left_s"]) for turn in turns if turn["kind"] == "device"]
+    assert (
+        clocks
+        and others
+        and not [(clock, other) for clock in clocks for other in others if clock[0] < other[1] and other[0] < clock[1]]
+    ), "what is timed has the device alone"
     assert go_on(tmp_path / "bench").play() == metrics

@@ -164,13 +164,13 @@ class Case:
             if not with_profile:
                 self._observe(verification)
                 self._decide(Verdict.TIMING_VOID, "verified, not timed", process.worker.tail())
+        if session.sharing.gives_back:
+            process.rest()
         if verified.frozen:
             # Compiles: before the device is held for the timing alone.
             session.progress("profile", "compiling the baseline with constant weights")
             session.sharing.give_up()
             session.baselines.freeze()
-        if session.sharing.gives_back:
-            process.rest()
         with self._enter(Phase.PROFILE, session.progress):
             with clock():
                 try:

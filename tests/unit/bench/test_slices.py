@@ -17,12 +17,14 @@ def test_how_long_turns_took(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     spec.loader.exec_module(suite)
     log = tmp_path / "turns.jsonl"
     suite._say_turns(log)
-    old = {"task": "a", "step": "profile", "how": "alone", "asked_s": 1.0, "begun_s": 4.0, "left_s": 5.0}
-    new = old | {"bytes": 0, "left_s": 6.0, "hushed_s": 0.8}
-    shared = old | {"how": "shared", "bytes": 10}
-    log.write_text("".join(json.dumps(turn) + "\n" for turn in (old, new, shared, new | {"begun_s": None})))
+    clock = {"task": "a", "step": "timing", "kind": "clock", "asked_s": 1.0, "begun_s": 4.0, "left_s": 5.0}
+    clock |= {"resting_bytes": 0, "step_bytes": 0, "promised_bytes": 2 << 30}
+    device = clock | {"kind": "device", "step": "verification", "promised_bytes": 3 << 30}
+    turns = (clock, clock | {"left_s": 6.0}, device, clock | {"begun_s": None})
+    log.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
     suite._say_turns(log)
     assert capsys.readouterr().out.splitlines() == [
-        "alone: 2 turns of 1.5 s, 0.8 s of it hushed, waited for 3.0 s",
-        "shared: 1 turns of 1.0 s, waited for 3.0 s",
+        "clock timing: 2 turns of 1.5 s, waited for 3.0 s",
+        "device verification: 1 turns of 1.0 s, waited for 3.0 s",
+        "at most 3.0 GiB were promised",
     ]

@@ -62,7 +62,10 @@ def test_a_clock_waits_for_device_steps(server: QueueServer, tmp_path: Path) -> 
     turn.give_up()
     thread.join(10)
     assert order == ["timed"]
-    lines = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    log, limit = tmp_path / "turns.jsonl", time.monotonic() + 10
+    while len(log.read_text().splitlines()) < 2 and time.monotonic() < limit:
+        time.sleep(0.01)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["task"], line["kind"], line["step"]) for line in lines] == [
         ("one", "device", "verification"),
         ("other", "clock", "timing"),
