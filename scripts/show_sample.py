@@ -1,6 +1,6 @@
-"""Tasks drawn at random, as a page to read: docs/tasks-sample.md.
+"""Tasks drawn at random, as a page to read: data/tasks-sample.md.
 
-python3 scripts/show_sample.py data/candidates.jsonl.gz --of data/dataset > docs/tasks-sample.md
+python3 scripts/show_sample.py data/candidates.jsonl.gz --of data/dataset > data/tasks-sample.md
 """
 
 from __future__ import annotations
