@@ -39,7 +39,7 @@ TimingStop = Literal["settled", "decided"]
 
 class Regression(Configuration):
     """Inputs and weights on which a candidate once failed, by the seeds that draw them; `variant`: how the inputs were
-    changed then (see `judge.worker.variants`)."""
+    changed then (see `workers.inside.task.variants`)."""
 
     seed: int
     weights_seed: int

@@ -26,7 +26,7 @@ _LEAST_BUDGET = 2e-6
 
 
 class Verified(Record):
-    """`verified.json` of an export. Specs nest as `judge.worker.pytree` says, without class names; strides of what
+    """`verified.json` of an export. Specs nest as `workers.inside.task.pytree` says, without class names; strides of what
     isn't dense are row-major."""
 
     task: str
