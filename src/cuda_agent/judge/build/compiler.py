@@ -20,8 +20,8 @@ from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.judge.build import nvcc
-from cuda_agent.judge.guard import COMPILED, Compiled
 from cuda_agent.judge.build.toolchain import Toolchain
+from cuda_agent.judge.guard import COMPILED, Compiled
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
 

@@ -245,5 +245,5 @@ def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
 
 
 __all__ = [
-    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build", "compile_only", "default_arch",
+    "LIBRARY_NAME", "Built", "HeaderAhead", "Toolchain", "build_extension", "compile_only", "default_arch",
 ]  # fmt: skip

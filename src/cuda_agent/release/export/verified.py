@@ -26,8 +26,8 @@ _LEAST_BUDGET = 2e-6
 
 
 class Verified(Record):
-    """`verified.json` of an export. Specs nest as `workers.inside.task.pytree` says, without class names; strides of what
-    isn't dense are row-major."""
+    """`verified.json` of an export. Specs nest as `workers.inside.task.pytree` says, without class names; strides of
+    what isn't dense are row-major."""
 
     task: str
     task_key: str
