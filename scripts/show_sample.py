@@ -1,4 +1,4 @@
-"""Tasks drawn at random, as a page to read: data/tasks-sample.md.
+"""Prints tasks drawn at random as a page to read, such as data/tasks-sample.md.
 
 python3 scripts/show_sample.py data/candidates.jsonl.gz --of data/dataset > data/tasks-sample.md
 """
@@ -53,7 +53,7 @@ def main() -> int:
     kind = "tasks" if options.of is not None else "candidates"
     sys.stdout.write(
         f"# {len(chosen)} tasks\n\n"
-        f"Drawn at random from the {len(tasks):,} {kind} of the [data set](dataset.md): "
+        f"Drawn at random from the {len(tasks):,} {kind} of the [data set](../docs/dataset.md): "
         "number, what is computed, predicted milliseconds of each operator, memory. Imports and `get_init_inputs` are "
         "left out.\n\n"
     )

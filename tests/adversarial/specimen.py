@@ -13,11 +13,12 @@ without belonging to the candidate.
 specimen.toml: `why` (one line); `task`; `devices`; `honest = true` for a twin; `ci = true` for the one that `make test`
 runs; `stopped_by`: what may stop it, `LAYER/RULE` of a violation (with wildcards), a verdict's name, or `refused` for
 a workspace that isn't even opened; `reason`: words that the verdict's reason must hold; `open`: why the judge
-can't stop it yet (it is expected to fail, and listed in docs/judge.md).
+can't stop it yet (it is expected to fail, and listed in README.md).
 """
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -32,7 +33,7 @@ from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "judge.md"
+PAGE = HERE / "README.md"
 LEDGER = ("<!-- ledger: begin -->", "<!-- ledger: end -->")
 CLASSES = ("timing", "caching", "outputs", "stealing", "tampering", "precision", "library")
 _KNOWN = {"why", "task", "devices", "honest", "ci", "stopped_by", "reason", "open"}
@@ -178,23 +179,27 @@ def clocks(profile: ProfileReport) -> str:
 
 
 def ledger() -> str:
-    """The table of docs/judge.md, a row a specimen."""
-    rows: dict[tuple[int, str], list[Specimen]] = {}
+    """Returns the list of tests/adversarial/README.md: a heading for each class, an item for each specimen."""
+    items: dict[tuple[int, str], list[Specimen]] = {}
     for item in specimens():
-        rows.setdefault((CLASSES.index(item.family), item.name), []).append(item)
-    lines = ["| class | specimen | device | what it does | stopped by |", "|---|---|---|---|---|"]
-    for (_, name), items in sorted(rows.items()):
-        first, devices = items[0], " ".join(item.device.value for item in items)
-        stopped = "*must pass*" if first.honest else f"**open**: {first.open}" if first.open else ""
-        stopped = stopped or ", ".join(f"`{how}`" for how in first.stopped_by)
-        lines.append(f"| {first.family} | `{name}` | {devices} | {first.why} | {stopped} |")
+        items.setdefault((CLASSES.index(item.family), item.name), []).append(item)
+    lines: list[str] = []
+    for (family, name), same in sorted(items.items()):
+        heading = f"### {CLASSES[family].capitalize()}"
+        if heading not in lines:
+            lines += ["", heading, ""]
+        first, devices = same[0], ", ".join(item.device.value for item in same)
+        ending = "Must pass" if first.honest else f"Open: {first.open}" if first.open else ""
+        ending = ending or "Stopped by " + ", ".join(f"`{how}`" for how in first.stopped_by)
+        text = f"- `{name}` ({devices}). {first.why} {ending}."
+        lines += textwrap.wrap(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 
 def renewed(page: str) -> str:
     """The page with the present ledger between its markers."""
     before, _, rest = page.partition(LEDGER[0])
-    return f"{before}{LEDGER[0]}\n{ledger()}\n{LEDGER[1]}{rest.partition(LEDGER[1])[2]}"
+    return f"{before}{LEDGER[0]}\n{ledger()}\n\n{LEDGER[1]}{rest.partition(LEDGER[1])[2]}"
 
 
 if __name__ == "__main__":
