@@ -17,7 +17,7 @@ from cuda_agent.reward import reward
 
 ROOT = Path(__file__).parent.parent
 #: the newest.
-RECORDED = ROOT / "benchmarks/results/2026-11-22-h200"
+RECORDED = ROOT / "benchmarks/results/2026-11-22-h200-examples"
 GOLDEN = ROOT / "tests/golden"
 LIMITS = Roofline(bandwidth_gb_s=4300, fp32_tflops=51, tf32_tflops=380, half_tflops=760)
 #: what a task's name, code, output and run may hold to take over the page.
