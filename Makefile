@@ -1,4 +1,5 @@
-# make demo    install, then optimize every example on the GPU if there is one, otherwise on the CPU
+# make demo    install, then optimize two examples on the GPU if there is one, otherwise on the CPU
+# make demo-all  the same for all of examples/
 # make test    install what tests need, then every check, the same here and in CI
 # make lint    format, lint, types, import contracts
 # make unit    the fast tests
@@ -12,11 +13,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 TRAIN ?= .venv-train
-EXAMPLES ?= examples
+EXAMPLES ?= examples/rotary_embedding.py examples/masked_softmax.py
 OUT ?= runs/demo
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest --durations=30
-# A file's tests stay together, so that what they share is made once; whoever is done takes from the other's end.
+# A file's tests stay together, so that what they share is made once; an idle process takes from the other's end.
 SIDE_BY_SIDE := --dist worksteal -n auto --maxprocesses
 # tests/conftest.py sees to it that no such test lies elsewhere.
 INTEGRATION := tests/integration tests/adversarial
@@ -24,7 +25,7 @@ INTEGRATION := tests/integration tests/adversarial
 # Every test begins many processes: each would compile torch's, verl's and our Python anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint unit integration train train-ray train-env gpu adversarial clean
+.PHONY: demo demo-all test lint unit integration train train-ray train-env gpu adversarial clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/environment.py
@@ -39,6 +40,9 @@ demo: $(VENV)/.installed
 	@out="$(OUT)"; if [ -e "$$out" ]; then out="$$out-$$(date +%Y%m%d-%H%M%S)"; fi; \
 	echo "cuda-agent optimize $(EXAMPLES) --out $$out"; \
 	exec $(BIN)/cuda-agent optimize $(EXAMPLES) --out "$$out"
+
+demo-all: EXAMPLES := examples
+demo-all: demo
 
 test: lint unit integration gpu
 

@@ -1,4 +1,4 @@
-"""Optimize every example and print the table of docs/benchmarks.md.
+"""Optimizes every example and prints a table for a page of benchmarks/results.
 
     .venv/bin/python benchmarks/examples.py --out runs/bench                  # run what isn't there yet, then the table
     .venv/bin/python benchmarks/examples.py --out runs/bench --limit-s 540    # begin no task after that; call it again

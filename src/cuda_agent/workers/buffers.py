@@ -31,7 +31,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 #: of the driver, for a process that uses one stream, or whose times decide nothing: its context is made and taken apart
-#: in half the time, in a third beside nine others (docs/benchmarks.md).
+#: in half the time, in a third beside nine others (benchmarks/results/2026-11-24-h200-contexts).
 SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
