@@ -6,16 +6,16 @@ import json
 
 import pytest
 
+from cuda_agent import judge
 from cuda_agent.cli.main import run
 from cuda_agent.cli.support import doctor_timing
 from cuda_agent.core.enums import Device
-from cuda_agent.judge import stability
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
 def test_the_same_program_twice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(stability, "KERNELS", {Device.CPU: stability.KERNELS[Device.CPU][:1]})
+    monkeypatch.setattr(judge, "KERNELS", {Device.CPU: judge.KERNELS[Device.CPU][:1]})
     monkeypatch.setattr(doctor_timing, "LEAST", 2)
     monkeypatch.setattr(doctor_timing, "BUDGET_S", 0.6)
     assert run(["doctor", "--timing", "--device", "cpu", "--seconds", "1", "--json"]) == 0
