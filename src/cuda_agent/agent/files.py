@@ -27,6 +27,10 @@ class Refusal(Exception):
     """A tool call that can't be done as asked; the text says what to do instead. Goes back to the policy."""
 
 
+class NotText(Refusal):
+    """The file holds bytes that aren't UTF-8."""
+
+
 class WorkspaceFiles:
     """Reads and writes by workspace-relative path. `logs` (outside) can be read under the name `logs/…` too."""
 
@@ -100,9 +104,7 @@ class WorkspaceFiles:
                 old: str | None = _read_text(folder, name, relative)
             except FileNotFoundError:
                 old = None
-            except Refusal as refusal:
-                if "is not text" not in str(refusal):
-                    raise
+            except NotText:
                 old = ""
             if old is not None and self._seen.get(relative) != digest_text(old):
                 state = "has changed since it was read" if relative in self._seen else "exists and was not read"
@@ -195,7 +197,7 @@ def _read_text(folder: int, name: str, shown: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise Refusal(f"{shown} is not text.") from None
+        raise NotText(f"{shown} is not text.") from None
 
 
 def _write_text(folder: int, name: str, text: str) -> None:

@@ -50,14 +50,14 @@ def main(arguments: list[str]) -> int:
         stream.write(json.dumps(asked).encode() + b"\n")
         stream.flush()
         for line in stream:
-            message = json.loads(line)
-            if "output" in message:
-                sys.stdout.write(message["output"])
+            received = json.loads(line)
+            if "output" in received:
+                sys.stdout.write(received["output"])
                 sys.stdout.flush()
-            elif "note" in message:
-                sys.stderr.write(f"gpu: {message['note']}\n")
-            elif "exit" in message:
-                return int(message["exit"])
+            elif "note" in received:
+                sys.stderr.write(f"gpu: {received['note']}\n")
+            elif "exit" in received:
+                return int(received["exit"])
     sys.stderr.write(f"gpu: {shlex.join(arguments)} was not finished: the run ended\n")
     return 2
 

@@ -12,6 +12,7 @@ from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph
+from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Task, ToolCall, Turn
 from cuda_agent.llm.keys import Key
@@ -33,6 +34,7 @@ class PolicyMove(Record):
     context_limit: int | None = None
     token_ids: tuple[int, ...] | None = Field(default=None)
     log_probabilities: tuple[float, ...] | None = Field(default=None)
+    plan: KernelPlan | None = None
 
 
 class Policy(Protocol):

@@ -92,7 +92,7 @@ def fill(
         for row in rows:
             emit("  ".join(f"{key} {value}" for key, value in row.items()))
         for name, reason in done.failed.items():
-            say(reason if reason.startswith(name) else f"{name}: {reason}")
+            say(f"{name} can't be judged: {reason}")
         state = "the table is whole" if done.whole else "call again for the rest"
         refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
         emit(f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}")

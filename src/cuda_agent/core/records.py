@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from cuda_agent.core.config import Regression, TimingStop
 from cuda_agent.core.enums import Baseline, Device, Milestone, Phase, Precision, SandboxLevel, Verdict
 from cuda_agent.core.hashing import digest_files, digest_text
+from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
@@ -74,7 +75,8 @@ class BuildReport(Record):
 
 class TrialReport(Record):
     """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: of
-    each output the share of its integers that aren't eager's, taken for one at least; 0 where it has none."""
+    each output the share of its integers that aren't eager's, taken for one at least; 0 where it has none.
+    `over_budget`: it failed only because an error exceeds its budget, within the published tolerance."""
 
     kind: str
     seed: int | None = None
@@ -84,6 +86,7 @@ class TrialReport(Record):
     candidate_error: float | None = None
     eager_error: float | None = None
     budget: float | None = None
+    over_budget: bool = False
     ties: tuple[float, ...] = ()
     reason: str = ""
 
@@ -177,6 +180,8 @@ class ProfileReport(Record):
     clocks: dict[str, float] = Field(default_factory=dict)
     throttle_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    #: the time is less than the reference's products take at the datasheet's peak.
+    fewer_operations: bool = False
     duration_s: float = 0.0
     #: of that: `weights`, `memory`, `warm` before anything is timed, `plan`, in the rounds `inputs`, `bursts` and
     #: `checks`, and `after`.
@@ -362,6 +367,8 @@ class Turn(Record):
     token_ids: tuple[int, ...] | None = None
     log_probabilities: tuple[float, ...] | None = None
     budget: Budget | None = None
+    #: the playbook's plan that this turn writes, or ends with.
+    plan: KernelPlan | None = None
     duration_s: float = 0.0
 
 

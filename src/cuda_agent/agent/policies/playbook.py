@@ -14,6 +14,7 @@ from cuda_agent.agent.tools.profile import MAX_CONFIGS
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph
+from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
 
@@ -131,8 +132,7 @@ class _Moves:
             yield self._finish(gap.cause, "not_covered")
             return
         except TaskError as error:
-            why = error.cause.replace("can't be captured: ", "", 1)
-            yield self._finish(f"the reference can't be captured as a graph: {why}. {error.remedy}", "not_covered")
+            yield self._finish(f"there is no graph of the reference: {error}", "not_covered")
             return
         tried = yield from self._try(plans)
         if tried.chosen is None and tried.wrong:
@@ -142,7 +142,8 @@ class _Moves:
         if tried.chosen is None:
             yield self._give_up(tried.said)
         else:
-            yield self._finish(f"{tried.chosen.summary}; {tried.latency_us:,.1f} us", "finished")
+            plan = tried.chosen.plan
+            yield self._finish(f"{plan.summary}; {tried.latency_us:,.1f} us", "finished", plan)
 
     def _more_precise(self, graph: Graph, plans: Sequence[Proposal]) -> list[Proposal]:
         """The plans without TF32 or halved operands, where that changes anything."""
@@ -198,8 +199,9 @@ class _Moves:
 
     def _write(self, proposal: Proposal) -> PolicyMove:
         calls = [self._call("Write", path=path, content=text) for path, text in sorted(proposal.files.items())]
-        layout = ", channels last" if proposal.channels_last else ""
-        return self._move(f"Plan{layout}: {proposal.summary}", *calls)
+        plan = proposal.plan
+        layout = ", channels last" if plan.channels_last else ""
+        return PolicyMove(message=f"Plan{layout}: {plan.summary}", calls=tuple(calls), plan=plan)
 
     def _tune(self, proposal: Proposal, *, timed: bool) -> Generator[PolicyMove, Results, _Tuned]:
         """The fastest setting by the judge's times; what can't be timed keeps its default, 0. `timed`: a time is
@@ -253,8 +255,8 @@ class _Moves:
     def _give_up(self, reason: str) -> PolicyMove:
         return self._finish(f"the playbook's kernel was not accepted: {reason}", "gave_up")
 
-    def _finish(self, message: str, outcome: str) -> PolicyMove:
-        return self._move("", self._call("Finish", message=message, outcome=outcome))
+    def _finish(self, message: str, outcome: str, plan: KernelPlan | None = None) -> PolicyMove:
+        return PolicyMove(calls=(self._call("Finish", message=message, outcome=outcome),), plan=plan)
 
     def _move(self, message: str, *calls: ToolCall) -> PolicyMove:
         return PolicyMove(message=message, calls=calls)

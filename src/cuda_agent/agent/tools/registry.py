@@ -35,6 +35,10 @@ ALL: tuple[Tool[Any], ...] = (
 )  # fmt: skip
 
 
+#: set in the data of an answer when the call itself was wrong: an unknown tool, or arguments that don't fit it.
+WRONG_CALL = "wrong_call"
+
+
 class Toolbox:
     """The tools of one run, bound to its context."""
 
@@ -70,20 +74,24 @@ class Toolbox:
             near = difflib.get_close_matches(call.tool, self._tools, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             wrong = f"Wrong call: {call.malformed}\n" if call.malformed else ""
-            return Answer(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
+            return _wrong(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.")
         if call.malformed:
-            return Answer(f"Wrong call: {call.malformed}\n{_usage(tool)}", ok=False)
+            return _wrong(f"Wrong call: {call.malformed}\n{_usage(tool)}")
         unusable = _unusable(call.arguments)
         if unusable:
-            return Answer(f"Wrong call: an argument holds {unusable}. Leave it out.", ok=False)
+            return _wrong(f"Wrong call: an argument holds {unusable}. Leave it out.")
         try:
             arguments = tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
-            return Answer(f"{_problems(error)}\n{_usage(tool)}", ok=False)
+            return _wrong(f"{_problems(error)}\n{_usage(tool)}")
         try:
             return tool.run(arguments, self.context)
         except Refusal as refusal:
             return Answer(str(refusal), ok=False)
+
+
+def _wrong(text: str) -> Answer:
+    return Answer(text, ok=False, data={WRONG_CALL: True})
 
 
 def _problems(error: ValidationError) -> str:

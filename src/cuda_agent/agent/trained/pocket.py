@@ -147,7 +147,7 @@ def _answer(asked: ToolCall, result: ToolResult) -> str:
     if asked.tool in ("Profile", "Verify") and "verdict" in data and not result.ok:
         return str(data["verdict"])
     if asked.tool == "Read" and result.ok:
-        found = _CONFIG.search(result.text)
+        found = _CONFIG.search(result.text)  # foreign text: the candidate's file
         return " ".join(f"{letter}:{value}" for letter, value in _LETTER.findall(found.group(1))) if found else "ok"
     return "ok" if result.ok else "error"
 

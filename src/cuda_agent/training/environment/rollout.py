@@ -14,7 +14,7 @@ from cuda_agent.agent.context import Context
 from cuda_agent.agent.files import Refusal, WorkspaceFiles
 from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.tools.judged import judging, snapshot
-from cuda_agent.agent.tools.registry import ALL, Toolbox
+from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.core.enums import Baseline, Milestone, Verdict
@@ -139,8 +139,8 @@ class Rollout:
         self._known = digest if call.tool in _READING and not self._background else None
         result = self._tools.call(call)
         self._counts["calls"] += 1
-        wrong = call.malformed or call.tool not in _NAMES or result.text.startswith("Wrong call")
-        self._counts["invalid_calls"] += bool(wrong)
+        wrong = bool(call.malformed) or call.tool not in _NAMES or bool(result.data.get(WRONG_CALL))
+        self._counts["invalid_calls"] += wrong
         self._counts["tool_errors"] += not wrong and not result.ok
         self._counts["repeated_calls"] += not wrong and key in self._seen
         self._seen.add(key)
