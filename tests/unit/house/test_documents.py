@@ -12,7 +12,6 @@ MOST_CHARACTERS = 160
 #: documents that have longer lines today. Wrap one, shorten its tables, then remove its name.
 EXEMPT: tuple[str, ...] = (
     "README.md",
-    "ROADMAP.md",
     "CONTRIBUTING.md",
     "docs/",
     "src/cuda_agent/playbook/skills/",

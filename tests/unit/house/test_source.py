@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections import Counter, defaultdict
 
 import grimp
-from sources import functions, modules, report
+from sources import ROOT, functions, modules, report
 
 MOST_LINES, MOST_FUNCTION_LINES, MOST_MODULES = 400, 60, 20
 
@@ -91,3 +92,12 @@ def test_packages_share_no_name_of_a_public_class() -> None:
         if len(shared) > 1
     ]
     report(found, SHARED_NAMES)
+
+
+def test_git_knows_every_module_and_every_folder_is_a_package() -> None:
+    """What .gitignore hides is missing from a clone."""
+    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True)
+    known = {name.removeprefix("src/cuda_agent/") for name in listed.stdout.splitlines()}
+    folders = {module.path.rpartition("/")[0] for module in modules()}
+    wanted = {module.path for module in modules()} | {f"{folder}/__init__.py".lstrip("/") for folder in folders}
+    report((path, "git has no such file: add it, or correct .gitignore") for path in sorted(wanted - known))
