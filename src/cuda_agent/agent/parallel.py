@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Progress
-from cuda_agent.agent.loop import Outcome
-from cuda_agent.agent.run import Run, Unsaved
+from cuda_agent.agent.loop import RunOutcome
+from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError
@@ -27,12 +27,12 @@ _END_TIMEOUT_S = 15.0
 class _Agent:
     """One of them, in a thread."""
 
-    def __init__(self, whole: Run, number: int, judges: PooledJudges) -> None:
+    def __init__(self, whole: AgentRun, number: int, judges: PooledJudges) -> None:
         directory = RunDirectory(whole.directory.path / f"agent-{number}")
         options = whole.options.model_copy(update={"parallel": 1})
         self.result: Trajectory | None = directory.ended()
         self.error: BaseException | None = None
-        self.run: Run | None = None
+        self.run: AgentRun | None = None
         self.thread: threading.Thread | None = None
         if self.result is not None:
             return
@@ -65,7 +65,7 @@ class _Agent:
             self.error = error
 
 
-def play(whole: Run) -> Trajectory:
+def play(whole: AgentRun) -> Trajectory:
     """Play all agents to their endings; the trajectory is that of the best one, with what all have spent.
 
     An interrupt ends them all. Raises what `Run.play` raises: where every agent failed, what the first one raised.
@@ -90,7 +90,7 @@ def play(whole: Run) -> Trajectory:
             _wait(agents, _END_TIMEOUT_S)
         results = [agent.result for agent in agents if agent.result is not None]
         # One that was interrupted alone can go on, so the whole can.
-        interrupted = interrupted or any(run.outcome == Outcome.INTERRUPTED.value for run in results)
+        interrupted = interrupted or any(run.outcome == RunOutcome.INTERRUPTED.value for run in results)
         if not results:
             raise next((agent.error for agent in agents if agent.error is not None), None) or KeyboardInterrupt
         best = _best(results)
@@ -127,14 +127,19 @@ def _time(run: Trajectory) -> float | None:
 
 
 def _end(
-    whole: Run, results: Sequence[Trajectory], best: Trajectory, evaluation: Evaluation | None, *, interrupted: bool
+    whole: AgentRun,
+    results: Sequence[Trajectory],
+    best: Trajectory,
+    evaluation: Evaluation | None,
+    *,
+    interrupted: bool,
 ) -> Trajectory:
     """The run's own records and workspace. Raises Unsaved where they can't be written."""
     name = Path(best.directory or "").name
     trajectory = best.model_copy(
         update={
             "budget": _together([run.budget for run in results]),
-            "outcome": Outcome.INTERRUPTED.value if interrupted else best.outcome,
+            "outcome": RunOutcome.INTERRUPTED.value if interrupted else best.outcome,
             "message": f"{name}, the best of {whole.options.parallel}: {best.message}",
             "evaluation": evaluation,
             "reward": reward(evaluation, whole.options.judge.reward_baseline) if evaluation is not None else None,

@@ -21,7 +21,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
 from cuda_agent.tasks import store
 from cuda_agent.training.episodes import Environment, Episode, Generate
-from cuda_agent.training.pocket.table import Choice, best_us, playbook_order
+from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order
 
 SCORES = "scores.jsonl"
 METRICS = ("reward", "pass_rate", "faster_rate", "geomean")
@@ -75,7 +75,7 @@ class StageScore(StoredRecord):
     hit_rate: float
 
 
-class Difference(Record):
+class MetricDifference(Record):
     """One policy less another on the same tasks: mean over tasks, 95 % interval of the paired bootstrap."""
 
     metric: str
@@ -104,7 +104,7 @@ class SearchScore(Record):
     speed_per_task: dict[int, dict[str, float]] = Field(default_factory=dict)
 
 
-class Comparison(StoredRecord):
+class SearchComparison(StoredRecord):
     """Searches at an equal number of evaluations."""
 
     file_name = "comparison.json"
@@ -114,7 +114,7 @@ class Comparison(StoredRecord):
     choices: dict[str, int]
     spread: dict[str, float]
     #: stage -> its metrics less those of the base model, paired by task.
-    over_base: dict[str, tuple[Difference, ...]] = Field(default_factory=dict)
+    over_base: dict[str, tuple[MetricDifference, ...]] = Field(default_factory=dict)
     #: tasks that were left out since the table has no time for them.
     left_out: tuple[str, ...] = ()
 
@@ -231,7 +231,7 @@ def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best:
     )
 
 
-def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
+def differences(one: StageScore, other: StageScore) -> tuple[MetricDifference, ...]:
     """`one` less `other`, metric by metric, over the tasks that both were played on."""
     pairs = [(a, b) for a in one.tasks for b in other.tasks if a.task_key == b.task_key]
     found = []
@@ -241,7 +241,7 @@ def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
             values = [(math.log(a), math.log(b)) for a, b in values]
         spread = interval([a - b for a, b in values])
         name = "log geomean" if metric == "geomean" else metric
-        found.append(Difference(metric=name, value=spread.value, low=spread.low, high=spread.high))
+        found.append(MetricDifference(metric=name, value=spread.value, low=spread.low, high=spread.high))
     return tuple(found)
 
 
@@ -254,12 +254,12 @@ def evaluations_to(times_us: Sequence[float | None], best: float, near: float = 
 
 
 def compare(
-    tables: Mapping[str, Sequence[Choice]],
+    tables: Mapping[str, Sequence[PlanChoice]],
     players: Mapping[str, Mapping[str, Sequence[Sequence[float | None]]]],
     *,
     budget: int,
     seed: int = 0,
-) -> Comparison:
+) -> SearchComparison:
     """`tables`: a task's key -> all its choices. `players`: a policy's name -> task key -> for each seed the times of
     its evaluations in order. Random search (without repeats) and the playbook's order come from the tables."""
     known = {key: choices for key, choices in tables.items() if best_us(choices) is not None}
@@ -269,7 +269,7 @@ def compare(
     rng = random.Random(seed)
     runs["random"] = {key: [_shuffled(choices, rng) for _ in range(_SHUFFLES)] for key, choices in known.items()}
     runs["playbook"] = {key: [[one.us for one in playbook_order(choices)]] for key, choices in known.items()}
-    return Comparison(
+    return SearchComparison(
         budget=budget,
         searches=tuple(_search(name, by_task, known, budget) for name, by_task in runs.items()),
         choices={key: len(choices) for key, choices in known.items()},
@@ -281,7 +281,7 @@ def compare(
 def _search(
     name: str,
     runs: dict[str, list[Sequence[float | None]]],
-    tables: dict[str, Sequence[Choice]],
+    tables: dict[str, Sequence[PlanChoice]],
     budget: int,
 ) -> SearchScore:
     needed: dict[str, list[int]] = {}
@@ -325,13 +325,13 @@ def _speed(times_us: Sequence[float | None], best: float) -> float:
     return min(1.0, max((best / us for us in times_us if us is not None), default=0.0))
 
 
-def _shuffled(choices: Sequence[Choice], rng: random.Random) -> list[float | None]:
+def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float | None]:
     times = [one.us for one in choices]
     rng.shuffle(times)
     return times
 
 
-def _spread(choices: Sequence[Choice]) -> float:
+def _spread(choices: Sequence[PlanChoice]) -> float:
     times = [one.us for one in choices if one.us is not None]
     return max(times) / min(times)
 

@@ -19,8 +19,8 @@ from cuda_agent.training.episodes import Generated, read_episodes
 from cuda_agent.training.evaluate import (
     SCORES,
     SEED_STEP,
-    Comparison,
-    Difference,
+    MetricDifference,
+    SearchComparison,
     StageScore,
     compare,
     differences,
@@ -129,7 +129,7 @@ def numbers(score: StageScore) -> dict[str, float]:
     return {**found, "hit_rate": score.hit_rate}
 
 
-def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
+def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
     """The score of every stage that was played, less that of the first one that was. Raises StoreError."""
     found: dict[str, StageScore] = {}
     for stage in stages:
@@ -148,7 +148,7 @@ def compare_training(
     device: str,
     budget: int,
     progress: Callable[[str], None] = lambda text: None,
-) -> Comparison:
+) -> SearchComparison:
     """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
     from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
     runs = {name: times_of(path) for name, path in players.items()}

@@ -64,7 +64,7 @@ def _ratio(episodes: Sequence[Episode], part: str, whole: str) -> float:
     return sum(getattr(one, part) for one in episodes) / total if total else 0.0
 
 
-class Metrics:
+class MetricsLog:
     """The file of a run, for one stage of it. Lines of later steps than the one that is resumed are dropped."""
 
     def __init__(self, directory: Path, stage: str, *, from_step: int) -> None:

@@ -23,8 +23,8 @@ from cuda_agent.training.environment.opening import EnvironmentOptions, read_tas
 from cuda_agent.training.evaluate import (
     METRICS,
     SCORES,
-    Comparison,
-    Difference,
+    MetricDifference,
+    SearchComparison,
     SearchScore,
     StageScore,
     TaskScore,
@@ -35,7 +35,7 @@ from cuda_agent.training.evaluate import (
 )
 from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
 from cuda_agent.training.metrics import read_metrics
-from cuda_agent.training.pocket.table import Choice, table
+from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
 from cuda_agent.training.stages.records import differences as changes
 
@@ -64,7 +64,7 @@ class StageSummary(Record):
     seeds: tuple[int, ...]
     by_seed: dict[str, tuple[float, ...]]
     score: StageScore
-    over_base: tuple[Difference, ...]
+    over_base: tuple[MetricDifference, ...]
 
 
 class RecipeSummary(Record):
@@ -75,7 +75,7 @@ class RecipeSummary(Record):
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     stages: tuple[StageSummary, ...]
-    over_full: tuple[Difference, ...] = ()
+    over_full: tuple[MetricDifference, ...] = ()
     halted: dict[str, str] = Field(default_factory=dict)
     unfinished: dict[str, str] = Field(default_factory=dict)
 
@@ -87,13 +87,13 @@ class Summary(StoredRecord):
 
     file_name = "summary.json"
     recipes: tuple[RecipeSummary, ...]
-    searches: Comparison
-    gaps: dict[str, tuple[Difference, ...]]
+    searches: SearchComparison
+    gaps: dict[str, tuple[MetricDifference, ...]]
     curves: dict[str, tuple[dict[str, float | str], ...]]
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """A training's folder as it stands."""
 
     folder: Path
@@ -122,15 +122,15 @@ class Run:
         return None, ended[-1] if ended else "nothing"
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
     """The first one's recipe is the full one. Raises UsageError, StoreError."""
-    found: list[Run] = []
+    found: list[TrainingRun] = []
     for folder in folders:
         if not (folder / TrainingManifest.file_name).exists():
             raise UsageError(f"{folder} holds no training", "Give folders that cuda-agent train wrote")
         manifest = TrainingManifest.read(folder)
         first = found[0].manifest if found else manifest
-        found.append(Run(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
+        found.append(TrainingRun(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
     return found
 
 
@@ -175,7 +175,7 @@ def summarize(
     )  # fmt: skip
 
 
-def _recipe(name: str, mine: Sequence[Run], every: Sequence[Run]) -> RecipeSummary:
+def _recipe(name: str, mine: Sequence[TrainingRun], every: Sequence[TrainingRun]) -> RecipeSummary:
     base = merged("base", [score for run in mine if (score := run.score("base")) is not None])
     states = {run.folder.name: run.state() for run in mine}
     return RecipeSummary(
@@ -189,7 +189,7 @@ def _recipe(name: str, mine: Sequence[Run], every: Sequence[Run]) -> RecipeSumma
     )
 
 
-def _stage(stage: str, runs: Sequence[Run], base: StageScore) -> StageSummary:
+def _stage(stage: str, runs: Sequence[TrainingRun], base: StageScore) -> StageSummary:
     found = [(run.seed, score) for run in runs if (score := run.score(stage)) is not None]
     whole = merged(stage, [score for _, score in found])
     return StageSummary(
@@ -201,7 +201,7 @@ def _stage(stage: str, runs: Sequence[Run], base: StageScore) -> StageSummary:
     )
 
 
-def _over_full(mine: Sequence[Run], full: Sequence[Run]) -> tuple[Difference, ...]:
+def _over_full(mine: Sequence[TrainingRun], full: Sequence[TrainingRun]) -> tuple[MetricDifference, ...]:
     """After PPO, seed by seed."""
     pairs = [
         (one, other)
@@ -242,7 +242,7 @@ _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
 # ---------------------------------------------------------------- searches
 
 
-def _tables(run: Run, memo: Path | None) -> dict[str, list[Choice]]:
+def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
     """Of the held-out tasks, with the verdicts of the stack that the run was on."""
     manifest = run.manifest
     options = EnvironmentOptions.parse(manifest.configuration["environment"])
@@ -255,7 +255,7 @@ def _tables(run: Run, memo: Path | None) -> dict[str, list[Choice]]:
         return {task.key: table(judges, task) for task in usable(judges, read_tasks(options)[1])[0]}
 
 
-def _players(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float | None]]]]:
+def _players(runs: Sequence[TrainingRun]) -> dict[str, dict[str, list[list[float | None]]]]:
     """A recipe's name -> task key -> times of evaluations in order, for each run and each seed of its evaluation. Runs
     that share their base model share its episodes."""
     found: dict[str, dict[str, list[list[float | None]]]] = {}
@@ -271,9 +271,9 @@ def _players(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float | None]
     return found
 
 
-def _gaps(found: Comparison, recipes: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
+def _gaps(found: SearchComparison, recipes: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
     by_name = {search.name: search for search in found.searches}
-    gaps: dict[str, tuple[Difference, ...]] = {}
+    gaps: dict[str, tuple[MetricDifference, ...]] = {}
     for name in recipes:
         if name in by_name:
             others = [other for other in ("base", "random", "playbook", FULL) if other in by_name and other != name]
@@ -281,18 +281,18 @@ def _gaps(found: Comparison, recipes: Sequence[str]) -> dict[str, tuple[Differen
     return gaps
 
 
-def _search_gaps(mine: SearchScore, other: SearchScore) -> list[Difference]:
+def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference]:
     gaps = [_gap(f"to_near - {other.name}", mine.per_task, other.per_task)]
     for count, speeds in mine.speed_per_task.items():
         gaps.append(_gap(f"speed by {count} - {other.name}", speeds, other.speed_per_task[count]))
     return gaps
 
 
-def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> Difference:
+def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
     spread = interval([mine[key] - theirs[key] for key in mine if key in theirs])
-    return Difference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
+    return MetricDifference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
 
 
-def _curve(run: Run) -> tuple[dict[str, float | str], ...]:
+def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:
     lines = [line for line in read_metrics(run.folder) if line["stage"] in ("warmup", "ppo")]
     return tuple({key: line[key] for key in ("stage", "step", *_CURVES) if key in line} for line in lines)

@@ -15,8 +15,8 @@ from sources import Module, functions, modules, report
 
 #: names of variables and fields that hold a message. `str(error)` counts too, and a name that is assigned one of them.
 MESSAGES = {
-    "cause", "detail", "err", "error", "exc", "failure", "fault", "log", "message", "msg", "note", "problem", "reason",
-    "refusal", "remedy", "said", "stderr", "why",
+    "cause", "detail", "err", "error", "exc", "failure", "fault", "log", "message", "msg", "note", "observation",
+    "problem", "reason", "refusal", "remedy", "said", "stderr", "why",
 }  # fmt: skip
 #: what holds words for a policy in its field `text`.
 OBSERVATIONS = {"answer", "observation", "result"}

@@ -1,4 +1,4 @@
-"""Turns on disk, one JSON line each, durable before the next begins."""
+"""Stores turns, one JSON line each. A turn is durable before the next begins."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ FILE_NAME = "transcript.jsonl"
 
 
 class Transcript:
-    """Append-only. `turns` is what it holds."""
+    """The append-only file of turns. `turns` is its content."""
 
     def __init__(self, directory: Path, turns: Sequence[Turn] = ()) -> None:
-        """`turns`: those that are in the file already. Raises StoreError."""
+        """`turns` are those in the file. Raises StoreError."""
         self.path = directory / FILE_NAME
         self.turns: list[Turn] = list(turns)
         if self.path.exists():
             self._drop_half_a_line()
 
     def _drop_half_a_line(self) -> None:
-        """What stood after the last whole line, where a machine stopped on its way, must not begin the next one."""
+        """Removes the part of a line that a stopped machine left, so the next line starts clean."""
         try:
             with self.path.open("rb+") as stream:
                 stream.truncate(stream.read().rfind(b"\n") + 1)
@@ -33,7 +33,8 @@ class Transcript:
             raise StoreError(f"Can't write {self.path}: {error.strerror}", "Check its permissions") from None
 
     def append(self, turn: Turn) -> None:
-        """Write and fsync. Raises StoreError (no space, no permission); the turn then doesn't count."""
+        """Writes a turn and syncs the file. Raises StoreError (no space, no permission); the turn then doesn't
+        count."""
         line = turn.model_dump_json().encode() + b"\n"
         try:
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -46,7 +47,7 @@ class Transcript:
         self.turns.append(turn)
 
     def _write(self, handle: int, line: bytes) -> None:
-        """All of the line or nothing: a disk that fills up in between must not leave half a turn."""
+        """Writes the whole line or nothing, even if the disk fills up in between."""
         size = os.fstat(handle).st_size
         try:
             rest = memoryview(line)
@@ -59,9 +60,9 @@ class Transcript:
 
 
 def read_transcript(directory: Path) -> tuple[Turn, ...]:
-    """The turns of a run directory. A last line without its end (the machine stopped there) is dropped.
+    """Returns the turns of a run directory. An incomplete last line, left by a stopped machine, is dropped.
 
-    Raises StoreError when the file can't be read or a whole line isn't a turn.
+    Raises StoreError if the file can't be read or a whole line isn't a turn.
     """
     path = directory / FILE_NAME
     try:

@@ -11,7 +11,7 @@ from cuda_agent.core.errors import UsageError
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Raises UsageError where the folder holds no checkpoint of a policy."""
+    """Raises UsageError if the folder holds no checkpoint of a policy."""
     for name in (DialogueSettings.file_name, "config.json", "tokenizer.json"):
         if not (checkpoint / name).is_file():
             raise UsageError(
@@ -20,7 +20,8 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
+    """Returns the settings and the dialogue of a checkpoint. Raises UsageError if the folder holds none, StoreError if
+    it can't be read."""
     check_checkpoint(checkpoint)
     settings = DialogueSettings.read(checkpoint)
     if settings.kind == "pocket":

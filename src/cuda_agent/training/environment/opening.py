@@ -20,7 +20,7 @@ from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
-from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
@@ -46,7 +46,7 @@ class EnvironmentOptions(Configuration):
     unknown: Literal["judge", "fail"] = "judge"
     #: settings of the judge besides its device.
     judge: dict[str, Any] = Field(default_factory=dict)
-    play: Limits = Limits()
+    play: PlayOptions = PlayOptions()
     #: UUIDs or numbers of GPUs that judge; by default the first.
     gpus: tuple[str, ...] = ()
     #: tasks whose compiled baselines are kept ready at a time.

@@ -22,7 +22,7 @@ from cuda_agent.training.episodes import Episode, Generate, Generated
 Answer = Callable[[Sequence[Rollout]], list[Generated]]
 
 
-class Limits(Configuration):
+class PlayOptions(Configuration):
     """How episodes are played and paid."""
 
     baseline: Baseline = Baseline.MATCHED
@@ -40,12 +40,12 @@ class ToolEnvironment:
         judges: Judges,
         dialogue: Dialogue,
         settings: DialogueSettings,
-        limits: Limits | None = None,
+        limits: PlayOptions | None = None,
         *,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.judges, self.dialogue, self.settings = judges, dialogue, settings
-        self.limits = limits or Limits()
+        self.limits = limits or PlayOptions()
         self._progress = progress
         self._threads = self.limits.threads or 2 * len(os.sched_getaffinity(0))
 

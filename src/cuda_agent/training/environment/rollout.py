@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.files import CallRefused, WorkspaceFiles
 from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
@@ -75,7 +75,7 @@ class Rollout:
         self.session: RememberingSession = self.judges.session(self.task)
         files = WorkspaceFiles(workspace.directory, run / "logs")
         shell: Shell = self._stack.enter_context(open_shell(workspace, hidden=(run, self.judges.folder)))
-        self._context = Context(workspace, self.session, files, shell, Best(run), run / "logs")
+        self._context = ToolContext(workspace, self.session, files, shell, Best(run), run / "logs")
         self._tools = Toolbox(self._context)
         options = self.judges.options
         opening = Opening(
@@ -117,14 +117,14 @@ class Rollout:
         """Runs the calls of this turn and adds the answers. Raises CudaAgentError where this machine fails."""
         if self.ended:
             return
-        spoken = self.dialogue.hear(self._own, self.turns)
-        results = [self._call(call) for call in spoken.calls]
-        self._count_idle(len(spoken.calls))
+        parsed = self.dialogue.parse_turn(self._own, self.turns)
+        results = [self._call(call) for call in parsed.calls]
+        self._count_idle(len(parsed.calls))
         if self._context.finished is not None:
             self.ended = True
             return
         left = self.settings.turns - self.turns
-        answer = self.dialogue.observe(spoken, results, left)
+        answer = self.dialogue.encode_answers(parsed, results, left)
         if left <= 0 or self.room <= len(answer):
             self.ended = self.truncated = True
             return
@@ -162,7 +162,7 @@ class Rollout:
         best = self._context.best
         if best.passed or self._failed:
             return
-        with suppress(Refusal):
+        with suppress(CallRefused):
             candidate = snapshot(self._context)
             if best.candidate is None or best.candidate.digest != candidate.digest:
                 with judging(self._context):

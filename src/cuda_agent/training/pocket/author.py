@@ -118,7 +118,7 @@ class Author:
             self._scripts[rollout] = self._begin(rollout)
         moves = self._scripts[rollout]
         text = moves.pop(0) if moves else pocket.finish()
-        ids = rollout.dialogue.say(text)
+        ids = rollout.dialogue.encode_turn(text)
         return Generated(tuple(ids), (0.0,) * len(ids))
 
     def _begin(self, rollout: Rollout) -> list[str]:
@@ -128,6 +128,6 @@ class Author:
         if rollout.settings.turns > 1:
             return script(plans, self._shares, rng, rollout.settings.turns)
         moves = script(plans, self._shares, rng, 8)
-        while len(rollout.dialogue.say("".join(moves))) > self._room and len(moves) > 1:
+        while len(rollout.dialogue.encode_turn("".join(moves))) > self._room and len(moves) > 1:
             moves.pop()
         return ["".join(moves)]

@@ -21,7 +21,7 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
-from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
 from cuda_agent.training.pocket.author import Author, Shares
 
@@ -70,7 +70,7 @@ def make_base(
     tasks: Sequence[Task],
     folder: Path,
     *,
-    play: Limits | None = None,
+    play: PlayOptions | None = None,
     device: Device | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Path:
@@ -84,7 +84,7 @@ def make_base(
         turns=options.turns, turn_tokens=options.turn_tokens, context_tokens=options.context_tokens
     )
     dialogue = _tokenizer(options, judges, tasks, checkpoint, settings)
-    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or Limits(), progress)
+    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or PlayOptions(), progress)
     _train(options, judges, episodes, folder, dialogue, torch_device(device or judges.options.device), progress)
     return checkpoint
 
@@ -130,7 +130,7 @@ def _transcripts(
     folder: Path,
     dialogue: PocketDialogue,
     settings: DialogueSettings,
-    limits: Limits,
+    limits: PlayOptions,
     progress: Callable[[str], None],
 ) -> list[Episode]:
     """Played in batches, each on disk before the next; a share of them says everything in one answer."""

@@ -18,7 +18,7 @@ _BUILDS_AHEAD = 16
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """A plan (counted from 1) with a setting, and its verdict; None where it isn't known."""
 
     plan: int
@@ -36,28 +36,28 @@ class Choice:
         return matched_ratio(self.evaluation)
 
 
-def table(judges: Judges, task: Task) -> list[Choice]:
+def table(judges: Judges, task: Task) -> list[PlanChoice]:
     """Every choice of a task in the order of the plans, as far as the memo knows it."""
     return [
-        Choice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
+        PlanChoice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
         for number, plan in enumerate(judges.offers(task), 1)
         for setting in plan.settings()
     ]
 
 
-def playbook_order(choices: Sequence[Choice]) -> list[Choice]:
+def playbook_order(choices: Sequence[PlanChoice]) -> list[PlanChoice]:
     """As the playbook's own policy tries them: the default plan, then the one with its channels innermost; each with
     its settings in order. The plans that it never makes come last."""
     rank = {"fused": 0, "last": 1}
     return sorted(choices, key=lambda choice: rank.get(choice.name, 2))
 
 
-def best_us(choices: Sequence[Choice]) -> float | None:
+def best_us(choices: Sequence[PlanChoice]) -> float | None:
     """The time of the fastest choice that passed."""
     return min((choice.us for choice in choices if choice.us is not None), default=None)
 
 
-def spread(choices: Sequence[Choice]) -> float | None:
+def spread(choices: Sequence[PlanChoice]) -> float | None:
     """The slowest choice's time / the fastest one's."""
     times = [choice.us for choice in choices if choice.us is not None]
     return max(times) / min(times) if times else None
@@ -132,7 +132,7 @@ def _builds(judges: Judges, part: Sequence[tuple[Task, Candidate]], threads: Thr
     return [threads.submit(judges.build, task, candidate) for task, candidate in sources.values()]
 
 
-def _missing(judges: Judges, task: Task) -> list[Choice]:
+def _missing(judges: Judges, task: Task) -> list[PlanChoice]:
     return [choice for choice in table(judges, task) if choice.evaluation is None]
 
 

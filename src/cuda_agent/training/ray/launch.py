@@ -18,7 +18,7 @@ from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
 from cuda_agent.training.episodes import Episode, read_episodes
-from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
@@ -30,7 +30,7 @@ from cuda_agent.training.ray.overrides import (
 )
 from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.halting import check_not_halted, halt
-from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 _OVERRIDES = "overrides.txt"
 _LOG = "verl.log"
@@ -53,7 +53,7 @@ _NAMES = {
 }
 
 
-def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Run to the end or go on where it was left. Raises TrainingHalted, WorkerError where verl's trainer fails."""
     check_not_halted(stage)
     stage.directory.mkdir(parents=True, exist_ok=True)
@@ -65,13 +65,13 @@ def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResu
     return _take_over(stage, options)
 
 
-def saved_step(stage: Stage) -> int:
+def saved_step(stage: TrainingStage) -> int:
     """The last step that verl has saved; 0: none."""
     tracker = stage.directory / CHECKPOINTS / _TRACKER
     return int(tracker.read_text()) if tracker.exists() else 0
 
 
-def _drop_episodes(stage: Stage, *, after: int) -> None:
+def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
     """Those of steps that are played again: a killed run may have left some."""
     for path in (stage.directory / "episodes").glob("*.jsonl"):
         found = list(read_episodes(path))
@@ -80,11 +80,11 @@ def _drop_episodes(stage: Stage, *, after: int) -> None:
             write_durably(path, "".join(f"{one.model_dump_json()}\n" for one in kept))
 
 
-def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
+def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
     import yaml
 
-    ground = f"{type(stage.ground).__module__}:{type(stage.ground).__qualname__}"
-    entries = loop_entries(str(stage.run), stage.name, ground, stage.policy, single_turn)
+    domain = f"{type(stage.domain).__module__}:{type(stage.domain).__qualname__}"
+    entries = loop_entries(str(stage.run), stage.name, domain, stage.policy, single_turn)
     write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
     _write_tasks(stage, options, single_turn)
     critic = stage.critic or stage.policy
@@ -93,16 +93,16 @@ def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
     write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
 
 
-def _write_tasks(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
+def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
     """Every step's batch, in order. The prompt is made by the loop: verl only counts the row's own."""
     import pyarrow
     import pyarrow.parquet
 
     path = stage.directory / TASKS_FILE
     rows: list[dict[str, Any]] = []
-    with stage.ground.open(Path(stage.policy), single_turn=single_turn) as arena:
+    with stage.domain.open(Path(stage.policy), single_turn=single_turn) as opened:
         for step in range(1, options.steps + 1):
-            for task in draw_tasks(arena.tasks, options.batch, stage.seed(step)):
+            for task in draw_tasks(opened.tasks, options.batch, stage.seed(step)):
                 index = len(rows)
                 rows.append(
                     {
@@ -116,7 +116,7 @@ def _write_tasks(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def _environment(stage: Stage) -> dict[str, str]:
+def _environment(stage: TrainingStage) -> dict[str, str]:
     """Of every process. Ray hides GPUs from who claims none; the judge's processes look for theirs themselves."""
     found = {
         **platform.environment(stage.device),
@@ -130,19 +130,19 @@ def _environment(stage: Stage) -> dict[str, str]:
     return found
 
 
-def _numbers(stage: Stage) -> Path:
+def _numbers(stage: TrainingStage) -> Path:
     """verl begins its file anew in every process, so each part of a run has its own."""
     return stage.directory / f"verl-{saved_step(stage)}.jsonl"
 
 
-def _watch(stage: Stage, options: PpoOptions, done: int) -> None:
+def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
     numbers = _numbers(stage)
     numbers.unlink(missing_ok=True)
     environment = {**os.environ, **_environment(stage)}
     command = [sys.executable, "-m", "cuda_agent.training.ray.main", str(stage.directory / _OVERRIDES)]
     with (
         open(stage.directory / _LOG, "ab") as log,
-        Metrics(stage.run, stage.name, from_step=done + 1) as metrics,
+        MetricsLog(stage.run, stage.name, from_step=done + 1) as metrics,
         subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         ) as process,
@@ -192,7 +192,7 @@ def _ours(values: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _of_step(stage: Stage, step: int) -> dict[str, float]:
+def _of_step(stage: TrainingStage, step: int) -> dict[str, float]:
     episodes: list[Episode] = []
     for path in sorted((stage.directory / "episodes").glob("*.jsonl")):
         episodes += [one for one in read_episodes(path) if one.policy_version == step]
@@ -210,7 +210,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _take_over(stage: Stage, options: PpoOptions) -> StageResult:
+def _take_over(stage: TrainingStage, options: PpoOptions) -> StageResult:
     """The last models, as every other stage leaves them."""
     last = stage.directory / CHECKPOINTS / f"global_step_{saved_step(stage)}"
     models = [last / part / "huggingface" for part in ("actor", "critic")]

@@ -20,10 +20,10 @@ from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.training.config import parse_options
 from cuda_agent.training.episodes import Episode, Generated, append_episodes
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.ground import Arena, Ground
+from cuda_agent.training.stages.domain import Domain, OpenDomain
 
 _lock = threading.Lock()
-_arenas: dict[tuple[str, bool], tuple[Arena, Any]] = {}
+_opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
 
 
 class Playing(Protocol):
@@ -51,7 +51,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         *rest: Any,
         run: str,
         stage: str,
-        ground: str,
+        domain: str,
         checkpoint: str,
         single_turn: bool,
         **named: Any,
@@ -59,21 +59,21 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         """The named ones are those of `overrides.loop_entries`."""
         # verl's builders of chat tokens know families of models; the episode brings its own ids, so none is needed.
         super().__init__(*rest, **{**named, "hf_model_type": None})
-        self._run, self._stage, self._ground = Path(run), stage, ground
+        self._run, self._stage, self._domain = Path(run), stage, domain
         self._checkpoint, self._single_turn = Path(checkpoint), single_turn
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
         """`row`: that of the task file; its `extra_info` names the task."""
-        arena, options = await asyncio.to_thread(self._open)
+        opened, options = await asyncio.to_thread(self._open)
         key = row["extra_info"]["task_key"]
-        task = next(task for task in arena.tasks if task.key == key)
-        playing: Playing = arena.environment.rollout(task)  # type: ignore[attr-defined]
+        task = next(task for task in opened.tasks if task.key == key)
+        playing: Playing = opened.environment.rollout(task)  # type: ignore[attr-defined]
         version = 0
         try:
             await asyncio.to_thread(playing.open)
             request = uuid4().hex
             while not playing.ended:
-                room = min(arena.turn_tokens, playing.room)
+                room = min(opened.turn_tokens, playing.room)
                 out = await self.server_manager.generate(
                     request, prompt_ids=list(playing.context), sampling_params={**sampling_params, "max_tokens": room}
                 )
@@ -114,29 +114,29 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         """One a process: lines of several never mix."""
         return self._run / self._stage / "episodes" / f"{os.uname().nodename}-{os.getpid()}.jsonl"
 
-    def _open(self) -> tuple[Arena, Any]:
-        """One arena a process, for all its episodes."""
+    def _open(self) -> tuple[OpenDomain, Any]:
+        """One open domain a process, for all its episodes."""
         key = (str(self._run), self._single_turn)
         with _lock:
-            if key not in _arenas:
+            if key not in _opened:
                 import json
 
                 options = parse_options(json.loads((self._run / "config.json").read_text()))
                 # Verdicts that are known: a file of each process's own, since they append to it at the same time.
                 own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
-                ground = make_ground(self._ground, alone, own).in_cluster()
+                domain = make_domain(self._domain, alone, own).in_cluster()
                 stack = ExitStack()
-                arena = stack.enter_context(ground.open(self._checkpoint, single_turn=self._single_turn))
+                opened = stack.enter_context(domain.open(self._checkpoint, single_turn=self._single_turn))
                 atexit.register(stack.close)
-                _arenas[key] = (arena, options)
-            return _arenas[key]
+                _opened[key] = (opened, options)
+            return _opened[key]
 
 
-def make_ground(name: str, options: Any, directory: Path) -> Ground:
+def make_domain(name: str, options: Any, directory: Path) -> Domain:
     """`module:class`, called with the options and the training's folder."""
     module, _, attribute = name.partition(":")
-    made: Ground = getattr(importlib.import_module(module), attribute)(options, directory)
+    made: Domain = getattr(importlib.import_module(module), attribute)(options, directory)
     return made
 
 

@@ -159,7 +159,7 @@ def process_overrides(device: str, environment: dict[str, str], address: str | N
     return found
 
 
-def loop_entries(run: str, stage: str, ground: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
+def loop_entries(run: str, stage: str, domain: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
     """What verl reads to make our agent loop in each of its workers."""
     return [
         {
@@ -167,7 +167,7 @@ def loop_entries(run: str, stage: str, ground: str, checkpoint: str, single_turn
             "_target_": "cuda_agent.training.ray.loop.EpisodeLoop",
             "run": run,
             "stage": stage,
-            "ground": ground,
+            "domain": domain,
             "checkpoint": checkpoint,
             "single_turn": single_turn,
         }

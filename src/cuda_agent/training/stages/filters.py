@@ -15,7 +15,7 @@ from cuda_agent.training.episodes import Episode
 REASONS = ("judge_failed", "reward", "violation", "invalid_call", "redundant_loop", "truncated")
 
 
-class Funnel(StoredRecord):
+class EpisodeFunnel(StoredRecord):
     """How many episodes there were, how many are left, and what dropped the others."""
 
     file_name = "funnel.json"
@@ -41,7 +41,7 @@ def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
     return None
 
 
-def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], Funnel]:
+def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], EpisodeFunnel]:
     """The episodes to learn from, in their order, and what became of the others."""
     kept: list[Episode] = []
     dropped: Counter[str] = Counter()
@@ -52,4 +52,4 @@ def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode
         else:
             dropped[reason] += 1
     ordered = {reason: dropped[reason] for reason in REASONS if dropped[reason]}
-    return kept, Funnel(played=len(episodes), kept=len(kept), dropped=ordered)
+    return kept, EpisodeFunnel(played=len(episodes), kept=len(kept), dropped=ordered)

@@ -22,18 +22,18 @@ from cuda_agent.training.engine.ratios import log_ratios, mismatched
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
 from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
-from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.ground import Arena
+from cuda_agent.training.stages.domain import OpenDomain
 from cuda_agent.training.stages.halting import check_not_halted, halt
 from cuda_agent.training.stages.records import Position, read_position
-from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 EPISODES_FILE = "episodes.jsonl"
 
 
-def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
     """Play and learn until all steps are done. Raises TrainingHalted, and what the environment raises."""
     check_not_halted(stage)
     known = _ended(stage, options)
@@ -46,7 +46,7 @@ def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageRe
         return loop.end()
 
 
-def _ended(stage: Stage, options: PpoOptions) -> StageResult | None:
+def _ended(stage: TrainingStage, options: PpoOptions) -> StageResult | None:
     """What a kill during the evaluation that follows the last step left."""
     policy, critic = stage.directory / "policy", stage.directory / "critic"
     if read_position(stage.directory).next_step > options.steps and policy.exists() and critic.exists():
@@ -64,7 +64,7 @@ class _Played:
 
 
 class _Loop:
-    def __init__(self, stage: Stage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
+    def __init__(self, stage: TrainingStage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
         model = stage.options.model
         stage.directory.mkdir(parents=True, exist_ok=True)
@@ -78,8 +78,8 @@ class _Loop:
             self._critic.load(stage.directory / position.state / "critic")
             stage.progress(stage.name, f"goes on at step {self.first} of {options.steps}")
         self._sampler = PolicyCopy(Path(stage.policy), model, device=stage.device)
-        self._metrics = stack.enter_context(Metrics(stage.run, stage.name, from_step=self.first))
-        self._arena: Arena = stack.enter_context(stage.ground.open(Path(stage.policy), single_turn=single_turn))
+        self._metrics = stack.enter_context(MetricsLog(stage.run, stage.name, from_step=self.first))
+        self._opened: OpenDomain = stack.enter_context(stage.domain.open(Path(stage.policy), single_turn=single_turn))
         self._forget_later_episodes()
 
     def step(self, step: int) -> None:
@@ -110,10 +110,12 @@ class _Loop:
         if len(done) == self._options.batch:
             return done
         seed = self._stage.seed(step)
-        arena = self._arena
-        tasks = draw_tasks(arena.tasks, self._options.batch, seed)
-        generate = self._sampler.generate(turn_tokens=arena.turn_tokens, context_tokens=arena.context_tokens, seed=seed)
-        episodes = arena.environment.play(tasks, generate, seed=seed, policy_version=step)
+        opened = self._opened
+        tasks = draw_tasks(opened.tasks, self._options.batch, seed)
+        generate = self._sampler.generate(
+            turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
+        )
+        episodes = opened.environment.play(tasks, generate, seed=seed, policy_version=step)
         append_episodes(path, episodes)
         return episodes
 

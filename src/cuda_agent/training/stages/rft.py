@@ -11,10 +11,10 @@ from cuda_agent.training.config import RftOptions
 from cuda_agent.training.engine.checkpoints import save_policy
 from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import Episode, read_episodes
-from cuda_agent.training.metrics import Metrics
-from cuda_agent.training.stages.filters import Funnel, keep
+from cuda_agent.training.metrics import MetricsLog
+from cuda_agent.training.stages.filters import EpisodeFunnel, keep
 from cuda_agent.training.stages.sample import EPISODES_FILE
-from cuda_agent.training.stages.stage import Stage, StageResult
+from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 Item = TypeVar("Item")
 
@@ -25,7 +25,7 @@ class NothingToLearn(CudaAgentError):
     exit_code = 13
 
 
-def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
+def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
     """Short beside what was played, so a kill begins the stage again. Raises NothingToLearn, with the funnel."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     episodes = sampled(stage)
@@ -39,7 +39,7 @@ def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
         )
     actor = open_actor(stage.options.model, stage.policy, options, seed=stage.seed(0))
     step = 0
-    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         for epoch in range(options.epochs):
             for chosen in batches(kept, options.batch, stage.seed(epoch)):
                 step += 1
@@ -50,7 +50,7 @@ def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
     return StageResult(policy, steps=step, numbers={"played": funnel.played, "kept": funnel.kept})
 
 
-def sampled(stage: Stage) -> list[Episode]:
+def sampled(stage: TrainingStage) -> list[Episode]:
     """What the stage `sample` played. Raises UsageError where it played nothing."""
     episodes = read_episodes(stage.run / "sample" / EPISODES_FILE)
     if not episodes:
@@ -65,7 +65,7 @@ def batches(items: list[Item], size: int, seed: int) -> list[list[Item]]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def say_funnel(funnel: Funnel) -> str:
+def say_funnel(funnel: EpisodeFunnel) -> str:
     """`40 played, 12 kept; dropped: reward 25, invalid_call 3`."""
     dropped = ", ".join(f"{reason} {count}" for reason, count in funnel.dropped.items())
     return f"{funnel.played} played, {funnel.kept} kept" + (f"; dropped: {dropped}" if dropped else "")

@@ -17,9 +17,9 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.ground import Ground
+from cuda_agent.training.stages.domain import Domain
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest, differences
-from cuda_agent.training.stages.stage import Progress, Stage, StageResult
+from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
 
 #: settings that may change between two parts of a run; more steps lengthen a stage that hasn't ended.
 _MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")
@@ -31,7 +31,7 @@ class Training:
 
     directory: Path
     options: TrainingOptions
-    ground: Ground
+    domain: Domain
     progress: Progress = lambda phase, text: None
 
     def run(self, stages: Sequence[str]) -> TrainingManifest:
@@ -108,7 +108,7 @@ class Training:
         self.progress(name, f"ended after {end.wall_s:.0f} s")
         return manifest
 
-    def _stage(self, name: str, manifest: TrainingManifest, device: str) -> Stage:
+    def _stage(self, name: str, manifest: TrainingManifest, device: str) -> TrainingStage:
         """What it begins with. Raises UsageError where a stage before it has not ended."""
         for earlier in STAGES[: STAGES.index(name)]:
             if self._is_wanted(earlier) and manifest.ended(earlier) is None:
@@ -118,29 +118,29 @@ class Training:
         if self.options.value is None and name == "ppo":
             # Without value pretraining the critic is new: one from the warm-up would be a pretraining of another kind.
             critic = None
-        return Stage(
+        return TrainingStage(
             name=name,
             run=self.directory,
             options=self.options,
-            ground=self.ground,
+            domain=self.domain,
             device=device,
             policy=str(self.directory / policy) if policy is not None else "",
             critic=str(self.directory / critic) if critic is not None else None,
             progress=self.progress,
         )
 
-    def _evaluate(self, stage: Stage, policy: Path) -> dict[str, float]:
+    def _evaluate(self, stage: TrainingStage, policy: Path) -> dict[str, float]:
         """Held-out tasks, played by the policy as it was saved."""
         directory = self.directory / "held-out" / stage.name
         directory.mkdir(parents=True, exist_ok=True)
-        numbers = self.ground.evaluate(policy, directory)
+        numbers = self.domain.evaluate(policy, directory)
         return {f"held_out_{name}": value for name, value in numbers.items()}
 
     def _relative(self, path: Path | None) -> str | None:
         return None if path is None else str(path.relative_to(self.directory))
 
 
-def _play(stage: Stage) -> StageResult:
+def _play(stage: TrainingStage) -> StageResult:
     options = stage.options
     single_turn = not options.agent_loop
     if stage.name == "base":
@@ -168,7 +168,7 @@ def _play(stage: Stage) -> StageResult:
     return play_ppo(stage, ppo, single_turn=single_turn or stage.name == "warmup")
 
 
-def _base(stage: Stage) -> StageResult:
+def _base(stage: TrainingStage) -> StageResult:
     from cuda_agent.training.engine.checkpoints import copy_policy
 
     stage.directory.mkdir(parents=True, exist_ok=True)
@@ -177,5 +177,5 @@ def _base(stage: Stage) -> StageResult:
         if not (Path(path) / "config.json").exists():
             raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
         return StageResult(copy_policy(path, stage.directory / "policy"))
-    made = stage.ground.base(stage.directory)
+    made = stage.domain.base(stage.directory)
     return StageResult(copy_policy(str(made), stage.directory / "policy"))

@@ -9,20 +9,20 @@ from pathlib import Path
 
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.ground import Ground
+from cuda_agent.training.stages.domain import Domain
 
 #: progress(phase, text).
 Progress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """One stage of a run. `directory` is its own folder inside `run`; `policy` and `critic` are where it begins."""
 
     name: str
     run: Path
     options: TrainingOptions
-    ground: Ground
+    domain: Domain
     device: str
     policy: str
     critic: str | None

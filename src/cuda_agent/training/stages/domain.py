@@ -13,7 +13,7 @@ from cuda_agent.training.episodes import Environment
 
 
 @dataclass(frozen=True)
-class Arena:
+class OpenDomain:
     """An open environment, the tasks that are trained on (never a held-out one), and how much a policy may say: in one
     turn, and prompt, own tokens and observations together."""
 
@@ -23,15 +23,15 @@ class Arena:
     context_tokens: int
 
 
-class Ground(Protocol):
+class Domain(Protocol):
     """Made from `TrainingOptions.environment`. The stages know no more of the tasks than this."""
 
-    def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[Arena]:
+    def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[OpenDomain]:
         """`checkpoint`: a policy of this training, for its tokenizer. `single_turn`: one answer an episode. Raises
         UsageError, StoreError, DeviceError."""
         ...
 
-    def in_cluster(self) -> Ground:
+    def in_cluster(self) -> Domain:
         """The same in a process of a Ray cluster, which may judge elsewhere."""
         ...
 
