@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions, parse_options
-from cuda_agent.training.episodes import Episode, Generate, Generated
+from cuda_agent.training.episodes import Episode, Generate
 from cuda_agent.training.stages.domain import OpenDomain
 
 PROMPT, OBSERVATION, STOP, VOCABULARY = (5, 6, 7), (8, 9), 1, 64
@@ -100,9 +101,9 @@ class ToyRollout:
 
     def fail(self) -> None: ...
 
-    def take(self, generated: Generated) -> None:
+    def take(self, sampled: Sampled) -> None:
         self._said += 1
-        self._add(generated.token_ids, generated.log_probabilities, 1)
+        self._add(sampled.token_ids, sampled.log_probabilities, 1)
 
     def act(self) -> None:
         self.ended = self._said == self._turns

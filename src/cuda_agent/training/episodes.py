@@ -6,13 +6,14 @@ Training uses these ids as they were sampled; nothing is tokenised again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import Field, model_validator
 
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
+from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
@@ -87,19 +88,36 @@ class Episode(StoredRecord):
         return sum(self.mask)
 
 
-@dataclass(frozen=True)
-class Generated:
-    """What a policy adds to one context: its own tokens with their log-probabilities, at temperature 1. It ends with a
-    stop token, or because there was no more room (`cut`)."""
-
-    token_ids: tuple[int, ...]
-    log_probabilities: tuple[float, ...]
-    cut: bool = False
+#: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. The key-value cache may be
+#: kept between calls: the context of an episode begins with the one before and what was added to it.
+Generate = Callable[[Sequence[Sequence[int]]], list[Sampled]]
 
 
-#: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. May keep its key-value cache
-#: between calls: a context of an episode begins with the one before and what was added to it.
-Generate = Callable[[Sequence[Sequence[int]]], list[Generated]]
+class Playing(Protocol):
+    """An episode that is being played (`environment.rollout.Rollout`)."""
+
+    ended: bool
+    room: int
+    context: Sequence[int]
+
+    def open(self) -> None: ...
+    def take(self, sampled: Sampled) -> None: ...
+    def act(self) -> None: ...
+    def settle(self) -> None: ...
+    def fail(self) -> None: ...
+    def close(self) -> None: ...
+    def episode(self, *, policy_version: int, seed: int) -> Episode: ...
+
+
+def act(playing: Playing) -> None:
+    """Runs the tools of a turn. A task that can't be judged, or a judge's worker that died, costs one episode. A full
+    disk ends the stage."""
+    try:
+        playing.act()
+        if playing.ended:
+            playing.settle()
+    except (TaskError, WorkerError, DeviceError):
+        playing.fail()
 
 
 class Environment(Protocol):

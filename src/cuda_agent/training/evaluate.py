@@ -21,7 +21,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
 from cuda_agent.tasks import store
 from cuda_agent.training.episodes import Environment, Episode, Generate
-from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order
+from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
 SCORES = "scores.jsonl"
 METRICS = ("reward", "pass_rate", "faster_rate", "geomean")
@@ -273,7 +273,7 @@ def compare(
         budget=budget,
         searches=tuple(_search(name, by_task, known, budget) for name, by_task in runs.items()),
         choices={key: len(choices) for key, choices in known.items()},
-        spread={key: _spread(choices) for key, choices in known.items()},
+        spread={key: spread(choices) or 1.0 for key, choices in known.items()},
         left_out=tuple(sorted(set(tables) - set(known))),
     )
 
@@ -329,11 +329,6 @@ def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float |
     times = [one.us for one in choices]
     rng.shuffle(times)
     return times
-
-
-def _spread(choices: Sequence[PlanChoice]) -> float:
-    times = [one.us for one in choices if one.us is not None]
-    return max(times) / min(times)
 
 
 # ---------------------------------------------------------------- uncertainty

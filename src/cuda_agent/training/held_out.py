@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
-from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.agent.trained.sampler import Sampled, Sampler, load_model, torch_device
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -15,7 +15,7 @@ from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
-from cuda_agent.training.episodes import Generated, read_episodes
+from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import (
     SCORES,
     SEED_STEP,
@@ -59,8 +59,8 @@ class CheckpointGenerate:
             seed=seed,
         )
 
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Generated]:
-        return [Generated(one.token_ids, one.log_probabilities, one.cut) for one in self._sampler(contexts)]
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
+        return self._sampler(contexts)
 
 
 def evaluate_checkpoint(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cuda_agent.core.enums import Milestone
-from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.training.episodes import Episode
 
 #: all stages of a run, in order.
@@ -80,13 +78,7 @@ class MetricsLog:
         """On disk when this returns. What is no number is left out. Raises StoreError."""
         numbers = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         line = {"stage": self._stage, "step": step, **numbers}
-        try:
-            with open(self._path, "a") as stream:
-                stream.write(json.dumps(line) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise StoreError(f"Can't write {self._path}: {error.strerror}", "Free some space") from None
+        append_lines(self._path, [json.dumps(line)])
         self.lines.append(line)
         if self._board is not None:
             for name, value in numbers.items():

@@ -9,11 +9,12 @@ import pytest
 
 import pocket_domain as domain
 from cuda_agent.agent.trained import pocket
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
 from cuda_agent.training.environment.play import ToolEnvironment
-from cuda_agent.training.episodes import Episode, Generated
+from cuda_agent.training.episodes import Episode
 from cuda_agent.training.pocket.author import Author, Shares
 
 
@@ -29,11 +30,11 @@ class Scripted:
         self._encode, self._texts = environment.dialogue.encode_turn, list(texts)
         self.contexts: list[list[int]] = []
 
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Generated]:
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         assert len(contexts) == 1
         self.contexts.append(list(contexts[0]))
         ids = self._encode(self._texts.pop(0)) if self._texts else self._encode("nothing more to say")
-        return [Generated(tuple(ids), tuple(-0.5 for _ in ids))]
+        return [Sampled(tuple(ids), tuple(-0.5 for _ in ids))]
 
 
 def play(judges: Judges, *texts: str, turns: int = 8) -> tuple[Episode, Scripted, ToolEnvironment]:

@@ -17,7 +17,7 @@ class Sampled:
 
     token_ids: tuple[int, ...]
     log_probabilities: tuple[float, ...]
-    cut: bool
+    cut: bool = False
 
 
 class Sampler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from cuda_agent.agent.trained.sampler import Sampler
 from cuda_agent.training.config import ModelOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import take_weights
-from cuda_agent.training.episodes import Generate, Generated
+from cuda_agent.training.episodes import Generate
 
 
 class PolicyCopy:
@@ -35,7 +35,7 @@ class PolicyCopy:
 
     def generate(self, *, turn_tokens: int, context_tokens: int, seed: int) -> Generate:
         """What is drawn follows from weights, contexts and seed alone."""
-        sampler = Sampler(
+        return Sampler(
             self._model,
             stop_id=self._stop,
             pad_id=self._pad,
@@ -43,8 +43,3 @@ class PolicyCopy:
             context_tokens=context_tokens,
             seed=seed,
         )
-
-        def draw(contexts: Sequence[Sequence[int]]) -> list[Generated]:
-            return [Generated(one.token_ids, one.log_probabilities, one.cut) for one in sampler(contexts)]
-
-        return draw

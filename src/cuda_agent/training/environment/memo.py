@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,7 +10,6 @@ from typing import TypeVar
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation
@@ -19,7 +17,7 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.tasks import store
 
 Line = TypeVar("Line", bound=StoredRecord)
-_EVALUATIONS, _BUILDS, _LOCK = "evaluations.jsonl", "builds.jsonl", "lock"
+_EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
 
 
 class Known(StoredRecord):
@@ -142,7 +140,7 @@ class Memo:
         with self._lock:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
             line = Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))
-            self._append(_EVALUATIONS, line)
+            store.append(self._folder / _EVALUATIONS, [line])
         build = evaluation.build
         if build is not None and not build.succeeded and sources is not None and sources not in self._builds:
             self._keep_build(sources, build)
@@ -175,17 +173,7 @@ class Memo:
     def _keep_build(self, sources: str, report: BuildReport) -> None:
         with self._lock:
             self._builds[sources] = report
-            self._append(_BUILDS, KnownBuild(sources=sources, stack=self._stack, report=report))
-
-    def _append(self, name: str, line: StoredRecord) -> None:
-        """Several processes may write: what one has half-written the next would take for a kill's."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with (self._folder / _LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                store.append(self._folder / name, [line])
-        except OSError as error:
-            raise StoreError(f"Can't write {self._folder}: {error.strerror}", "Free some space") from None
+            store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
 
     def _lines(self, name: str, kind: type[Line]) -> list[Line]:
         path = self._folder / name

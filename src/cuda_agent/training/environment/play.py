@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pydantic import Field
 
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Baseline
-from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.rollout import Rollout
-from cuda_agent.training.episodes import Episode, Generate, Generated
+from cuda_agent.training.episodes import Episode, Generate, act
 
 #: the episodes that are being played -> what the policy adds to each.
-Answer = Callable[[Sequence[Rollout]], list[Generated]]
+Answer = Callable[[Sequence[Rollout]], list[Sampled]]
 
 
 class PlayOptions(Configuration):
@@ -56,7 +56,7 @@ class ToolEnvironment:
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
         """As `episodes.Environment.play`. A failure of the judge alone leaves the reward of its episode unknown."""
 
-        def answer(playing: Sequence[Rollout]) -> list[Generated]:
+        def answer(playing: Sequence[Rollout]) -> list[Sampled]:
             return generate([rollout.context for rollout in playing])
 
         return self.play_by(tasks, answer, seed=seed, policy_version=policy_version)
@@ -84,7 +84,7 @@ class ToolEnvironment:
                     for rollout, own in zip(playing, answers, strict=True):
                         rollout.take(own)
                         rollout.generate_s += each
-                    list(threads.map(_act, playing))
+                    list(threads.map(act, playing))
             return [
                 rollout.episode(policy_version=policy_version, seed=seed + number)
                 for number, rollout in enumerate(rollouts)
@@ -92,13 +92,3 @@ class ToolEnvironment:
         finally:
             with ThreadPoolExecutor(self._threads) as threads:
                 list(threads.map(Rollout.close, rollouts))
-
-
-def _act(rollout: Rollout) -> None:
-    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the stage."""
-    try:
-        rollout.act()
-        if rollout.ended:
-            rollout.settle()
-    except (TaskError, WorkerError, DeviceError):
-        rollout.fail()

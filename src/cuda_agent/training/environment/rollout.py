@@ -17,12 +17,13 @@ from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Baseline, Milestone, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
 from cuda_agent.training.environment.judges import Judges, RememberingSession
-from cuda_agent.training.episodes import Episode, Generated
+from cuda_agent.training.episodes import Episode
 from cuda_agent.workspace import layout
 
 #: a workspace of an episode outlives nothing; its files are written as durably as any, which memory makes cheap.
@@ -102,15 +103,15 @@ class Rollout:
         """Tokens until the context is full."""
         return self.settings.context_tokens - len(self.prompt) - len(self.response)
 
-    def take(self, generated: Generated) -> None:
+    def take(self, sampled: Sampled) -> None:
         """The policy's own tokens of this turn."""
-        own = generated.token_ids[: self.room]
+        own = sampled.token_ids[: self.room]
         self.response += own
-        self.logs += generated.log_probabilities[: len(own)]
+        self.logs += sampled.log_probabilities[: len(own)]
         self.mask += [1] * len(own)
         self._own = own
         self.turns += 1
-        if not own or len(own) < len(generated.token_ids):
+        if not own or len(own) < len(sampled.token_ids):
             self.ended = self.truncated = True
 
     def act(self) -> None:

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.offers import Offer
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Configuration
 from cuda_agent.training.environment.rollout import Rollout
-from cuda_agent.training.episodes import Generated
 
 
 class Shares(Configuration):
@@ -110,16 +110,16 @@ class Author:
         self._scripts: WeakKeyDictionary[Rollout, list[str]] = WeakKeyDictionary()
         self._begun = 0
 
-    def __call__(self, playing: Sequence[Rollout]) -> list[Generated]:
+    def __call__(self, playing: Sequence[Rollout]) -> list[Sampled]:
         return [self._answer(rollout) for rollout in playing]
 
-    def _answer(self, rollout: Rollout) -> Generated:
+    def _answer(self, rollout: Rollout) -> Sampled:
         if rollout not in self._scripts:
             self._scripts[rollout] = self._begin(rollout)
         moves = self._scripts[rollout]
         text = moves.pop(0) if moves else pocket.finish()
         ids = rollout.dialogue.encode_turn(text)
-        return Generated(tuple(ids), (0.0,) * len(ids))
+        return Sampled(tuple(ids), (0.0,) * len(ids))
 
     def _begin(self, rollout: Rollout) -> list[str]:
         rng = random.Random(f"{self._seed} {self._begun} {rollout.task.key}")

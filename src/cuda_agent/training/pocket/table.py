@@ -122,18 +122,14 @@ def fill(
 
 
 def _choices(judges: Judges, tasks: Sequence[Task]) -> list[tuple[Task, Candidate]]:
-    """Those without a verdict."""
-    return [(task, one.candidate) for task in tasks for one in _missing(judges, task)]
+    """Returns the choices without a verdict."""
+    return [(task, one.candidate) for task in tasks for one in table(judges, task) if one.evaluation is None]
 
 
 def _builds(judges: Judges, part: Sequence[tuple[Task, Candidate]], threads: ThreadPoolExecutor) -> list[Future[None]]:
     """One for each set of sources."""
     sources = {sources_digest(candidate): (task, candidate) for task, candidate in part}
     return [threads.submit(judges.build, task, candidate) for task, candidate in sources.values()]
-
-
-def _missing(judges: Judges, task: Task) -> list[PlanChoice]:
-    return [choice for choice in table(judges, task) if choice.evaluation is None]
 
 
 def _known(judges: Judges, task: Task, candidate: Candidate) -> Evaluation | None:

@@ -118,7 +118,7 @@ def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -
 
 def _environment(stage: TrainingStage) -> dict[str, str]:
     """Of every process. Ray hides GPUs from who claims none; the judge's processes look for theirs themselves."""
-    found = {
+    return {
         **platform.environment(stage.device),
         "VERL_USE_EXTERNAL_MODULES": "cuda_agent.training.engine.plugin,cuda_agent.training.ray.plugin",
         "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
@@ -127,7 +127,6 @@ def _environment(stage: TrainingStage) -> dict[str, str]:
         # a busy machine takes longer to begin a cluster than Ray's 30 s.
         "RAY_raylet_start_wait_time_s": "300",
     }
-    return found
 
 
 def _numbers(stage: TrainingStage) -> Path:

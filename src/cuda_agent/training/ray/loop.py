@@ -8,38 +8,21 @@ import atexit
 import importlib
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.training.config import parse_options
-from cuda_agent.training.episodes import Episode, Generated, append_episodes
+from cuda_agent.training.episodes import Episode, Playing, act, append_episodes
 from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.domain import Domain, OpenDomain
 
 _lock = threading.Lock()
 _opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
-
-
-class Playing(Protocol):
-    """An episode that is being played (environment/rollout.py)."""
-
-    ended: bool
-    room: int
-    context: Sequence[int]
-
-    def open(self) -> None: ...
-    def take(self, generated: Generated) -> None: ...
-    def act(self) -> None: ...
-    def settle(self) -> None: ...
-    def fail(self) -> None: ...
-    def close(self) -> None: ...
-    def episode(self, *, policy_version: int, seed: int) -> Episode: ...
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
@@ -79,8 +62,8 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
                 )
                 version = int(out.extra_fields.get("global_steps") or 0)
                 numbers = out.log_probs or [0.0] * len(out.token_ids)
-                playing.take(Generated(tuple(out.token_ids[:room]), tuple(numbers[:room])))
-                await asyncio.to_thread(_act, playing)
+                playing.take(Sampled(tuple(out.token_ids[:room]), tuple(numbers[:room])))
+                await asyncio.to_thread(act, playing)
             episode = playing.episode(policy_version=version + 1, seed=int(row["extra_info"]["index"]))
         finally:
             await asyncio.to_thread(playing.close)
@@ -138,13 +121,3 @@ def make_domain(name: str, options: Any, directory: Path) -> Domain:
     module, _, attribute = name.partition(":")
     made: Domain = getattr(importlib.import_module(module), attribute)(options, directory)
     return made
-
-
-def _act(playing: Playing) -> None:
-    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the training."""
-    try:
-        playing.act()
-        if playing.ended:
-            playing.settle()
-    except (TaskError, WorkerError, DeviceError):
-        playing.fail()
