@@ -148,7 +148,7 @@ class Tools:
 
 _INSTRUCTIONS = (
     "Tools of one workspace in which a PyTorch module is made faster by kernels of your own. Read SKILL.md first: it "
-    "holds the rules, the patterns and the workflow. Compile, Verify, Profile and Inspect ask the judge, who decides."
+    "holds the rules, the patterns and the workflow. Compile, Verify, Profile and Inspect ask the judge, which decides."
 )
 
 

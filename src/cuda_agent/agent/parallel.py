@@ -20,12 +20,12 @@ from cuda_agent.pool.session import PooledJudges
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
-#: an agent that waits for a model's answer is left behind after so long; its run can be resumed.
+#: after an interrupt, an agent that still waits for a model's answer is left after so long; its run can be resumed.
 _END_TIMEOUT_S = 15.0
 
 
 class _Agent:
-    """One of them, in a thread."""
+    """One agent, in a thread."""
 
     def __init__(self, whole: AgentRun, number: int, judges: PooledJudges) -> None:
         directory = RunDirectory(whole.directory.path / f"agent-{number}")
@@ -61,14 +61,14 @@ class _Agent:
                 self.result = self.run.play()
         except Unsaved as error:
             self.result, self.error = error.trajectory, error
-        except BaseException as error:  # noqa: BLE001 - the boundary of a thread; whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread; `play` raises it
             self.error = error
 
 
 def play(whole: AgentRun) -> Trajectory:
-    """Play all agents to their endings; the trajectory is that of the best one, with what all have spent.
+    """Plays all agents to their end. Returns the trajectory of the best one, with the budgets of all.
 
-    An interrupt ends them all. Raises what `Run.play` raises: where every agent failed, what the first one raised.
+    An interrupt ends them all. Raises what `AgentRun.play` raises; if every agent failed, the first one's error.
     """
     from cuda_agent.pool.pool import Pool
 
@@ -89,7 +89,7 @@ def play(whole: AgentRun) -> Trajectory:
             pool.close()
             _wait(agents, _END_TIMEOUT_S)
         results = [agent.result for agent in agents if agent.result is not None]
-        # One that was interrupted alone can go on, so the whole can.
+        # A single interrupted agent can be resumed, so the whole run can.
         interrupted = interrupted or any(run.outcome == RunOutcome.INTERRUPTED.value for run in results)
         if not results:
             raise next((agent.error for agent in agents if agent.error is not None), None) or KeyboardInterrupt
@@ -113,7 +113,7 @@ def _wait(agents: Sequence[_Agent], timeout_s: float | None) -> None:
 
 
 def _best(results: Sequence[Trajectory]) -> Trajectory:
-    """The one whose candidate is fastest; where none passed, the first that was judged at all."""
+    """Returns the run with the fastest candidate, or the first one with a verdict if none passed."""
     timed = [(time, index) for index, run in enumerate(results) if (time := _time(run)) is not None]
     if timed:
         return results[min(timed)[1]]
@@ -134,7 +134,7 @@ def _end(
     *,
     interrupted: bool,
 ) -> Trajectory:
-    """The run's own records and workspace. Raises Unsaved where they can't be written."""
+    """Writes the run's own records and workspace. Raises Unsaved if they can't be written."""
     name = Path(best.directory or "").name
     trajectory = best.model_copy(
         update={
@@ -160,7 +160,7 @@ def _end(
 
 
 def _together(budgets: Sequence[Budget]) -> Budget:
-    """What all have spent of all their limits; they ran at the same time."""
+    """Returns the budgets of all agents together. They ran at the same time."""
 
     def total(values: Sequence[float | None]) -> float | None:
         return None if any(value is None for value in values) else sum(value or 0.0 for value in values)

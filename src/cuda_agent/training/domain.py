@@ -1,4 +1,4 @@
-"""The domain of real trainings: the agent's tools, the judge, the pocket base model, the held-out tasks."""
+"""The domain of real trainings: the agent's tools, the judge, the pocket base model and the held-out tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class KernelDomain:
-    """`directory`: the training's own, where verdicts are kept unless the configuration names another place."""
+    """The domain of CUDA kernels. `directory` is the training's; verdicts are stored there unless the configuration
+    names another folder."""
 
     def __init__(
         self, options: TrainingOptions, directory: Path, progress: Callable[[str, str], None] = lambda phase, text: None
     ) -> None:
-        """Raises UsageError for a setting of `environment` or `base` that doesn't exist."""
+        """Raises UsageError for an unknown setting of `environment` or `base`."""
         self._options, self._directory = options, directory
         self._progress = progress
         self._in_cluster = False
@@ -78,7 +79,7 @@ class KernelDomain:
         return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
 
     def in_cluster(self) -> KernelDomain:
-        """The same in a process of a Ray cluster: candidates are judged by its actors, where there are any."""
+        """Returns this domain for a process of a Ray cluster, whose actors judge candidates if there are any."""
         self._in_cluster = self._options.ray.judges > 0
         return self
 

@@ -1,4 +1,4 @@
-"""Plays a checkpoint on the held-out tasks, and compares what trainings left there with other searches."""
+"""Plays a checkpoint on the held-out tasks, and compares trainings with other searches there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cuda_agent.training.evaluate import (
 )
 from cuda_agent.training.pocket.table import best_us, table
 
-#: of a training's folder: a folder a stage.
+#: folder in a training's folder, with one folder for each stage.
 HELD_OUT = "held-out"
 STAGES = ("base", "warmup", "rft", "ppo")
 
@@ -41,10 +41,10 @@ class HeldOutOptions(Configuration):
 
 
 class CheckpointGenerate:
-    """`episodes.Generate` by a checkpoint, with draws that follow from a seed."""
+    """`episodes.Generate` by a checkpoint. The draws follow from a seed."""
 
     def __init__(self, checkpoint: Path, dialogue: Dialogue, settings: DialogueSettings, device: Device) -> None:
-        """Raises UsageError, StoreError."""
+        """Raises UsageError and StoreError."""
         self._model = load_model(checkpoint, torch_device(device))
         self._dialogue, self._settings = dialogue, settings
         self.reseed(0)
@@ -74,8 +74,8 @@ def evaluate_checkpoint(
     single_turn: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> StageScore:
-    """Plays the held-out tasks; episodes and score go to `directory`, named as it is. `training`: the folder with the
-    memo. Raises UsageError where no task is held out, and what the environment raises."""
+    """Plays the held-out tasks. Writes the episodes and the score to `directory`, under its name. `training` is the
+    folder with the memo. Raises UsageError if no task is held out, and what the environment raises."""
     how = held_out or HeldOutOptions()
     with open_environment(
         options, checkpoint, device=device, folder=training, single_turn=single_turn, progress=progress
@@ -100,7 +100,7 @@ def evaluate_checkpoint(
 
 
 def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
-    """The fastest choice's time of each task whose choices are all known."""
+    """Returns the fastest choice's time of each task whose choices are all known."""
     found = {}
     for task in tasks:
         choices = table(judges, task)
@@ -111,13 +111,13 @@ def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
 
 
 def said(score: StageScore) -> str:
-    """One line."""
+    """Returns the score in one line."""
     parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
     return ", ".join(f"{name} {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for name, one in parts.items())
 
 
 def numbers(score: StageScore) -> dict[str, float]:
-    """Flat, for a manifest."""
+    """Returns the score as flat numbers, for a manifest."""
     names = ("reward", "pass_rate", "faster_rate", "geomean")
     found = {name: getattr(score, name).value for name in names}
     near = [count for task in score.tasks for count in task.to_near]
@@ -130,7 +130,7 @@ def numbers(score: StageScore) -> dict[str, float]:
 
 
 def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
-    """The score of every stage that was played, less that of the first one that was. Raises StoreError."""
+    """Returns the score of every evaluated stage minus that of the first. Raises StoreError."""
     found: dict[str, StageScore] = {}
     for stage in stages:
         path = training / HELD_OUT / stage / SCORES
@@ -149,8 +149,8 @@ def compare_training(
     budget: int,
     progress: Callable[[str], None] = lambda text: None,
 ) -> SearchComparison:
-    """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
-    from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
+    """Compares searches without playing: times come from the episodes and the memo. `players`: policy -> its file of
+    held-out episodes. Writes `training/comparison.json`. Raises StoreError, and UsageError without episodes."""
     runs = {name: times_of(path) for name, path in players.items()}
     with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
@@ -161,7 +161,7 @@ def compare_training(
 
 
 def times_of(path: Path) -> dict[str, list[list[float | None]]]:
-    """Task key -> for each seed the times of its evaluations in order. Raises UsageError."""
+    """Returns task key -> for each seed the times of its evaluations in order. Raises UsageError."""
     by_task: dict[str, dict[int, list[float | None]]] = {}
     for episode in read_episodes(path):
         seeds = by_task.setdefault(episode.task_key, {})

@@ -1,5 +1,5 @@
-"""Several trainings of the same tasks side by side: seeds of one recipe, recipes with something left out. Read from
-their folders alone; nothing is played, and no device is needed."""
+"""Compares trainings on the same tasks: seeds of one recipe, and recipes with a part left out. It reads their folders
+only; nothing is played and no device is needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from cuda_agent.training.stages.records import Halt, TrainingManifest
 from cuda_agent.training.stages.records import differences as changes
 
 FULL = "full"
-#: a setting that differs from the first run's -> what the recipe is called.
+#: a setting that differs from the first run's -> the name of the recipe.
 _NAMES = {
     "ppo.mismatch": "mismatch",
     "agent_loop": "no agent loop",
@@ -48,7 +48,7 @@ _NAMES = {
     "rft": "no RFT",
     "value": "no value pretraining",
 }
-#: settings that make no other recipe.
+#: settings that don't make another recipe.
 _SAME = (
     "seed", "model.path", "environment.memo", "environment.stack", "environment.gpus", "environment.play.threads",
     "environment.sessions", "protect", "warmup.save_every", "ppo.save_every",
@@ -57,8 +57,8 @@ _CURVES = ("reward", "entropy", "explained_variance")
 
 
 class StageSummary(Record):
-    """Held-out tasks after one stage of all runs of a recipe. `by_seed`: a metric's name -> its mean over tasks, a
-    number a run, in the order of `seeds`; `score`: per task means over the runs; `over_base`: less the base model."""
+    """One stage of all runs of a recipe on the held-out tasks. `by_seed`: metric -> its mean over tasks for each run,
+    in the order of `seeds`. `score`: means over the runs for each task. `over_base`: `score` minus the base model's."""
 
     stage: str
     seeds: tuple[int, ...]
@@ -68,8 +68,8 @@ class StageSummary(Record):
 
 
 class RecipeSummary(Record):
-    """`over_full`: the last stage less the full recipe's, of the seeds that both have. `halted`: run -> why and where
-    a protective stop ended it. `unfinished`: runs that have not ended, and the last stage that has."""
+    """All runs of one recipe. `over_full`: the last stage minus the full recipe's, for seeds of both. `halted`: run ->
+    where and why a protective stop ended it. `unfinished`: run -> its last finished stage."""
 
     name: str
     runs: tuple[str, ...]
@@ -81,9 +81,9 @@ class RecipeSummary(Record):
 
 
 class Summary(StoredRecord):
-    """`searches.searches` holds one named like each recipe, for its trained policies, beside base, random and playbook;
-    `gaps`: recipe -> evaluations to 95 %, and the speed found by so many, less those of the others, paired by task.
-    `curves`: run -> a line a step."""
+    """Several trainings. `searches` has one search for the trained policies of each recipe, beside base, random and
+    playbook. `gaps`: recipe -> its evaluations to 95 % and its speeds minus those of the others, paired by task.
+    `curves`: run -> one line per step."""
 
     file_name = "summary.json"
     recipes: tuple[RecipeSummary, ...]
@@ -94,7 +94,7 @@ class Summary(StoredRecord):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training's folder as it stands."""
+    """A training's folder."""
 
     folder: Path
     manifest: TrainingManifest
@@ -110,7 +110,7 @@ class TrainingRun:
         return found[-1] if found else None
 
     def state(self) -> tuple[str | None, str | None]:
-        """(why it was halted, the last stage that has ended where it isn't the last of all)."""
+        """Returns (why the run was halted or None, its last finished stage or None if the run has ended)."""
         ended = [one.stage for one in self.manifest.stages]
         wanted = [stage for stage in ("ppo", "rft", "warmup") if self.manifest.configuration.get(stage) is not None]
         if not wanted or wanted[0] in ended:
@@ -123,7 +123,7 @@ class TrainingRun:
 
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """The first one's recipe is the full one. Raises UsageError, StoreError."""
+    """Reads runs. The recipe of the first is the full one. Raises UsageError and StoreError."""
     found: list[TrainingRun] = []
     for folder in folders:
         if not (folder / TrainingManifest.file_name).exists():
@@ -135,7 +135,7 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
 
 
 def recipe_name(full: dict[str, Any], other: dict[str, Any]) -> str:
-    """What differs in the second configuration, in words."""
+    """Returns a name for what differs in the second configuration."""
     names = [name for name in changes(full, other) if not name.startswith(_SAME)]
     for key, said in _NAMES.items():
         if any(name == key or name.startswith(f"{key}.") for name in names):
@@ -156,8 +156,8 @@ def summarize(
     memo: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """`memo`: where the table lies, if not where the first run's configuration says. Runs of which no stage was
-    evaluated are named and left out. Raises UsageError, StoreError."""
+    """Summarises runs. `memo` is the folder of the table if it isn't the first run's. Runs without an evaluated stage
+    are reported and left out. Raises UsageError and StoreError."""
     every = read_runs(folders)
     runs = [run for run in every if run.score("base") is not None]
     for run in every:
@@ -202,7 +202,7 @@ def _stage(stage: str, runs: Sequence[TrainingRun], base: StageScore) -> StageSu
 
 
 def _over_full(mine: Sequence[TrainingRun], full: Sequence[TrainingRun]) -> tuple[MetricDifference, ...]:
-    """After PPO, seed by seed."""
+    """Returns the differences after PPO, paired by seed."""
     pairs = [
         (one, other)
         for run in mine
@@ -215,7 +215,7 @@ def _over_full(mine: Sequence[TrainingRun], full: Sequence[TrainingRun]) -> tupl
 
 
 def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
-    """Several policies as one: per task the mean over them, so that intervals stay those over tasks."""
+    """Averages several policies for each task, so that intervals are still over tasks."""
     keys = dict.fromkeys(task.task_key for score in scores for task in score.tasks)
     tasks = [_mean([task for score in scores for task in score.tasks if task.task_key == key]) for key in keys]
     return score_over(
@@ -243,7 +243,7 @@ _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
 
 
 def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
-    """Of the held-out tasks, with the verdicts of the stack that the run was on."""
+    """Returns the tables of the held-out tasks, with the verdicts on the run's stack."""
     manifest = run.manifest
     options = EnvironmentOptions.parse(manifest.configuration["environment"])
     device = manifest.configuration["device"]
@@ -256,8 +256,8 @@ def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
 
 
 def _players(runs: Sequence[TrainingRun]) -> dict[str, dict[str, list[list[float | None]]]]:
-    """A recipe's name -> task key -> times of evaluations in order, for each run and each seed of its evaluation. Runs
-    that share their base model share its episodes."""
+    """Returns recipe -> task key -> times of evaluations in order, for each run and each seed. Runs with the same base
+    model share its episodes."""
     found: dict[str, dict[str, list[list[float | None]]]] = {}
     seen = set()
     for run in runs:

@@ -1,4 +1,4 @@
-"""The policy as it samples: a copy of the actor in transformers, in a precision of its own."""
+"""A copy of the actor that samples, in transformers and its own precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cuda_agent.training.episodes import Generate
 
 
 class PolicyCopy:
-    """Draws at temperature 1, from weights that it was given."""
+    """Samples at temperature 1 from the weights that were loaded last."""
 
     def __init__(self, checkpoint: Path, options: ModelOptions, *, device: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,11 +30,11 @@ class PolicyCopy:
         self._pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take the actor's weights over, one tensor at a time."""
+        """Copies the actor's weights, one tensor at a time."""
         take_weights(self._model, weights)
 
     def generate(self, *, turn_tokens: int, context_tokens: int, seed: int) -> Generate:
-        """What is drawn follows from weights, contexts and seed alone."""
+        """Returns a sampler. Its draws follow from weights, contexts and seed alone."""
         return Sampler(
             self._model,
             stop_id=self._stop,

@@ -1,4 +1,4 @@
-"""Where a policy plays: real tools in a real workspace, the judge's verdicts, and a memory of them."""
+"""The environment in which a policy plays: real tools in a real workspace, and the judge's verdicts with a memo."""
 
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, Opened, open_environment, open_judges

@@ -1,4 +1,4 @@
-"""Verdicts that are known: on disk by task, candidate and stack, so that no candidate is timed twice."""
+"""Remembers verdicts on disk by task, candidate and stack, so that no candidate is timed twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
 
 
 class Known(StoredRecord):
-    """One verdict. `kind`: evaluate, or verify (without times)."""
+    """One verdict. `kind` is `evaluate`, or `verify` (without times)."""
 
     kind: str
     stack: str
@@ -29,7 +29,7 @@ class Known(StoredRecord):
 
 
 class KnownBuild(StoredRecord):
-    """One build, by the digest of what is compiled."""
+    """One build, by the digest of the compiled files."""
 
     sources: str
     stack: str
@@ -37,8 +37,8 @@ class KnownBuild(StoredRecord):
 
 
 def stack_digest(stack: Stack, options: JudgeOptions) -> str:
-    """Of what a time depends on: the machine's model and its software, and how it is judged; not which one of several
-    equal machines it is, nor, on a GPU, how many of its processors this process may use."""
+    """Returns a digest of what a time depends on: the machine's model, its software and the judge's settings. It is the
+    same on equal machines, and on a GPU for any number of processor cores."""
     gpus = [(gpu.name, gpu.power_limit_w, gpu.max_sm_clock_mhz) for gpu in stack.gpus[:1]]
     software = (stack.driver, stack.cuda_compiler, stack.cxx_compiler, stack.torch, stack.cudnn, stack.triton)
     judged = options.model_dump_json(exclude={"reward_baseline", "seed", "compiler_jobs", "host_memory_mib"})
@@ -47,16 +47,16 @@ def stack_digest(stack: Stack, options: JudgeOptions) -> str:
 
 
 def sources_digest(candidate: Candidate) -> str:
-    """Of the files that are compiled; `model_new.py` isn't."""
+    """Returns the digest of the compiled files, which are all except `model_new.py`."""
     return Candidate(files={p: t for p, t in candidate.files.items() if p != "model_new.py"}).digest
 
 
 class Memo:
-    """Thread-safe. Whoever asks for what another one is already asking waits for that answer. A void timing, which says
-    nothing of the candidate, is not kept."""
+    """A thread-safe memory of verdicts. A thread that asks for a verdict in progress waits for it. A void timing says
+    nothing about the candidate and isn't kept."""
 
     def __init__(self, folder: Path, stack: str) -> None:
-        """Raises StoreError where the folder can't be read."""
+        """Raises StoreError if the folder can't be read."""
         self._folder, self._stack = folder, stack
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], Evaluation] = {}
@@ -64,7 +64,7 @@ class Memo:
         self._asked: dict[tuple[str, str, str], Future[Evaluation]] = {}
         self._building: dict[str, Future[BuildReport]] = {}
         self.asked = self.hits = 0
-        #: verdicts in the folder that another stack, or a judge with other settings, gave.
+        #: number of verdicts in the folder by another stack or other settings of the judge.
         self.foreign = 0
         for line in self._lines(_EVALUATIONS, Known):
             if line.stack != stack:
@@ -81,27 +81,27 @@ class Memo:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the verdicts asked for that were known; 0 before anything was asked."""
+        """The share of requested verdicts that were known; 0 before any request."""
         return self.hits / self.asked if self.asked else 0.0
 
     def known(self, kind: str, task_key: str, candidate: Candidate) -> Evaluation | None:
-        """Without asking for it."""
+        """Returns the verdict if it is known, without counting a request."""
         return self._known.get((kind, task_key, candidate.digest))
 
     def known_build(self, candidate: Candidate) -> BuildReport | None:
-        """What the compiler said of these sources, without asking it."""
+        """Returns the known build of these sources, or None."""
         found = self._builds.get(sources_digest(candidate))
         return None if found is None else found.model_copy(update={"candidate_digest": candidate.digest})
 
     def failed_build(self, candidate: Candidate) -> BuildReport | None:
-        """What the compiler said of these sources, where it is known to have refused them."""
+        """Returns the known build of these sources if it failed, or None."""
         found = self.known_build(candidate)
         return None if found is None or found.succeeded else found
 
     def evaluation(
         self, kind: str, task_key: str, candidate: Candidate, judge: Callable[[], Evaluation]
     ) -> tuple[Evaluation, bool]:
-        """The verdict, and whether it was known. Raises what `judge` raises."""
+        """Returns the verdict and whether it was known. Raises what `judge` raises."""
         key = (kind, task_key, candidate.digest)
         with self._lock:
             self.asked += 1
@@ -132,8 +132,8 @@ class Memo:
                 del self._asked[key]
 
     def keep(self, kind: str, evaluation: Evaluation, sources: str | None = None) -> None:
-        """`sources`: digest of what was compiled for it; a failed build is kept for others of the same sources. Raises
-        StoreError."""
+        """Stores a verdict. `sources` is the digest of its compiled files; a failed build is stored for other
+        candidates with the same files. Raises StoreError."""
         void = evaluation.verdict is Verdict.TIMING_VOID and kind == "evaluate"
         if void:
             return
@@ -146,7 +146,7 @@ class Memo:
             self._keep_build(sources, build)
 
     def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
-        """Raises what `compile_it` raises, to all who waited for it."""
+        """Returns the build of a candidate's files. Raises what `compile_it` raises, in every waiting thread."""
         sources = sources_digest(candidate)
         with self._lock:
             found = self._builds.get(sources)
@@ -181,7 +181,7 @@ class Memo:
 
 
 def _without_samples(evaluation: Evaluation) -> Evaluation:
-    """Single repetitions are hundreds of numbers that nobody reads here."""
+    """Removes the single repetitions, which are hundreds of numbers that training doesn't use."""
     profile = evaluation.profile
     if profile is None:
         return evaluation

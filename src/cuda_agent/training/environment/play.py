@@ -1,4 +1,5 @@
-"""Many episodes in lockstep: all generate, then the tools of all run. Generation and timing never happen at once."""
+"""Plays many episodes in lockstep: the policy generates for all, then the tools of all run. So generation and timing
+never overlap."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.rollout import Rollout
 from cuda_agent.training.episodes import Episode, Generate, act
 
-#: the episodes that are being played -> what the policy adds to each.
+#: the episodes in play -> what the policy adds to each.
 Answer = Callable[[Sequence[Rollout]], list[Sampled]]
 
 
 class PlayOptions(Configuration):
-    """How episodes are played and paid."""
+    """How episodes are played and rewarded."""
 
     baseline: Baseline = Baseline.MATCHED
-    #: workspaces whose tools run at a time; timing itself is one at a time on a device.
+    #: number of workspaces whose tools run at a time. A device times one candidate at a time.
     threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
-    #: episodes that are open at once.
+    #: number of open episodes.
     at_once: int = Field(default=128, ge=1)
 
 
@@ -50,11 +51,11 @@ class ToolEnvironment:
         self._threads = self.limits.threads or 2 * len(os.sched_getaffinity(0))
 
     def rollout(self, task: Task) -> Rollout:
-        """One episode, to be opened, played and closed by whoever asks: what another engine's agent loop drives."""
+        """Returns one episode for the caller to open, play and close, such as another engine's agent loop."""
         return Rollout(task, self.dialogue, self.settings, self.judges, baseline=self.limits.baseline)
 
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        """As `episodes.Environment.play`. A failure of the judge alone leaves the reward of its episode unknown."""
+        """Plays as `episodes.Environment.play`. If the judge fails, the reward of its episode is unknown."""
 
         def answer(playing: Sequence[Rollout]) -> list[Sampled]:
             return generate([rollout.context for rollout in playing])
@@ -62,7 +63,7 @@ class ToolEnvironment:
         return self.play_by(tasks, answer, seed=seed, policy_version=policy_version)
 
     def play_by(self, tasks: Sequence[Task], answer: Answer, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        """The same for players that know more than the context, such as the author of transcripts."""
+        """Plays with a player that sees whole episodes, such as the author of transcripts."""
         found: list[Episode] = []
         for start in range(0, len(tasks), self.limits.at_once):
             part = tasks[start : start + self.limits.at_once]

@@ -1,4 +1,4 @@
-"""One episode: the policy's tokens in, tool calls run, answers as tokens out, an `Episode` at its end."""
+"""One episode: it takes the policy's tokens, runs tool calls, returns answers as tokens and ends as an `Episode`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from cuda_agent.training.environment.judges import Judges, RememberingSession
 from cuda_agent.training.episodes import Episode
 from cuda_agent.workspace import layout
 
-#: a workspace of an episode outlives nothing; its files are written as durably as any, which memory makes cheap.
+#: folder of workspaces in memory: files are written durably, which is cheap there, and end with the episode.
 _MEMORY = "/dev/shm"
 _NAMES = frozenset(tool.name for tool in ALL)
-#: tools after which the candidate is what it was, unless a command runs in the background.
+#: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
 
 
 @dataclass(eq=False)
 class Rollout:
-    """An episode that is being played. In turn: `context` to the policy, `take` what it adds, `act`; until `ended`."""
+    """An episode in play. Until `ended`: the policy reads `context`, `take` adds its tokens, `act` runs its calls."""
 
     task: Task
     dialogue: Dialogue
@@ -63,7 +63,7 @@ class Rollout:
     # ------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lays out the workspace and the prompt. Raises TaskError, NotCovered, StoreError."""
+        """Lays out the workspace and the prompt. Raises TaskError, NotCovered and StoreError."""
         where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-episode-", dir=where)))
         plans = self.judges.offers(self.task) if self.dialogue.offers_plans else ()
@@ -95,16 +95,16 @@ class Rollout:
 
     @property
     def context(self) -> list[int]:
-        """What the policy reads next: always a continuation of what it read before."""
+        """What the policy reads next. It always continues what it read before."""
         return self.prompt + self.response
 
     @property
     def room(self) -> int:
-        """Tokens until the context is full."""
+        """The number of tokens until the context is full."""
         return self.settings.context_tokens - len(self.prompt) - len(self.response)
 
     def take(self, sampled: Sampled) -> None:
-        """The policy's own tokens of this turn."""
+        """Adds the policy's tokens of this turn."""
         own = sampled.token_ids[: self.room]
         self.response += own
         self.logs += sampled.log_probabilities[: len(own)]
@@ -115,7 +115,7 @@ class Rollout:
             self.ended = self.truncated = True
 
     def act(self) -> None:
-        """Runs the calls of this turn and adds the answers. Raises CudaAgentError where this machine fails."""
+        """Runs the calls of this turn and adds the answers. Raises CudaAgentError when this machine fails."""
         if self.ended:
             return
         parsed = self.dialogue.parse_turn(self._own, self.turns)
@@ -148,7 +148,7 @@ class Rollout:
         return result
 
     def _count_idle(self, calls: int) -> None:
-        # A turn without any call counts as an invalid one, so that filters see it.
+        # A turn without calls counts as an invalid call, so that filters see it.
         self._counts["invalid_calls"] += calls == 0
 
     def _digest(self) -> str:
@@ -159,7 +159,7 @@ class Rollout:
     # ------------------------------------------------------------ its end
 
     def settle(self) -> None:
-        """Where no candidate passed, what stands in the workspace is judged, if it wasn't. Raises CudaAgentError."""
+        """If no candidate passed, judges the workspace as it stands, unless that was done. Raises CudaAgentError."""
         best = self._context.best
         if best.passed or self._failed:
             return
@@ -174,12 +174,12 @@ class Rollout:
         self.ended = self._failed = True
 
     def episode(self, *, policy_version: int, seed: int) -> Episode:
-        """What was played. Trailing answers are cut: the last token is the policy's own."""
+        """Returns the episode. Trailing answers are cut, so the last token is the policy's own."""
         while self.mask and self.mask[-1] == 0:
             for values in (self.mask, self.response, self.logs):
                 values.pop()
         if not self.response:
-            # Nothing was said at all (a prompt that fills the context): one token stands for it.
+            # The prompt filled the context, so the policy said nothing: one token stands for it.
             self.response, self.mask, self.logs = [self.dialogue.stop_id], [1], [0.0]
         best = self._context.best.evaluation if self._context.best.passed else None
         value, milestone = self._paid(best)
@@ -217,14 +217,14 @@ class Rollout:
 
 
 def latency_us(evaluation: Evaluation | None) -> float | None:
-    """Of a candidate that passed."""
+    """Returns the time of a candidate that passed, else None."""
     if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
         return None
     return evaluation.profile.candidate.latency_us
 
 
 def matched_ratio(evaluation: Evaluation | None) -> float | None:
-    """The matched baseline's time / the candidate's."""
+    """Returns the matched baseline's time / the candidate's, or None."""
     if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
         return None
     found = evaluation.profile.ratios.get(evaluation.profile.matched)

@@ -1,4 +1,4 @@
-"""A PPO stage by verl's trainer: tasks and settings are laid out for it, its steps watched, its models taken over."""
+"""Runs a PPO stage with verl's trainer: writes its tasks and settings, follows its steps and copies its models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_ta
 _OVERRIDES = "overrides.txt"
 _LOG = "verl.log"
 _TRACKER = "latest_checkpointed_iteration.txt"
-#: verl's names for what we tell of every launcher.
+#: verl's names -> the names of all launchers.
 _NAMES = {
     "actor/entropy": "entropy",
     "critic/vf_explained_var": "explained_variance",
@@ -54,7 +54,7 @@ _NAMES = {
 
 
 def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
-    """Run to the end or go on where it was left. Raises TrainingHalted, WorkerError where verl's trainer fails."""
+    """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
     check_not_halted(stage)
     stage.directory.mkdir(parents=True, exist_ok=True)
     done = saved_step(stage)
@@ -66,13 +66,13 @@ def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> S
 
 
 def saved_step(stage: TrainingStage) -> int:
-    """The last step that verl has saved; 0: none."""
+    """Returns the last step that verl has saved, or 0."""
     tracker = stage.directory / CHECKPOINTS / _TRACKER
     return int(tracker.read_text()) if tracker.exists() else 0
 
 
 def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
-    """Those of steps that are played again: a killed run may have left some."""
+    """Removes episodes of steps that are played again, which a killed run may have left."""
     for path in (stage.directory / "episodes").glob("*.jsonl"):
         found = list(read_episodes(path))
         kept = [one for one in found if one.policy_version <= after]
@@ -94,7 +94,7 @@ def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> No
 
 
 def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
-    """Every step's batch, in order. The prompt is made by the loop: verl only counts the row's own."""
+    """Writes every step's batch in order. The loop makes the prompts; verl only counts the row's prompt."""
     import pyarrow
     import pyarrow.parquet
 
@@ -117,20 +117,20 @@ def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -
 
 
 def _environment(stage: TrainingStage) -> dict[str, str]:
-    """Of every process. Ray hides GPUs from who claims none; the judge's processes look for theirs themselves."""
+    """Returns variables for every process. Ray must not hide GPUs: the judge's processes find theirs themselves."""
     return {
         **platform.environment(stage.device),
         "VERL_USE_EXTERNAL_MODULES": "cuda_agent.training.engine.plugin,cuda_agent.training.ray.plugin",
         "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # a busy machine takes longer to begin a cluster than Ray's 30 s.
+        # a busy machine needs more than Ray's 30 s to start a cluster.
         "RAY_raylet_start_wait_time_s": "300",
     }
 
 
 def _numbers(stage: TrainingStage) -> Path:
-    """verl begins its file anew in every process, so each part of a run has its own."""
+    """Returns verl's log of numbers. verl overwrites it at its start, so each part of a run has its own."""
     return stage.directory / f"verl-{saved_step(stage)}.jsonl"
 
 
@@ -167,7 +167,7 @@ def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
 
 
 def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Every step that verl has told of, until its process ends."""
+    """Yields every step that verl reports, until its process ends."""
     told = 0
     while True:
         ended = process.poll() is not None
@@ -183,7 +183,7 @@ def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, 
 
 
 def _ours(values: dict[str, Any]) -> dict[str, float]:
-    """Numbers under the names of all launchers; verl's other ones under flat names of its own."""
+    """Returns numbers under the names of all launchers, and verl's other numbers under flat names."""
     found = {}
     for name, value in values.items():
         if isinstance(value, int | float):
@@ -200,7 +200,7 @@ def _of_step(stage: TrainingStage, step: int) -> dict[str, float]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The trainer and all that it began; Ray ends its own when the trainer does."""
+    """Ends the trainer and its processes. Ray ends its own with the trainer."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -210,7 +210,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _take_over(stage: TrainingStage, options: PpoOptions) -> StageResult:
-    """The last models, as every other stage leaves them."""
+    """Copies the last models to where every stage leaves them."""
     last = stage.directory / CHECKPOINTS / f"global_step_{saved_step(stage)}"
     models = [last / part / "huggingface" for part in ("actor", "critic")]
     for model in models:

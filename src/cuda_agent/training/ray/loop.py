@@ -1,5 +1,5 @@
-"""Our agent loop inside verl's workers. The sandbox lives as long as the episode, so it belongs here: verl's own tools
-are made anew for every call."""
+"""Our agent loop inside verl's workers. The sandbox lives as long as the episode, so the loop runs the tools; verl
+would make its tools anew for every call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
-    """One episode a call: its token ids, mask, log-probabilities and reward. Every episode is on disk before verl has
-    it."""
+    """Plays one episode per call and returns its token ids, mask, log-probabilities and reward. Every episode is on
+    disk before verl receives it."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         single_turn: bool,
         **named: Any,
     ) -> None:
-        """The named ones are those of `overrides.loop_entries`."""
-        # verl's builders of chat tokens know families of models; the episode brings its own ids, so none is needed.
+        """The named arguments are those of `overrides.loop_entries`."""
+        # The episode brings its own ids, so verl needs no builder of chat tokens for a family of models.
         super().__init__(*rest, **{**named, "hf_model_type": None})
         self._run, self._stage, self._domain = Path(run), stage, domain
         self._checkpoint, self._single_turn = Path(checkpoint), single_turn
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """`row`: that of the task file; its `extra_info` names the task."""
+        """Plays a row of the task file; its `extra_info` names the task."""
         opened, options = await asyncio.to_thread(self._open)
         key = row["extra_info"]["task_key"]
         task = next(task for task in opened.tasks if task.key == key)
@@ -73,7 +73,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
     def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:
         room = int(self.rollout_config.response_length)
         response = list(episode.response_ids[:room])
-        # verl has no way to leave an episode out; one whose every token is masked teaches nothing.
+        # verl can't leave an episode out. One with all tokens masked has no effect.
         mask = list(episode.mask[:room]) if reward is not None else [0] * len(response)
         return AgentLoopOutput(
             prompt_ids=list(episode.prompt_ids),
@@ -94,18 +94,18 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         )
 
     def _file(self) -> Path:
-        """One a process: lines of several never mix."""
+        """Returns the file of this process, so that lines of several never mix."""
         return self._run / self._stage / "episodes" / f"{os.uname().nodename}-{os.getpid()}.jsonl"
 
     def _open(self) -> tuple[OpenDomain, Any]:
-        """One open domain a process, for all its episodes."""
+        """Opens the domain once per process, for all its episodes."""
         key = (str(self._run), self._single_turn)
         with _lock:
             if key not in _opened:
                 import json
 
                 options = parse_options(json.loads((self._run / "config.json").read_text()))
-                # Verdicts that are known: a file of each process's own, since they append to it at the same time.
+                # Each process has its own memo.
                 own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
                 domain = make_domain(self._domain, alone, own).in_cluster()
@@ -117,7 +117,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
 
 
 def make_domain(name: str, options: Any, directory: Path) -> Domain:
-    """`module:class`, called with the options and the training's folder."""
+    """Makes a domain from `module:class`, called with the options and the training's folder."""
     module, _, attribute = name.partition(":")
     made: Domain = getattr(importlib.import_module(module), attribute)(options, directory)
     return made

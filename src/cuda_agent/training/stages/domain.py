@@ -1,4 +1,4 @@
-"""What a training stands on: its tasks, the environment that plays them, the model that everything begins with."""
+"""The protocol of a training's domain: its tasks, the environment that plays them, the base model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cuda_agent.training.episodes import Environment
 
 @dataclass(frozen=True)
 class OpenDomain:
-    """An open environment, the tasks that are trained on (never a held-out one), and how much a policy may say: in one
-    turn, and prompt, own tokens and observations together."""
+    """An open environment and the tasks to train on, never a held-out one. `turn_tokens` limits one turn of the policy,
+    `context_tokens` the prompt, own tokens and observations together."""
 
     environment: Environment
     tasks: Sequence[Task]
@@ -24,22 +24,21 @@ class OpenDomain:
 
 
 class Domain(Protocol):
-    """Made from `TrainingOptions.environment`. The stages know no more of the tasks than this."""
+    """Everything that the stages know about the tasks. It is made from `TrainingOptions.environment`."""
 
     def open(self, checkpoint: Path, *, single_turn: bool) -> AbstractContextManager[OpenDomain]:
-        """`checkpoint`: a policy of this training, for its tokenizer. `single_turn`: one answer an episode. Raises
-        UsageError, StoreError, DeviceError."""
+        """Opens the environment. `checkpoint` is a policy of this training, for its tokenizer. With `single_turn` an
+        episode has one answer. Raises UsageError, StoreError and DeviceError."""
         ...
 
     def in_cluster(self) -> Domain:
-        """The same in a process of a Ray cluster, which may judge elsewhere."""
+        """Returns this domain for a process of a Ray cluster, which may judge elsewhere."""
         ...
 
     def base(self, directory: Path) -> Path:
-        """Make the model that the training begins with; a folder in transformers' format inside `directory`. Raises
-        CudaAgentError."""
+        """Makes the base model: a folder in transformers' format inside `directory`. Raises CudaAgentError."""
         ...
 
     def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
-        """Play the held-out tasks; flat numbers. What is worth keeping beside them goes to `directory`."""
+        """Plays the held-out tasks and returns flat numbers. Details go to `directory`."""
         ...

@@ -1,4 +1,4 @@
-"""A stage that was halted stays so until somebody has looked at it."""
+"""Halts a stage. It stays halted until the user removes the record."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from cuda_agent.training.stages.stage import TrainingStage
 
 
 def halt(stage: TrainingStage, step: int, reason: str, policy: str | None) -> TrainingHalted:
-    """Writes why, and returns what is to be raised. `policy`: the last good one, relative to the run's folder."""
+    """Writes the reason and returns the error to raise. `policy` is the last good one, relative to the run's folder."""
     record = Halt(reason=reason, step=step, policy=policy)
     record.write(stage.directory)
     return _said(stage, record)
 
 
 def check_not_halted(stage: TrainingStage) -> None:
-    """Raises TrainingHalted."""
+    """Raises TrainingHalted if the stage was halted."""
     if (stage.directory / Halt.file_name).exists():
         raise _said(stage, Halt.read(stage.directory))
 

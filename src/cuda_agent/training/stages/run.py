@@ -1,4 +1,4 @@
-"""A training as a whole: its folder, the order of its stages, what each begins with, and how it is taken up again."""
+"""Runs a training: its folder, the order of the stages, the models that each starts from, and resumption."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cuda_agent.training.stages.domain import Domain
 from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest, differences
 from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
 
-#: settings that may change between two parts of a run; more steps lengthen a stage that hasn't ended.
+#: settings that may change when a run resumes. More steps lengthen a stage that hasn't ended.
 _MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")
 
 
 @dataclass
 class Training:
-    """A run in `directory`, which is made where it isn't there."""
+    """A training in `directory`, which is created if necessary."""
 
     directory: Path
     options: TrainingOptions
@@ -35,8 +35,8 @@ class Training:
     progress: Progress = lambda phase, text: None
 
     def run(self, stages: Sequence[str]) -> TrainingManifest:
-        """Run these stages, those that have ended left out. Raises UsageError where one before them is missing or the
-        folder holds another training, TrainingHalted, StoreError, DeviceError."""
+        """Runs these stages, except those that have ended. Raises UsageError if an earlier stage is missing or the
+        folder holds another training, and TrainingHalted, StoreError, DeviceError."""
         from cuda_agent.training.check import check
         from cuda_agent.training.engine import platform
 
@@ -87,7 +87,7 @@ class Training:
         self.progress(name, "begins")
         stage = self._stage(name, manifest, device)
         result = _play(stage)
-        # Engines hold each other in cycles; what follows needs their memory.
+        # Engines reference each other in cycles; the next steps need their memory.
         gc.collect()
         numbers = dict(result.numbers or {})
         if result.policy is not None and self.options.evaluate:
@@ -109,14 +109,14 @@ class Training:
         return manifest
 
     def _stage(self, name: str, manifest: TrainingManifest, device: str) -> TrainingStage:
-        """What it begins with. Raises UsageError where a stage before it has not ended."""
+        """Returns a stage with the models it starts from. Raises UsageError if an earlier stage hasn't ended."""
         for earlier in STAGES[: STAGES.index(name)]:
             if self._is_wanted(earlier) and manifest.ended(earlier) is None:
                 raise UsageError(f"{name} comes after {earlier}, which has not ended", f"cuda-agent train {earlier} …")
         policy = manifest.latest("policy", name)
         critic = manifest.latest("critic", name)
         if self.options.value is None and name == "ppo":
-            # Without value pretraining the critic is new: one from the warm-up would be a pretraining of another kind.
+            # Without value pretraining the critic is new: the warm-up's critic would be pretrained in another way.
             critic = None
         return TrainingStage(
             name=name,
@@ -130,7 +130,7 @@ class Training:
         )
 
     def _evaluate(self, stage: TrainingStage, policy: Path) -> dict[str, float]:
-        """Held-out tasks, played by the policy as it was saved."""
+        """Evaluates the saved policy on the held-out tasks."""
         directory = self.directory / "held-out" / stage.name
         directory.mkdir(parents=True, exist_ok=True)
         numbers = self.domain.evaluate(policy, directory)

@@ -1,4 +1,5 @@
-"""Trajectory sampling: the warmed-up policy plays every task so often; what it plays is kept as token ids."""
+"""Trajectory sampling: the warmed-up policy plays every task several times, and the episodes are stored as token
+ids."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ EPISODES_FILE = "episodes.jsonl"
 
 
 def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
-    """Every episode is on disk with the batch it was played in; a resume plays what is missing."""
+    """Samples episodes. A batch is on disk before the next; a resumed stage plays the missing episodes."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.directory / EPISODES_FILE
     episodes = read_episodes(path)
@@ -42,6 +43,7 @@ def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
 
 
 def _missing(tasks: Sequence[Task], played: list[str], count: int) -> list[Task]:
-    """Round by round, so that a stage that is cut short has played all tasks about equally often."""
+    """Returns the missing episodes' tasks, round by round, so an interrupted stage has played all about equally
+    often."""
     seen = Counter(played)
     return [task for number in range(count) for task in tasks if seen[task.key] <= number]

@@ -1,5 +1,5 @@
-"""Value pretraining of the critic, over all episodes: each pass says V anew, takes V + A as the target, and moves
-towards it by half the mean squared error (paper, "Training", step 4)."""
+"""Value pretraining of the critic on all episodes. Each pass computes V anew, takes V + A as the target, and minimises
+half the mean squared error to it (paper, "Training", step 4)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 
 def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
-    """Truncated episodes and failures count as all others; only those where the judge failed have no reward. Short
-    beside what was played, so a kill begins the stage again."""
+    """Pretrains the critic. Truncated and failed episodes count; only episodes where the judge failed have no reward
+    and are left out. The stage is short, so a kill restarts it."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     known = [(one, reward_of(one, stage.options.reward)) for one in sampled(stage)]
     episodes = [one for one, reward in known if reward is not None]
