@@ -1,4 +1,4 @@
-"""Documents have short lines, so that a change to one shows what changed."""
+"""Documents stay short, and so do their lines, so that a change to one shows what changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from sources import ROOT, report
 
 MOST_CHARACTERS = 160
+MOST_WORDS = {"README.md": 900, "ROADMAP.md": 500, "docs/architecture.md": 1500}
+#: of all pages in docs/ together.
+MOST_REFERENCE_WORDS = 20_000
 
 #: documents that have longer lines today. Wrap one, shorten its tables, then remove its name.
 EXEMPT: tuple[str, ...] = (
@@ -33,3 +36,13 @@ def test_no_line_of_a_document_is_long() -> None:
         ),
         EXEMPT,
     )
+
+
+def _words(path: Path) -> int:
+    return len(path.read_text().split())
+
+
+def test_documents_have_few_words() -> None:
+    found = [(name, _words(ROOT / name), most) for name, most in MOST_WORDS.items()]
+    found.append(("docs/", sum(map(_words, (ROOT / "docs").glob("*.md"))), MOST_REFERENCE_WORDS))
+    report((name, f"{words} words, at most {most}: shorten it") for name, words, most in found if words > most)
