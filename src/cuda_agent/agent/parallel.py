@@ -121,9 +121,7 @@ def _best(results: Sequence[Trajectory]) -> Trajectory:
 
 
 def _time(run: Trajectory) -> float | None:
-    evaluation = run.evaluation
-    passed = evaluation is not None and evaluation.verdict is Verdict.PASSED
-    return evaluation.profile.candidate.latency_us if passed and evaluation and evaluation.profile else None
+    return run.evaluation.latency_us if run.evaluation is not None else None
 
 
 def _end(

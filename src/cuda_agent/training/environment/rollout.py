@@ -18,7 +18,7 @@ from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.agent.trained.sampler import Sampled
-from cuda_agent.core.enums import Baseline, Milestone, Verdict
+from cuda_agent.core.enums import Baseline, Milestone
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
@@ -198,9 +198,9 @@ class Rollout:
             violations=tuple(dict.fromkeys(broken)),
             evaluations=self.session.evaluations,
             memoised=self.session.memoised,
-            best_us=latency_us(best),
-            ratio=matched_ratio(best),
-            judged=tuple((latency_us(e), matched_ratio(e)) for e in self.session.evaluated),
+            best_us=best.latency_us if best is not None else None,
+            ratio=best.matched_ratio if best is not None else None,
+            judged=tuple((e.latency_us, e.matched_ratio) for e in self.session.evaluated),
             policy_version=policy_version,
             seed=seed,
             generate_s=self.generate_s,
@@ -214,18 +214,3 @@ class Rollout:
             return -1.0, Milestone.FAILED
         paid = reward(best, self.baseline)
         return float(paid.value), paid.milestone
-
-
-def latency_us(evaluation: Evaluation | None) -> float | None:
-    """Returns the time of a candidate that passed, else None."""
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    return evaluation.profile.candidate.latency_us
-
-
-def matched_ratio(evaluation: Evaluation | None) -> float | None:
-    """Returns the matched baseline's time / the candidate's, or None."""
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    found = evaluation.profile.ratios.get(evaluation.profile.matched)
-    return found.value if found else None

@@ -11,7 +11,6 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.memo import sources_digest
-from cuda_agent.training.environment.rollout import latency_us, matched_ratio
 
 #: number of candidates with the pool's builders at a time.
 _BUILDS_AHEAD = 16
@@ -29,11 +28,11 @@ class PlanChoice:
 
     @property
     def us(self) -> float | None:
-        return latency_us(self.evaluation)
+        return self.evaluation.latency_us if self.evaluation is not None else None
 
     @property
     def ratio(self) -> float | None:
-        return matched_ratio(self.evaluation)
+        return self.evaluation.matched_ratio if self.evaluation is not None else None
 
 
 def table(judges: Judges, task: Task) -> list[PlanChoice]:
