@@ -6,14 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.records import Task
 from cuda_agent.workspace.layout import Workspace
-
-if TYPE_CHECKING:
-    from cuda_agent.judge import JudgeSession
 
 
 @contextmanager
@@ -32,11 +28,5 @@ def open_judge(
             session.admit()
         server = stack.enter_context(JudgeServer(session, workspace, folder / "judge.sock"))
         # The stack unwinds in reverse: workers end first, so that a request in progress fails at once.
-        stack.callback(_end_workers, session)
+        stack.callback(session.end_workers)
         yield session, server.path
-
-
-def _end_workers(session: JudgeSession) -> None:
-    workers = getattr(session, "workers", None)
-    if workers is not None:
-        workers.close()

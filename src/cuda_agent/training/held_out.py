@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.agent.trained.checkpoint import make_sampler
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
-from cuda_agent.agent.trained.sampler import Sampled, Sampler, load_model, torch_device
+from cuda_agent.agent.trained.sampler import Sampled, load_model, torch_device
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -50,14 +51,7 @@ class CheckpointGenerate:
         self.reseed(0)
 
     def reseed(self, seed: int) -> None:
-        self._sampler = Sampler(
-            self._model,
-            stop_id=self._dialogue.stop_id,
-            pad_id=self._dialogue.pad_id,
-            turn_tokens=self._settings.turn_tokens,
-            context_tokens=self._settings.context_tokens,
-            seed=seed,
-        )
+        self._sampler = make_sampler(self._model, self._dialogue, self._settings, seed)
 
     def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         return self._sampler(contexts)

@@ -9,10 +9,10 @@ from typing import Any
 
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.agent.trained.checkpoint import load_dialogue
+from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
 from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
-from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.errors import NotCovered, TaskError
 from cuda_agent.core.records import ToolCall, Turn
 
@@ -66,16 +66,8 @@ class CheckpointPolicy:
 
     def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
         context = self._context(plans, episode)
-        settings = self._settings
-        sampler = Sampler(
-            self._model,
-            stop_id=self._dialogue.stop_id,
-            pad_id=self._dialogue.pad_id,
-            turn_tokens=settings.turn_tokens,
-            context_tokens=settings.context_tokens,
-            seed=1_000 * number + len(episode),
-        )
-        (sampled,) = sampler([context])
+        seed = 1_000 * number + len(episode)
+        (sampled,) = make_sampler(self._model, self._dialogue, self._settings, seed)([context])
         parsed = self._dialogue.parse_turn(sampled.token_ids, index)
         # The model's Finish ends an episode. The run ends when all episodes are played.
         calls = tuple(call for call in parsed.calls if call.tool != _FINISH or call.malformed)

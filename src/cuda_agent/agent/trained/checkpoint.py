@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cuda_agent.agent.trained.chat import ChatDialogue
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.agent.trained.sampler import Sampler
 from cuda_agent.core.errors import UsageError
 
 
@@ -27,3 +29,11 @@ def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
     if settings.kind == "pocket":
         return settings, PocketDialogue.load(checkpoint)
     return settings, ChatDialogue.load(checkpoint)
+
+
+def make_sampler(model: Any, dialogue: Dialogue, settings: DialogueSettings, seed: int) -> Sampler:
+    """Returns a sampler for turns of a dialogue."""
+    return Sampler(
+        model, stop_id=dialogue.stop_id, pad_id=dialogue.pad_id, turn_tokens=settings.turn_tokens,
+        context_tokens=settings.context_tokens, seed=seed,
+    )  # fmt: skip
