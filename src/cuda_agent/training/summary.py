@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks import store
@@ -37,7 +38,6 @@ from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
 from cuda_agent.training.metrics import read_metrics
 from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
-from cuda_agent.training.stages.records import differences as changes
 
 FULL = "full"
 #: a setting that differs from the first run's -> the name of the recipe.
@@ -136,7 +136,7 @@ def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
 
 def recipe_name(full: dict[str, Any], other: dict[str, Any]) -> str:
     """Returns a name for what differs in the second configuration."""
-    names = [name for name in changes(full, other) if not name.startswith(_SAME)]
+    names = [name for name in differing(full, other) if not name.startswith(_SAME)]
     for key, said in _NAMES.items():
         if any(name == key or name.startswith(f"{key}.") for name in names):
             return said

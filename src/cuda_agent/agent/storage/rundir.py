@@ -18,6 +18,7 @@ from typing import Any
 
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
@@ -141,8 +142,8 @@ class RunDirectory:
         renewed = manifest.model_copy(
             update={"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
         )
-        differences = _differences("", manifest.configuration, configuration)
-        differences += _differences("", _stack_facts(manifest), _stack_facts(renewed))
+        differences = _differences(manifest.configuration, configuration)
+        differences += _differences(_stack_facts(manifest), _stack_facts(renewed))
         turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
         entry = Resumption(started=now(), turns=len(turns), changes=tuple(differences))
         resumed = renewed.model_copy(
@@ -193,16 +194,9 @@ class RunDirectory:
             raise StoreError(first.cause + more, first.remedy)
 
 
-def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Returns a line such as `judge.timing_budget_s: 10.0, was 2.0` for every value that differs."""
-    found: list[str] = []
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(f"{prefix}{key}.", old, new)
-        elif old != new:
-            found.append(f"{prefix}{key}: {_said(new)}, was {_said(old)}")
-    return found
+    return [f"{name}: {_said(new)}, was {_said(old)}" for name, (old, new) in differing(before, after).items()]
 
 
 def _said(value: Any) -> str:

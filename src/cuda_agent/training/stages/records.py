@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +67,6 @@ class Halt(StoredRecord):
     reason: str
     step: int
     policy: str | None
-
-
-def differences(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
-    """Returns the dotted names of settings that differ."""
-    found = []
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{key}.")
-        elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
-            found.append(prefix + key)
-    return found
 
 
 def read_position(directory: Path) -> Position:

@@ -13,12 +13,13 @@ from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.stages.domain import Domain
-from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest, differences
+from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
 from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
 
 #: settings that may change when a run resumes. More steps lengthen a stage that hasn't ended.
@@ -68,7 +69,7 @@ class Training:
             )
         else:
             manifest = TrainingManifest.read(self.directory)
-            changed = differences(manifest.configuration, configuration)
+            changed = differing(manifest.configuration, configuration)
             fixed = [name for name in changed if not name.startswith(_MAY_CHANGE)]
             if fixed:
                 raise UsageError(
