@@ -92,6 +92,10 @@ class ToolResult(Record):
     candidate_digest: str | None = None
     duration_s: float = 0.0
 
+    @property
+    def first_line(self) -> str:
+        return next((line for line in self.text.splitlines() if line.strip()), "no reason given")
+
 
 class Budget(Record):
     """What a run may spend (None: as much as it takes) and has spent. `judge_s` is the time of the judge, which holds

@@ -13,7 +13,7 @@ from typing import Any
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import PolicyError, UsageError
-from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
+from cuda_agent.core.records import Candidate, ToolCall, Turn
 from cuda_agent.workspace.layout import Workspace
 
 
@@ -35,7 +35,7 @@ class FilesPolicy:
         if "Finish" in tools:
             raise PolicyError("There is nothing left to do", "Start a new run")
         if failed is not None:
-            return self._finish(history, f"{failed[0].tool}: {_first_line(failed[1])}", "gave_up")
+            return self._finish(history, f"{failed[0].tool}: {failed[1].first_line}", "gave_up")
         # Without kernels there is nothing to compile; the judge compares or refuses the module.
         built = any(str(call.arguments.get("path", "")).startswith("kernels/") for call in last.calls)
         if tools == ["Profile"]:
@@ -80,7 +80,3 @@ class FilesPolicy:
 
     def _call(self, history: Sequence[Turn], tool: str, **arguments: Any) -> ToolCall:
         return ToolCall(id=f"call-{1 + sum(len(turn.calls) for turn in history)}", tool=tool, arguments=arguments)
-
-
-def _first_line(result: ToolResult) -> str:
-    return next((line for line in result.text.splitlines() if line.strip()), "no reason given")

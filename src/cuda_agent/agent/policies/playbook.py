@@ -159,7 +159,7 @@ class _Moves:
         """Builds and screens all plans, then profiles until one passes. `before` is the plan in the workspace."""
         compiled = yield from self._build(plans[0], before)
         if not compiled.ok:
-            return _Tried(plans[0], f"Compile: {_first_line(compiled)}")
+            return _Tried(plans[0], f"Compile: {compiled.first_line}")
         first = yield from self._tune(plans[0], timed=len(plans) > 1)
         ranked, held = yield from self._try_others(first, plans[1:])
         wrong = False
@@ -171,7 +171,7 @@ class _Moves:
             if result.ok:
                 return _Tried(held, "", held, result.data.get("latency_us", 0.0))
             wrong = wrong or result.data.get("verdict") == Verdict.INCORRECT.value
-        return _Tried(held, _first_line(result), wrong=wrong)
+        return _Tried(held, result.first_line, wrong=wrong)
 
     def _try_others(
         self, first: _Tuned, others: Sequence[Proposal]
@@ -283,7 +283,3 @@ def _parts(settings: list[dict[str, int]]) -> Iterator[list[dict[str, int]]]:
     """Yields as many settings at a time as one screening takes besides the default."""
     for start in range(0, len(settings), MAX_CONFIGS - 1):
         yield settings[start : start + MAX_CONFIGS - 1]
-
-
-def _first_line(result: ToolResult) -> str:
-    return next((line for line in result.text.splitlines() if line.strip()), "no reason given")
