@@ -111,6 +111,9 @@ def golden_turns(name: str = "edits") -> list[Turn]:
 def example_run(directory: Path, name: str, *, ended: bool = True) -> Path:
     """One run of `optimize` on an example."""
     found = Evaluation.model_validate_json((RECORDED / f"{name}.json").read_text())
+    if name == "projection_mean" and found.profile is not None:
+        # Its record is older than this field.
+        found = found.model_copy(update={"profile": found.profile.model_copy(update={"fewer_operations": True})})
     task = Task(name=name, source=(ROOT / "examples" / f"{name}.py").read_text())
     files = json.loads((GOLDEN / "edits" / "files.json").read_text())
     write_run(directory, task, Candidate(files=files), found, golden_turns(), ended=ended)

@@ -12,7 +12,7 @@ import pytest
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.policies.registry import policy_name
-from cuda_agent.agent.run import Run
+from cuda_agent.agent.run import AgentRun
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
@@ -158,7 +158,7 @@ def run(project: Path) -> Trajectory:
     directory = RunDirectory.create(project / "runs" / "Gate", task.name)
     with directory.lock():
         manifest = directory.write_start(task, options, ())
-        return Run(task, options, options.policy, directory, manifest, judge=uncompiled_judge).play()
+        return AgentRun(task, options, options.policy, directory, manifest, judge=uncompiled_judge).play()
 
 
 @pytest.fixture(scope="module")

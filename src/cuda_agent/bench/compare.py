@@ -13,6 +13,7 @@ from cuda_agent.bench.directory import machine_differences, read_results, stack_
 from cuda_agent.bench.metrics import BASELINES, estimate, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
+from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Timing
@@ -55,8 +56,9 @@ def _read(directory: Path) -> _Run:
 
 def _side(run: _Run, first: _Run) -> Side:
     before, after = first.manifest, run.manifest
-    stack = [said for said in stack_differences(before.stack, after.stack) if said.split()[0] not in _HARMLESS]
+    stack = [text for name, text in stack_differences(before.stack, after.stack).items() if name not in _HARMLESS]
     notes = machine_differences(before.stack, after.stack)
+    options = differing(before.configuration, after.configuration)
     for resumed in after.resumed:
         notes += [f"since it was taken up: {change}" for change in resumed.changes]
     return Side(
@@ -68,16 +70,9 @@ def _side(run: _Run, first: _Run) -> Side:
         tasks=len(after.tasks),
         passed=sum(verdict_of(result) == Verdict.PASSED.value for result in run.results.values()),
         stack_differences=tuple(stack),
-        option_differences=tuple(_differences("", before.configuration, after.configuration)),
+        option_differences=tuple(f"{name} {new}, was {old}" for name, (old, new) in options.items()),
         notes=tuple(notes),
     )
-
-
-def _differences(prefix: str, before: object, after: object) -> list[str]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        found = [_differences(f"{prefix}.{key}", before.get(key), after.get(key)) for key in {**before, **after}]
-        return [said for each in found for said in each]
-    return [f"{prefix.lstrip('.')} {after}, was {before}"] if before != after else []
 
 
 def _timing(result: BenchResult | None) -> Timing | None:

@@ -106,7 +106,8 @@ class BenchDirectory:
 
     def write_resumption(self, manifest: BenchManifest, done: int) -> tuple[BenchManifest, list[str]]:
         """Notes that it goes on, after `done` tasks; what is another stack than it was begun on. Raises StoreError."""
-        changes = stack_differences(manifest.stack, read_stack()) + machine_differences(manifest.stack, read_stack())
+        here = read_stack()
+        changes = [*stack_differences(manifest.stack, here).values(), *machine_differences(manifest.stack, here)]
         if current_commit() != manifest.commit:
             changes.append(f"commit {current_commit()}, was {manifest.commit}")
         entry = Resumption(started=now(), turns=done, changes=tuple(changes))
@@ -150,15 +151,15 @@ def read_results(directory: Path) -> list[BenchResult]:
     return [by_id[entry.id] for entry in manifest.tasks if entry.id in by_id]
 
 
-def stack_differences(one: Stack, other: Stack) -> list[str]:
-    """What the second stack has otherwise: `torch 2.13.0, was 2.11.0`. GPUs by their kind, not which one it is."""
-    found = []
+def stack_differences(one: Stack, other: Stack) -> dict[str, str]:
+    """Returns field -> what differs in the second stack, such as `torch 2.13.0, was 2.11.0`. GPUs differ by model."""
+    found = {}
     for name in Stack.model_fields:
         before, after = getattr(one, name), getattr(other, name)
         if name == "gpus":
             before, after = (", ".join(gpu.name for gpu in gpus) for gpus in (before, after))
         if before != after:
-            found.append(f"{name} {after or 'none'}, was {before or 'none'}")
+            found[name] = f"{name} {after or 'none'}, was {before or 'none'}"
     return found
 
 

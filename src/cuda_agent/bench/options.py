@@ -7,6 +7,7 @@ import os
 from pydantic import Field
 
 from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
+from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 
@@ -31,18 +32,8 @@ class BenchOptions(Configuration):
 
     def differences(self, other: BenchOptions) -> list[str]:
         """Names of the settings that `other` has otherwise, with its values."""
-        return _differences("", self.model_dump(mode="json"), other.model_dump(mode="json"))
-
-
-def _differences(prefix: str, mine: dict[str, object], theirs: dict[str, object]) -> list[str]:
-    found = []
-    for key, value in mine.items():
-        other = theirs.get(key)
-        if isinstance(value, dict) and isinstance(other, dict):
-            found += _differences(f"{prefix}{key}.", value, other)
-        elif value != other:
-            found.append(f"{prefix}{key} {other} instead of {value}")
-    return found
+        found = differing(self.model_dump(mode="json"), other.model_dump(mode="json"))
+        return [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in found.items()]
 
 
 def check(options: BenchOptions) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cuda_agent.agent.policies.registry import policy_name
 from cuda_agent.agent.policy import PolicyMaker
-from cuda_agent.agent.run import Run, Unsaved
+from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import check_source
 from cuda_agent.bench.roofline import bound
@@ -47,7 +47,7 @@ class Player:
     limits: Roofline | None = None
     peak_bytes: int | None = None
     again: bool = False
-    _run: Run | None = field(default=None, init=False)
+    _run: AgentRun | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
     _work: list[Work] = field(default_factory=list, init=False)
 
@@ -90,7 +90,7 @@ class Player:
             else:
                 manifest = directory.write_start(self.task, self.options, self.command)
             judge = StayingJudge(self.pool, peak_bytes=self.peak_bytes, rank=time.time(), told=self._work.append)
-            run = Run(
+            run = AgentRun(
                 self.task, self.options, self.policy, directory, manifest,
                 judge=judge, key=self._key(), hidden=(self.root,),
             )  # fmt: skip

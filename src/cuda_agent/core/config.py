@@ -29,7 +29,7 @@ class Configuration(Record):
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
-            said = first["msg"].removeprefix("Value error, ")
+            said = first["msg"].removeprefix("Value error, ")  # foreign text: pydantic's
             raise UsageError(f"Setting {where}{'.'.join(map(str, first['loc']))}: {said}") from None
 
 

@@ -29,9 +29,7 @@ def write_durably(path: Path, data: str | bytes) -> None:
     except OSError as error:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "Free some space or choose another folder" if full else "Choose a folder that can be written"
-        raise StoreError(f"Can't write {path}: {error.strerror}", remedy) from None
+        raise _refused(path, error) from None
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
@@ -46,7 +44,13 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        raise StoreError(f"Can't write {path}: {error.strerror}", "Choose a folder that can be written") from None
+        raise _refused(path, error) from None
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "Free some space or choose another folder" if full else "Choose a folder that can be written"
+    return StoreError(f"Can't write {path}: {error.strerror}", remedy)
 
 
 def _whole_lines(stream: BinaryIO) -> int:

@@ -83,7 +83,7 @@ def _by_status(error: Any, base_url: str, model: str) -> Failure:
         )  # fmt: skip
     if status in (400, 413, 422) and _says_too_long(words, said):
         return Failure(Kind.TOO_LONG, said)
-    if status in (400, 422) and "stream_options" in said:
+    if status in (400, 422) and "stream_options" in said:  # foreign text: the endpoint's
         return Failure(Kind.UNKNOWN_OPTION, said)
     if status in _TRANSIENT_STATUS or status >= 500:
         return Failure(Kind.TRANSIENT, f"{base_url} answered {status}: {said}", wait_s=_retry_after(error))
@@ -104,7 +104,9 @@ def _in_stream(error: Any, base_url: str) -> Failure:
 
 
 def _says_too_long(words: set[str], said: str) -> bool:
-    return bool(words & _LENGTH_CODES) or any(phrase in said.lower() for phrase in _LENGTH_WORDS)
+    if words & _LENGTH_CODES:
+        return True
+    return any(phrase in said.lower() for phrase in _LENGTH_WORDS)  # foreign text: the endpoint's
 
 
 def _codes(error: Any) -> set[str]:

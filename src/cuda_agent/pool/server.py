@@ -172,12 +172,12 @@ class QueueServer:
             self._log.write(json.dumps(line) + "\n")
 
 
-def _parsed(said: bytes, word: bytes) -> dict[str, Any] | None:
+def _parsed(received: bytes, word: bytes) -> dict[str, Any] | None:
     """The message behind the secret word; None for anything else."""
-    if not said.startswith(word):
+    if not received.startswith(word):
         return None
     try:
-        message: dict[str, Any] = json.loads(said[len(word) :])
+        message: dict[str, Any] = json.loads(received[len(word) :])
     except ValueError:
         return None
     return message

@@ -28,7 +28,7 @@ _GPU_SETTINGS = {
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: parts of this package that decide what is measured, and how.
-_DECIDING = ("core", "judge", "workspace", "reward.py")
+_DECIDING = ("core", "judge", "workers", "workspace", "reward.py")
 _PATH_OPTIONS = ("-isystem", "-I")
 
 

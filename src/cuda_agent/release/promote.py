@@ -156,10 +156,10 @@ class Examination:
 
     def _skip_rest(self) -> None:
         """The gates that are left have nothing to look at: what failed last but the stack, or the stack, is why."""
-        said = {result.name for result in self.results}
+        decided = {result.name for result in self.results}
         because = [result.name for result in self.results if result.status == "failed"][-1]
         for name in NAMES:
-            if name not in said:
+            if name not in decided:
                 self._say(skipped(name, f"{because} failed"))
 
     # ------------------------------------------------------------ before it runs

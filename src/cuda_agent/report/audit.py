@@ -80,9 +80,8 @@ def _reasons(row: Row, limits: Roofline | None) -> list[str]:
         ratio = row.ratio(name)
         if ratio is not None and ratio.low >= _LARGE[name]:
             why.append(f"{times(ratio.value)} over {name}")
-    if row.profile is not None and found is not None:
-        flags = (*row.profile.notes, *found.notes)
-        why += [note for note in flags if note.startswith("fewer operations")]
+    if row.profile is not None and row.profile.fewer_operations:
+        why.append("fewer operations than the reference")
     share = row.memory_share(limits)
     # What a CPU's caches hold may move faster than memory.
     if share is not None and share > 1.0 and found is not None and found.device is not Device.CPU:

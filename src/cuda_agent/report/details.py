@@ -12,7 +12,7 @@ from typing import TypeVar
 from markupsafe import Markup
 
 from cuda_agent.agent.best import BestRecord
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.inspection import Roofline, Work
@@ -192,7 +192,7 @@ def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known
 
 
 def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[Step, ...]:
-    store = Store(directory)
+    store = ContentStore(directory)
     before: Candidate | None = None
     steps = []
     for turn in turns:
@@ -224,7 +224,7 @@ def _latency(turn: Turn) -> float | None:
     return None
 
 
-def _kept(store: Store, digest: str | None) -> Candidate | None:
+def _kept(store: ContentStore, digest: str | None) -> Candidate | None:
     """None where the run didn't keep it, or it was damaged."""
     if digest is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,27 +13,13 @@ from markupsafe import Markup, escape
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import Row
 from cuda_agent.report.tables.evaluation import baseline_label
 from cuda_agent.report.units import microseconds, percent, times
 
-#: how the playbook's planner begins a kernel's name -> the skill that wrote it.
-SKILLS = {
-    "rows": "rowreduce",
-    "columns": "colreduce",
-    "windows": "stencil",
-    "gemm": "gemm",
-    "convolution": "convolution",
-    "attention": "attention",
-    "selection": "selection",
-    "scatter": "scatter",
-    "scan": "scan",
-    "recurrent": "recurrent",
-    "pointwise": "pointwise",
-}
-_PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)
 _FULL = 0.85
 _ROOM = 0.6
 
@@ -70,32 +57,22 @@ class Explanation:
 
 
 def explain(row: Row, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
-    """Of what ended in the best candidate."""
-    plan = _plan(turns)
-    steps = plan["steps"].split(" -> ") if plan else []
+    """Explains the best candidate of a run."""
+    plan = next((turn.plan for turn in reversed(turns) if turn.plan is not None), None)
     found = row.evaluation
     numbers = list(_numbers(row, found, limits)) if found is not None and row.profile is not None else []
     return Explanation(
         computes=plain(_first_sentences(source)),
-        steps=_steps(steps),
-        rewrites=_rewrites((plan["notes"] or "") if plan else ""),
-        channels_last=bool(plan and plan["layout"]),
+        steps=() if plan is None else _steps(plan.kernels),
+        rewrites=() if plan is None else _rewrites(plan.rewrites),
+        channels_last=plan is not None and plan.channels_last,
         searched=tuple(_searched(turns)),
         numbers=tuple(numbers),
-        words="" if plan else plain(_last_words(turns)),
+        words=plain(_last_words(turns)) if plan is None else "",
     )
 
 
 # ---------------------------------------------------------------- what was done
-
-
-def _plan(turns: Sequence[Turn]) -> re.Match[str] | None:
-    """The plan that the run ended with: the one that its last message names, else the last one."""
-    plans = [found for turn in turns if (found := _PLAN.match(turn.message))]
-    ending = _last_words(turns)
-    kept = [plan for plan in plans if ending.startswith(f"{plan[0].partition(': ')[2]};")]
-    chosen = kept or plans
-    return chosen[-1] if chosen else None
 
 
 def _last_words(turns: Sequence[Turn]) -> str:
@@ -108,19 +85,14 @@ def _last_words(turns: Sequence[Turn]) -> str:
     return ""
 
 
-def _steps(names: Sequence[str]) -> tuple[Step, ...]:
+def _steps(kernels: Sequence[PlannedKernel]) -> tuple[Step, ...]:
     """Kernels by skill, in the order in which they run."""
-    by_skill: dict[str, list[str]] = {}
-    for name in names:
-        skill = SKILLS.get(name.strip().partition("_")[0])
-        if skill is not None:
-            by_skill.setdefault(skill, []).append(plain(name.strip()))
     notes = skill_notes()
-    return tuple(
-        Step(skill, notes[skill][0], tuple(kernels), notes[skill][1])
-        for skill, kernels in by_skill.items()
-        if skill in notes
-    )
+    by_skill: dict[str, list[str]] = {}
+    for kernel in kernels:
+        if kernel.skill in notes:
+            by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
+    return tuple(Step(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items())
 
 
 @lru_cache(maxsize=1)
@@ -153,11 +125,10 @@ def _identities() -> dict[str, str]:
     return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in rules}
 
 
-def _rewrites(notes: str) -> tuple[Rewrite, ...]:
-    names = [note.partition(":")[0].strip() for note in notes.split(";") if note.strip()]
-    known = _identities() if names else {}
-    kept = [name for name in dict.fromkeys(names) if name in known]
-    return tuple(Rewrite(name, names.count(name), known[name]) for name in kept)
+def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:
+    counts = Counter(one.rule for one in applied)
+    known = _identities() if counts else {}
+    return tuple(Rewrite(rule, count, known[rule]) for rule, count in counts.items() if rule in known)
 
 
 def _searched(turns: Sequence[Turn]) -> Iterator[str]:
@@ -214,7 +185,8 @@ def _numbers(row: Row, found: Evaluation, limits: Roofline | None) -> Iterator[s
     yield from _gpu(found, profile)
     yield from _bytes(row, limits)
     yield from _precision(profile)
-    yield from (f"{note[:1].upper()}{note[1:]}." for note in profile.notes if note.startswith("fewer operations"))
+    if profile.fewer_operations:
+        yield "Fewer operations than the reference: its products alone would take longer at the datasheet's peak."
 
 
 def _memory(profile: ProfileReport) -> Iterator[str]:

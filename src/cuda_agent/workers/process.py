@@ -56,13 +56,15 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """How a worker failed. `kind` is the worker's own word (`task`, `load`, …) or `died`, `deadline`, `protocol`."""
+    """How a worker failed. `kind` is the worker's own word (`task`, `load`, …) or `died`, `deadline`, `protocol`.
+    `how` is the part of a death's reason that doesn't name the request."""
 
     verdict: Verdict
     reason: str
     kind: str
     log_tail: str = ""
     violations: tuple[Violation, ...] = ()
+    how: str = ""
 
 
 class WorkerFault(Exception):
@@ -310,12 +312,13 @@ class Worker:
             time.sleep(0.01)
         limit = self._process.limit_hit
         self.kill()
+        verdict, how = Verdict.CRASHED, how_it_ended(code)
         if limit == "memory" or (code == -signal.SIGKILL and limit is None):
-            reason = f"{op}: killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
-            return Fault(Verdict.OUT_OF_MEMORY, reason, "died", self.tail())
-        if limit is not None:
-            return Fault(Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", "died", self.tail())
-        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(code)}", "died", self.tail())
+            verdict = Verdict.OUT_OF_MEMORY
+            how = f"killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
+        elif limit is not None:
+            how = f"ended for exceeding the limit of {limit}"
+        return Fault(verdict, f"{op}: {how}", "died", self.tail(), how=how)
 
 
 def how_it_ended(code: int | None) -> str:

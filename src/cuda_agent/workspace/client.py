@@ -40,11 +40,11 @@ def main(command: str, directory: Path, arguments: list[str]) -> int:
 
 def _ask(command: str, directory: Path, *, quiet: bool) -> dict[str, Any]:
     """The judge's last line. Raises WorkerError when there is none."""
-    for message in _messages(command, directory):
-        if "progress" not in message:
-            return message
+    for received in _messages(command, directory):
+        if "progress" not in received:
+            return received
         if not quiet and sys.stderr.isatty():
-            phase, text = message["progress"]
+            phase, text = received["progress"]
             sys.stderr.write(f"\r\x1b[K{phase}: {text}"[:160])
             sys.stderr.flush()
     raise WorkerError("The judge ended without an answer", "Try again; its log is .cuda-agent/judge.log")

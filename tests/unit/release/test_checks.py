@@ -21,7 +21,10 @@ BUDGET = "relative error 0.002 (whole output) exceeds its budget 2e-06; eager's 
 
 
 def trial(kind: str, reason: str = "") -> TrialReport:
-    return TrialReport(kind=kind, passed=not reason, reason=reason, candidate_error=1e-7, eager_error=5e-8, budget=2e-6)
+    return TrialReport(
+        kind=kind, passed=not reason, reason=reason, over_budget=reason == BUDGET,
+        candidate_error=1e-7, eager_error=5e-8, budget=2e-6,
+    )  # fmt: skip
 
 
 def verified(*trials: TrialReport, **changes: Any) -> Evaluation:

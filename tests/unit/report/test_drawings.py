@@ -8,9 +8,11 @@ import pytest
 
 from builders import timing
 from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.plan import AppliedRule, KernelPlan, PlannedKernel
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
+from cuda_agent.playbook import skills
 from cuda_agent.report import charts
-from cuda_agent.report.explain import SKILLS, _plan, explain, skill_notes
+from cuda_agent.report.explain import explain, skill_notes
 from cuda_agent.report.highlight import highlighted
 from cuda_agent.report.load import load
 from cuda_agent.report.plain import plain, symbol
@@ -68,16 +70,16 @@ def test_samples_make_a_strip(tmp_path: Path) -> None:
 
 
 def test_every_skill_that_writes_kernels_is_explained() -> None:
-    # What is left writes no kernels of its own: rewrites, and advice.
-    assert set(skill_notes()) - {"algebra", "matvec"} == set(SKILLS.values())
+    folders = {path.name for path in Path(skills.__path__[0]).iterdir() if (path / "skill.py").exists()}
+    assert folders <= set(skill_notes())
     assert "<code>held</code>" in skill_notes()["rowreduce"][1]
 
 
 def test_an_explanation_follows_the_plan_that_was_kept() -> None:
-    plans = (
-        "Plan: gemm_linear -> rows_sum (expose_bias: linear; fold_batch_norm: a; fold_batch_norm: b)",
-        "Plan: gemm_linear",
-    )
+    gemm, rows = PlannedKernel(name="gemm_linear", skill="gemm"), PlannedKernel(name="rows_sum", skill="rowreduce")
+    applied = [("expose_bias", "linear"), ("fold_batch_norm", "a"), ("fold_batch_norm", "b")]
+    kept = KernelPlan(kernels=(gemm, rows), rewrites=tuple(AppliedRule(rule=rule, node=node) for rule, node in applied))
+    assert kept.summary.startswith("gemm_linear -> rows_sum (expose_bias: linear; fold_batch_norm: a; ")
     configs = [{"rows_sum": 0}, {"rows_sum": 1}]
     screen = Turn(
         index=1,
@@ -85,15 +87,12 @@ def test_an_explanation_follows_the_plan_that_was_kept() -> None:
         calls=(ToolCall(id="1", tool="Profile", arguments={"configs": configs}),),
         results=(ToolResult(call_id="1", text="", data={"latency_us": [30.0, 20.0]}),),
     )
-    finish = ToolCall(id="2", tool="Finish", arguments={"message": f"{plans[0][6:]}; 20.0 us"})
     turns = [
-        Turn(index=0, message=plans[0]),
+        Turn(index=0, message="", plan=kept),
         screen,
-        Turn(index=2, message=plans[1]),
-        Turn(index=3, message="", calls=(finish,)),
+        Turn(index=2, message="", plan=KernelPlan(kernels=(gemm,))),
+        Turn(index=3, message="", plan=kept),
     ]
-    found = _plan(turns)
-    assert found is not None and found["steps"] == "gemm_linear -> rows_sum"
     said = explain(Row(SuiteTask(id="a", name="a", key="0")), '"""Norm.\n\nMore."""', turns, None)
     assert said.computes == "Norm." and [step.skill for step in said.steps] == ["gemm", "rowreduce"]
     assert [(rewrite.name, rewrite.count) for rewrite in said.rewrites] == [("expose_bias", 1), ("fold_batch_norm", 2)]

@@ -261,6 +261,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
+            over_budget=worst.over_budget and not trial.reason,
             ties=ties,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )

@@ -23,7 +23,7 @@ from cuda_agent.release.extract.closure import Inexpressible, own_modules
 from cuda_agent.release.extract.constructors import Constructions
 from cuda_agent.release.extract.survey import Part, Survey, hooked, survey
 from cuda_agent.release.extract.writing import Rebuilt, describe, write_task
-from cuda_agent.workers.inside.task.pytree import flatten
+from cuda_agent.workers.inside.task.pytree import CannotPass, flatten
 from cuda_agent.workers.inside.task.taskmodule import (
     load_task_module,
     make_init_inputs,
@@ -72,7 +72,7 @@ class Taking:
         try:
             flatten(output)
         except TaskError as error:
-            cached = "Cache" in error.cause
+            cached = isinstance(error, CannotPass) and "Cache" in error.kind
             remedy = "Add --input use_cache=False" if cached else "Wrap the model so that it returns tensors"
             raise TaskError(f"{self._job['name']} can't be compared as a whole: {error.cause}", remedy) from None
 

@@ -1,4 +1,4 @@
-"""Operator graphs of many tasks, each captured in a fork of its own in the judge's sandbox; nothing is compiled."""
+"""Captures the operator graphs of many tasks, each in its own fork in the judge's sandbox. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIMIT_S = 120.0
 
 
 def capture(tasks: Sequence[Task], options: JudgeOptions) -> Iterator[tuple[Task, Graph | TaskError]]:
-    """Each task with its graph, or why it has none. Raises SandboxError, WorkerError."""
+    """Yields each task with its graph or an error. Raises SandboxError and WorkerError."""
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     with judge_folder() as folder:
         level = resolve_level(options.sandbox)
@@ -58,7 +58,7 @@ def _graph(zygote: Zygote, task: Task, options: JudgeOptions) -> Graph:
 
 
 def _ask(fork: Fork, task: Task, op: str, **params: object) -> dict[str, object]:
-    """Raises TaskError, WorkerFault."""
+    """Sends a request. Raises TaskError and WorkerFault."""
     reply: dict[str, object] = fork.request(op, params, timeout_s=_LIMIT_S)
     finding = reply.get("finding") if isinstance(reply, dict) else f"{op} was answered with a {type(reply).__name__}"
     if finding is not None:

@@ -138,9 +138,10 @@ def classify(error: BaseException) -> tuple[str, str]:
     if isinstance(error, CudaAgentError):
         return "task", f"{error.cause}\n{error.remedy}"
     text = str(error)
-    if isinstance(error, MemoryError | OutOfDeviceMemory) or any(words in text for words in _OUT_OF_MEMORY):
+    no_memory = any(words in text for words in _OUT_OF_MEMORY)  # foreign text: torch's
+    if no_memory or isinstance(error, MemoryError | OutOfDeviceMemory):
         return "oom", first_lines(error)
-    if any(words in text for words in _DEVICE_BROKEN):
+    if any(words in text for words in _DEVICE_BROKEN):  # foreign text: CUDA's
         return "device", first_lines(error)
     return "raised", first_lines(error)
 
