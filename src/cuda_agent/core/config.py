@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal, Self
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
@@ -13,24 +17,61 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record
 
 
+@dataclass(frozen=True)
+class Flag:
+    """Makes a setting an option of the command line. Help, bounds, choices and default are the field's own."""
+
+    #: of the option. Empty: the field's name, with dashes.
+    name: str = ""
+    metavar: str | None = None
+    #: a number of the option times this is the setting, such as 60 for minutes.
+    factor: float = 1
+    #: the setting's value if the option is given. None: the option takes a value.
+    value: str | None = None
+    #: what stands between several values of one option. Empty: the option is repeated.
+    separator: str = ""
+    #: a choice that the command replaces, such as `auto`. It is the default.
+    replaced: str = ""
+
+
 class Configuration(Record):
     """Base of every configuration."""
 
     @classmethod
-    def parse(cls, values: dict[str, Any], where: str = "") -> Self:
-        """Raises UsageError that names the bad key or value, with a suggestion. `where` stands before every name, such
-        as `speed.` for a part of a larger configuration."""
-        for key in values:
-            if key not in cls.model_fields:
-                near = difflib.get_close_matches(key, cls.model_fields, n=1)
-                hint = f"Did you mean {where + near[0]!r}?" if near else f"Known: {', '.join(cls.model_fields)}"
-                raise UsageError(f"Unknown setting {where + key!r}", hint)
+    def parse(cls, values: Mapping[str, Any], where: str = "", options: Mapping[str, str] | None = None) -> Self:
+        """Returns the configuration. Raises UsageError that names the bad key or value, nested ones too.
+
+        `where` is the file that holds the values. `options` are those settings, by their dotted keys, that came from
+        options of the command line, with the names of these.
+        """
+        _check_keys(cls, values, "", f"{where}: unknown" if where else "Unknown")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             said = first["msg"].removeprefix("Value error, ")  # foreign text: pydantic's
-            raise UsageError(f"Setting {where}{'.'.join(map(str, first['loc']))}: {said}") from None
+            key = ".".join(map(str, first["loc"]))
+            option = next((name for given, name in (options or {}).items() if f"{key}.".startswith(f"{given}.")), None)
+            named = option or (f"{where}: {key}" if where else f"Setting {key}").rstrip(": ")
+            remedy = "Add it" if first["type"] == "missing" else "Correct it, or leave it out"
+            raise UsageError(f"{named}: {said}", remedy) from None
+
+
+def inner_configuration(kind: Any) -> type[Configuration] | None:
+    """Returns the configuration in the annotation `X` or `X | None`."""
+    choices = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    return next((one for one in choices if isinstance(one, type) and issubclass(one, Configuration)), None)
+
+
+def _check_keys(kind: type[Configuration], values: Mapping[str, Any], prefix: str, unknown: str) -> None:
+    for key, value in values.items():
+        if key not in kind.model_fields:
+            near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
+            remedy = f"Did you mean {prefix + near[0]!r}?" if near else f"Known: {', '.join(kind.model_fields)}"
+            raise UsageError(f"{unknown} setting {f'{prefix}{key}'!r}", remedy)
+        inner = inner_configuration(kind.model_fields[key].annotation)
+        if inner is not None and isinstance(value, Mapping):
+            _check_keys(inner, value, f"{prefix}{key}.", unknown)
 
 
 #: when timing rounds end before their budget: see `JudgeOptions.timing_stop`.
@@ -46,24 +87,43 @@ class Regression(Configuration):
     variant: str | None = None
 
 
+#: settings that several configurations have.
+DeviceSetting = Annotated[
+    Device,
+    Flag("--device", replaced="auto"),
+    Field(description="Where to run; auto is the GPU if there is one."),
+]
+SandboxSetting = Annotated[
+    Literal["auto", "full", "reduced"],
+    Flag("--sandbox"),
+    Field(description="Isolation; auto is the strongest that works here."),
+]
+
+
 class JudgeOptions(Configuration):
     """How one task is judged. Times in seconds, memory in MiB."""
 
-    device: Device
-    precision: Precision = Precision.TF32
+    device: DeviceSetting
+    precision: Annotated[Precision, Flag()] = Field(
+        default=Precision.TF32, description="Arithmetic that is allowed inside float32 operators."
+    )
     reward_baseline: Baseline = Baseline.PUBLISHED
     trials: int = Field(default=5, ge=1)
-    #: time that timing rounds may take; repetitions end earlier when the ratio's interval is within ±1 %.
-    timing_budget_s: float = Field(default=10.0, gt=0)
+    #: repetitions end earlier when the ratio's interval is within ±1 %.
+    timing_budget_s: Annotated[float, Flag("--timing-budget", "SECONDS")] = Field(
+        default=10.0, gt=0, description="Most time that one profile's rounds take."
+    )
     #: `settled`: rounds until every needed ratio is known to ±1 %. `decided`, for a search's turns: until each is
     #: plainly on one side of the milestone's 1/0.95, and known to ±5 % or a part of its distance to that.
-    timing_stop: TimingStop = "settled"
+    timing_stop: Annotated[TimingStop, Flag()] = Field(
+        default="settled", description="decided: until it is plain which is faster; settled: to ±1 %."
+    )
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)
     compile_baseline_timeout_s: float = Field(default=300.0, gt=0)
     host_memory_mib: int = Field(default=65536, gt=0)
     compiler_jobs: int = Field(default=2, ge=1)
-    sandbox: Literal["auto", "full", "reduced"] = "auto"
+    sandbox: SandboxSetting = "auto"
     #: also times `torch.compile` with `max-autotune`.
     autotune: bool = False
     #: `wide`: besides the usual variants of the inputs, whole inputs at scales far from those that the task draws.
@@ -71,7 +131,9 @@ class JudgeOptions(Configuration):
     #: earlier trials that somebody's candidate for this task failed, tried again.
     regressions: tuple[Regression, ...] = ()
     #: `triton`: a candidate without kernels/ whose model_new.py launches Triton kernels is judged too, as a comparison.
-    comparison: Literal["triton"] | None = None
+    comparison: Annotated[Literal["triton"] | None, Flag("--allow-triton", value="triton")] = Field(
+        default=None, description="Judge Triton kernels too, as comparisons that are never promoted."
+    )
     #: fixes the judge's secret draws; only tests set it.
     seed: int | None = None
 
@@ -83,15 +145,21 @@ class JudgeOptions(Configuration):
 class Limits(Configuration):
     """What a run may spend; None: as much as it takes. Looked at before every turn: what a turn has begun, it ends."""
 
-    turns: int = Field(default=60, ge=1)
-    #: read and written by the model together.
-    tokens: int | None = Field(default=None, ge=1)
-    #: in the currency of the price table.
-    cost: float | None = Field(default=None, gt=0)
-    #: of the run itself, without the time between a kill and its resumption.
-    wall_s: float | None = Field(default=None, gt=0)
-    #: time of the judge, which holds the device: building, verifying, timing, and waiting for it where it is shared.
-    judge_s: float | None = Field(default=None, gt=0)
+    turns: Annotated[int, Flag()] = Field(default=60, ge=1, description="Most turns of the agent on a task, in all.")
+    tokens: Annotated[int | None, Flag("--max-tokens")] = Field(
+        default=None, ge=1, description="Most tokens that the model reads and writes."
+    )
+    cost: Annotated[float | None, Flag("--max-cost")] = Field(
+        default=None, gt=0, description="Most that the model may cost, in the currency of its price table."
+    )
+    #: in seconds, without the time between a kill and its resumption.
+    wall_s: Annotated[float | None, Flag("--max-minutes", "MINUTES", factor=60)] = Field(
+        default=None, gt=0, description="Most time of the run."
+    )
+    #: in seconds: building, verifying, timing, and waiting for the device where it is shared.
+    judge_s: Annotated[float | None, Flag("--max-gpu-minutes", "MINUTES", factor=60)] = Field(
+        default=None, gt=0, description="Most time of the judge, which holds the device."
+    )
 
 
 class Price(Configuration):
@@ -102,20 +170,32 @@ class Price(Configuration):
     cached_input: float | None = Field(default=None, ge=0)
 
 
+OPENAI_URL = "https://api.openai.com/v1"
+
+
 class LanguageModelOptions(Configuration):
     """A language model behind an endpoint. Written to disk with the run, so it never holds a key."""
 
-    model: str = Field(min_length=1)
-    base_url: str = "https://api.openai.com/v1"
-    #: None: the server's own default.
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    #: what one request and its answer may hold together; older turns are condensed before it is reached.
-    context_tokens: int = Field(default=131_072, ge=8192)
+    model: Annotated[str, Flag()] = Field(min_length=1, description="Its name at the endpoint.")
+    base_url: Annotated[str, Flag(metavar="URL")] = Field(
+        default=OPENAI_URL, description="Endpoint of the OpenAI protocol; else $OPENAI_BASE_URL, else OpenAI's."
+    )
+    temperature: Annotated[float | None, Flag()] = Field(default=None, ge=0, le=2, description="Else the server's.")
+    #: older turns are condensed before it is reached.
+    context_tokens: Annotated[int, Flag()] = Field(
+        default=131_072, ge=8192, description="Most of request and answer together."
+    )
     #: `keep`: stored in the transcript and sent back with later requests. `drop`: neither.
-    reasoning: Literal["keep", "drop"] = "keep"
-    #: `native`: the protocol's own tool calls. `tagged`: `<tool_call>` in the text, for models without.
-    tools: Literal["native", "tagged"] = "native"
-    protocol: Literal["openai", "litellm"] = "openai"
+    reasoning: Annotated[Literal["keep", "drop"], Flag()] = Field(
+        default="keep", description="Keep it in transcript and requests, or drop it."
+    )
+    #: `native`: the protocol's own tool calls. `tagged`: `<tool_call>` in the text.
+    tools: Annotated[Literal["native", "tagged"], Flag()] = Field(
+        default="native", description="Native calls, or tagged text for models without."
+    )
+    protocol: Annotated[Literal["openai", "litellm"], Flag()] = Field(
+        default="openai", description="litellm speaks others than OpenAI's."
+    )
     price: Price | None = None
     #: most attempts at one request.
     attempts: int = Field(default=8, ge=1)
@@ -137,11 +217,14 @@ class OptimizeOptions(Configuration):
     """A run of `cuda-agent optimize`."""
 
     judge: JudgeOptions
-    policy: str = "playbook"
+    policy: Annotated[str, Flag()] = Field(
+        default="playbook", description="playbook, llm, files:DIR, or the folder of a trained checkpoint."
+    )
     limits: Limits = Limits()
-    #: independent agents on the task, which share the device.
-    parallel: int = Field(default=1, ge=1, le=64)
-    #: whose best candidate is in the workspace at the start.
-    seed_with: Literal["playbook"] | None = None
-    #: what the policy `llm` talks to.
-    llm: LanguageModelOptions | None = None
+    parallel: Annotated[int, Flag()] = Field(
+        default=1, ge=1, le=64, description="Independent agents on the task, which share the device; the best counts."
+    )
+    seed_with: Annotated[Literal["playbook"] | None, Flag()] = Field(
+        default=None, description="Whose best candidate is in the workspace at the start."
+    )
+    llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

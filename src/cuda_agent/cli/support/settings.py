@@ -1,0 +1,160 @@
+"""The options of a command from the fields of its configuration, and `--config FILE` with the same settings."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import annotated_types
+import typer
+from pydantic.fields import FieldInfo
+
+from cuda_agent.core.config import Configuration, Flag, inner_configuration
+from cuda_agent.core.errors import UsageError
+from cuda_agent.core.settings import Settings
+
+Command = Callable[..., int]
+ConfigArg = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings as TOML, YAML or JSON (docs/runs.md); options win."),
+]
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One field as an option."""
+
+    key: str
+    field: FieldInfo
+    flag: Flag
+    panel: str | None
+
+    @property
+    def name(self) -> str:
+        return self.flag.name or "--" + self.key.rpartition(".")[2].replace("_", "-")
+
+    @property
+    def parameter(self) -> str:
+        return self.key.replace(".", "__")
+
+    @property
+    def kind(self) -> Any:
+        """Its type, without None."""
+        rest = [one for one in typing.get_args(self.field.annotation) if one is not type(None)]
+        union = type(None) in typing.get_args(self.field.annotation)
+        return rest[0] if union else self.field.annotation
+
+    def annotation(self, default: Any) -> Any:
+        """What typer makes its option of. Bounds that exclude their end are left to the configuration."""
+        bounds = {
+            name: getattr(one, letters)
+            for one in self.field.metadata
+            for name, kind, letters in (("min", annotated_types.Ge, "ge"), ("max", annotated_types.Le, "le"))
+            if isinstance(one, kind) and self.flag.factor == 1
+        }
+        option = typer.Option(
+            self.name, metavar=self.flag.metavar, help=self.field.description, show_default=self._shown(default),
+            rich_help_panel=self.panel, **bounds,
+        )  # fmt: skip
+        return Annotated[self._typed() | None, option]
+
+    def _typed(self) -> Any:
+        kind = self.kind
+        if self.flag.value is not None:
+            return bool
+        if self.flag.separator:
+            return str
+        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            choices = tuple(kind)
+        if choices:
+            every = [self.flag.replaced, *choices] if self.flag.replaced else choices
+            return StrEnum("Choice", {str(one): str(one) for one in every})
+        if typing.get_origin(kind) is dict or typing.get_args(kind)[1:] == (...,):
+            return list[str]
+        return kind
+
+    def _shown(self, default: Any) -> str | bool:
+        if self.flag.replaced:
+            return self.flag.replaced
+        if default in (None, (), {}) or self.flag.value is not None or self.field.is_required():
+            return False
+        return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+    def value(self, given: Any) -> Any:
+        """The setting that the option says. Raises UsageError for a pair that isn't one."""
+        if self.flag.value is not None:
+            return self.flag.value
+        if self.flag.separator:
+            return [word.strip() for word in given.split(self.flag.separator) if word.strip()]
+        if self.flag.factor != 1:
+            return given * self.flag.factor
+        if typing.get_origin(self.kind) is dict:
+            pairs = [text.partition("=") for text in given]
+            if not all(equals for _, equals, _ in pairs):
+                raise UsageError(f"{self.name}: {' '.join(given)} lacks a =", f"Give it as {self.flag.metavar}")
+            return {name: value for name, _, value in pairs}
+        return given
+
+
+def _options(kind: type[Configuration], prefix: str = "", panel: str | None = None) -> Iterator[_Option]:
+    for name, field in kind.model_fields.items():
+        flag = next((one for one in field.metadata if isinstance(one, Flag)), None)
+        inner = inner_configuration(field.annotation)
+        if flag is not None:
+            yield _Option(prefix + name, field, flag, panel)
+        elif inner is not None:
+            yield from _options(inner, f"{prefix}{name}.", field.description or panel)
+
+
+def with_settings(
+    kind: type[Configuration],
+    *,
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    base: Mapping[str, Any] | None = None,
+    defaults: bool = True,
+    file: bool = True,
+) -> Callable[[Command], Command]:
+    """Gives a command those options that the fields of `kind` have, and `--config`. Its first parameter gets the
+    settings.
+
+    `only` and `without` name fields by their dotted keys. `base` holds other defaults than the fields have; `defaults`
+    is False where they are what the command finds. `file` is False for a command that takes no `--config`.
+    """
+    options = [one for one in _options(kind) if one.key not in without and (not only or one.key in only)]
+    usual = Settings(values=base or {})
+
+    def decorate(command: Command) -> Command:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> int:
+            settings = Settings(given.pop("config", None)).over(usual.values)
+            for option in options:
+                value = given.pop(option.parameter)
+                if value is not None and value is not False and value != []:
+                    settings.put(option.key, option.value(value), option.name)
+            return command(settings, **given)
+
+        def parameter(name: str, annotation: Any) -> inspect.Parameter:
+            return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+        derived = [parameter("config", ConfigArg)] if file else []
+        for one in options:
+            default = usual.get(one.key, one.field.default) if defaults else None
+            derived.append(parameter(one.parameter, one.annotation(default)))
+        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        last = next((at for at, one in enumerate(every) if one.name in ("as_json", "debug")), len(every))
+        every[last:last] = derived
+        wrapped.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in every}
+        return wrapped
+
+    return decorate
