@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 from pydantic import Field
 
-from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
+from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 
-#: a profile's rounds, for hundreds of tasks; `optimize` alone takes 10, and `settled`. What that costs: docs/bench.md.
-TIMING_BUDGET_S = 2.0
-TIMING_STOP: TimingStop = "decided"
+#: of a run's judge, for hundreds of tasks. What that costs: docs/bench.md.
+DEFAULTS = {"run": {"judge": {"timing_budget_s": 2.0, "timing_stop": "decided"}}}
 _GIB = 1 << 30
 #: host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
@@ -26,9 +26,20 @@ class BenchOptions(Configuration):
     """A run of `cuda-agent bench`; fixed when it is begun."""
 
     run: OptimizeOptions
-    levels: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    limit: int | None = Field(default=None, ge=1)
+    levels: Annotated[tuple[str, ...], Flag(metavar="1,2", separator=",")] = Field(
+        default=(), description="Only these levels."
+    )
+    ids: Annotated[tuple[str, ...], Flag(metavar="ID,…", separator=",")] = Field(
+        default=(), description="Only these: file names, their numbers, patterns."
+    )
+    limit: Annotated[int | None, Flag()] = Field(default=None, ge=1, description="Only the first so many.")
+    #: this and the next may differ when a run goes on, so they aren't saved.
+    jobs: Annotated[int | None, Flag()] = Field(
+        default=None, ge=1, exclude=True, description="Tasks at work at once; one is timed at a time."
+    )
+    stop_after_s: Annotated[float | None, Flag("--stop-after", "SECONDS")] = Field(
+        default=None, ge=1, exclude=True, description="Stop then; --resume goes on."
+    )
 
     def differences(self, other: BenchOptions) -> list[str]:
         """Names of the settings that `other` has otherwise, with its values."""

@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.errors import UsageError
 
 BaselineName = Literal["eager", "compile", "matched", "autotune"]
 #: fewer say nothing of what differs from one process to the next.
@@ -91,33 +89,9 @@ class GateOptions(Configuration):
     whole_model: WholeModelGate = WholeModelGate()
 
 
-_SECTIONS: dict[str, type[Configuration]] = {
-    "rebuild": RebuildGate,
-    "verification": VerificationGate,
-    "speed": SpeedGate,
-    "whole_model": WholeModelGate,
-}
-
-
 def load_gate(path: Path | None) -> GateOptions:
     """gate.yaml, its paths absolute from its own folder; without one the defaults, from here. Raises UsageError."""
-    values: Any = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(path.read_text()) or {}
-        except OSError as error:
-            raise UsageError(f"Can't read the gate {path}: {error.strerror}", "Check the path") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}", "Correct it") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UsageError(f"{path} holds no settings", "Write them as `name: value`, see docs/promotion.md")
-    for name, section in _SECTIONS.items():
-        inner = values.get(name)
-        if name in values and not isinstance(inner, dict):
-            raise UsageError(f"{path}: {name} holds no settings", "Write them below it, indented")
-        if isinstance(inner, dict):
-            values[name] = section.parse({str(key): value for key, value in inner.items()}, f"{name}.")
-    return _from(path.parent if path is not None else Path(), GateOptions.parse(values))
+    return _from(path.parent if path is not None else Path(), Settings(path).parse(GateOptions))
 
 
 def _from(folder: Path, gate: GateOptions) -> GateOptions:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
@@ -42,8 +42,9 @@ from cuda_agent.tasks.decontaminate.references import Reference, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
 from cuda_agent.tasks.filter.measurements import Measured, merge, read_all, read_measured
-from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.options import ComposeOptions, CopiesSetting, LibrariesSetting, ThresholdSetting
 from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.store import only_one, read_lines
 from cuda_agent.workspace.sandbox import resolve_level
@@ -53,16 +54,6 @@ _CONFIG_FILE = "build.json"
 Say = Callable[[str, str], None]
 #: candidates of the first round, for each task that is wanted; of later ones, for each that is missing at their rate.
 _FIRST, _MORE = 1.15, 1.05
-
-
-class ComposeOptions(Configuration):
-    """What is composed. `window_ms`: of the predicted eager times on `stack`. `runs_with`: versions of the libraries
-    there, by name; seeds that need newer ones are left out."""
-
-    stack: str = "H200"
-    window_ms: tuple[float, float] = (1.5, 70.0)
-    memory_gb: float = Field(default=8.0, gt=0)
-    runs_with: dict[str, str] = Field(default_factory=dict)
 
 
 class BuildOptions(Configuration):
@@ -75,33 +66,18 @@ class BuildOptions(Configuration):
     seed: int = 0
     #: a file of seeds that is taken; None: those that a crawl of the installed libraries finds.
     seeds: Path | None = None
-    libraries: tuple[str, ...] = ("torch", "transformers")
+    libraries: LibrariesSetting = ("torch", "transformers")
     compose: ComposeOptions = ComposeOptions()
-    #: without the device.
-    filter: dict[str, Any] = Field(default_factory=dict)
-    threshold: float = Field(default=THRESHOLD, gt=0, le=1)
-    copies: int = Field(default=1, ge=1)
+    filter: FilterSettings = FilterSettings()
+    threshold: ThresholdSetting = THRESHOLD
+    copies: CopiesSetting = 1
     candidates: int | None = Field(default=None, ge=1)
     most_candidates: int | None = Field(default=None, ge=1)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From YAML; relative paths are as seen from its folder. Raises UsageError."""
-        try:
-            values = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            line = " ".join(str(error).split())
-            raise UsageError(f"Can't read {path}: {line}", "Give a YAML file") from None
-        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise UsageError(f"{path} holds no settings", "Write `name: value` on each line")
-        if isinstance(values.get("compose"), dict):
-            values["compose"] = ComposeOptions.parse(values["compose"], "compose.").model_dump()
-        options = cls.parse(values)
-        FilterOptions.parse({"device": "cpu", **options.filter}, "filter.")
-        low, high = options.compose.window_ms
-        if not 0 < low < high:
-            said = f"compose.window_ms is impossible: {low:g} to {high:g}"
-            raise UsageError(said, "Give [LOW, HIGH] with 0 < LOW < HIGH")
+        """Reads a file; relative paths are as seen from its folder. Raises UsageError."""
+        options = Settings(path).parse(cls)
         rates_for(options.compose.stack)
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
@@ -153,7 +129,7 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
 
 def _build(options: BuildOptions, device: Device, say: Say, recorded: Measured | None, seeds: str | None) -> Build:
     folder = options.folder
-    filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
+    filtering = FilterOptions(device=device, **options.filter.model_dump())
     level = resolve_level(filtering.sandbox)
 
     def measure(count: int) -> Measured:

@@ -15,7 +15,9 @@ import annotated_types
 import typer
 from pydantic.fields import FieldInfo
 
+from cuda_agent.agent.device import resolve_device
 from cuda_agent.core.config import Configuration, Flag, inner_configuration
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.settings import Settings
 
@@ -100,7 +102,14 @@ class _Option:
             if not all(equals for _, equals, _ in pairs):
                 raise UsageError(f"{self.name}: {' '.join(given)} lacks a =", f"Give it as {self.flag.metavar}")
             return {name: value for name, _, value in pairs}
-        return given
+        return given.value if isinstance(given, StrEnum) else given
+
+
+def put_device(settings: Settings, key: str = "device") -> None:
+    """Chooses the device, where `auto` is said or none. Raises UsageError, DeviceError where something is missing."""
+    choice = settings.get(key, "auto")
+    if choice in ("auto", *Device):
+        settings.put(key, resolve_device(choice))
 
 
 def _options(kind: type[Configuration], prefix: str = "", panel: str | None = None) -> Iterator[_Option]:

@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from cuda_agent.core.config import Configuration
+from cuda_agent.core.config import Configuration, DeviceSetting, Flag, SandboxSetting
 from cuda_agent.core.enums import Device, Precision
 
 #: what pass 2 prepares at a time on a GPU, so that it never waits for a process to start.
 _LANES = 6
 
 
-class FilterOptions(Configuration):
-    """Times in seconds and microseconds, memory in MiB."""
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= value[0] < value[1]:
+        raise ValueError("give LOW and HIGH with LOW < HIGH")
+    return value
 
-    device: Device
-    #: tasks that are checked at a time; None: as many as there are cores (on the CPU half of them).
-    workers: int | None = Field(default=None, ge=1)
+
+WindowSetting = Annotated[tuple[float, float], AfterValidator(_ordered), Flag("--window-ms", "LOW HIGH")]
+
+
+class FilterSettings(Configuration):
+    """How candidates are filtered, on any device. Times in seconds and milliseconds, memory in MiB."""
+
+    #: None: on the CPU half of the cores.
+    workers: Annotated[int | None, Flag()] = Field(
+        default=None, ge=1, description="Tasks checked at a time; as many as there are cores."
+    )
     #: tasks that are made ready for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
-    #: tasks that may follow each other in one process, as long as each keeps every rule. More than one only for tasks
-    #: that are trusted not to speak for those after them: the built-in composer's.
-    tasks_a_process: int = Field(default=1, ge=1)
-    #: what one task may take in either pass.
-    limit_s: float = Field(default=90.0, gt=0)
-    #: most that one eager call may hold of the device's memory, weights and inputs included.
-    memory_mib: int = Field(default=32768, gt=0)
+    #: more than one only for tasks that are trusted not to speak for those after them: the built-in composer's.
+    tasks_a_process: Annotated[int, Flag(metavar="N")] = Field(
+        default=1, ge=1, description="So many may follow each other in one, if trusted."
+    )
+    limit_s: Annotated[float, Flag(metavar="SECONDS")] = Field(
+        default=90.0, gt=0, description="What one task may take in either pass."
+    )
+    memory_mib: Annotated[int, Flag()] = Field(
+        default=32768, ge=1, description="Most that one eager call may hold, weights and inputs included."
+    )
     #: of the host, for each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
-    #: eager times outside of these break a rule.
-    low_us: float = Field(default=1_000.0, ge=0)
-    high_us: float = Field(default=100_000.0, gt=0)
+    window_ms: WindowSetting = Field(default=(1.0, 100.0), description="Eager times that are kept.")
     warm_calls: int = Field(default=3, ge=1)
     #: fewest timed calls, from six on with a 95 % interval of their median; a short task gets more.
     calls: int = Field(default=6, ge=5)
-    sandbox: Literal["auto", "full", "reduced"] = "auto"
+    sandbox: SandboxSetting = "auto"
+
+
+class FilterOptions(FilterSettings):
+    """How candidates are filtered on a device."""
+
+    device: DeviceSetting
 
     @property
     def precision(self) -> Precision:
@@ -53,3 +70,15 @@ class FilterOptions(Configuration):
         if self.lanes is not None:
             return self.lanes
         return max(1, min(_LANES, len(os.sched_getaffinity(0)) // 2)) if self.device is Device.CUDA else 1
+
+
+class FilterRunOptions(FilterOptions):
+    """A run of `cuda-agent tasks filter`."""
+
+    limit: Annotated[int | None, Flag()] = Field(default=None, ge=1, description="Most candidates to ask in this run.")
+    stop_after_s: Annotated[float | None, Flag(metavar="SECONDS")] = Field(
+        default=None, ge=1, description="Begin no more tasks after so long."
+    )
+    shard: Annotated[str | None, Flag(metavar="I/N")] = Field(
+        default=None, description="Only this part of the candidates; see `tasks merge`."
+    )
