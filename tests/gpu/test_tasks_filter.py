@@ -29,7 +29,7 @@ _ROWS = 1 << 21
 
 def run(folder: Path, tasks: list[DatasetTask], **changes: object) -> dict[str, Measurement]:
     append(folder / "candidates.jsonl", tasks)
-    options = FilterOptions.parse({"device": "cuda", "low_us": 1.0, "high_us": 1e9, "tasks_a_process": 3, **changes})
+    options = FilterOptions.parse({"device": "cuda", "window_ms": (1e-3, 1e6), "tasks_a_process": 3, **changes})
     done = filter_folder(folder, options, lambda _text: None)
     assert not done.left
     by_key = read_measured(done.path).by_key

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
+from cuda_agent.core.settings import Settings
 
 BaselineName = Literal["eager", "compile", "matched", "autotune"]
 #: fewer say nothing of what differs from one process to the next.

@@ -49,9 +49,9 @@ class ComposeOptions(Configuration):
         default=8.0, gt=0, description="Most that one pass may hold: inputs, weights, all outputs."
     )
     #: versions of the libraries there, by name.
-    runs_with: Annotated[dict[Literal["torch", "transformers"], str], Flag(metavar="LIBRARY=VERSION")] = Field(
-        default_factory=dict, description="Leave out seeds that need a newer one (repeatable)."
-    )
+    runs_with: Annotated[
+        dict[Annotated[str, Field(pattern="^(torch|transformers)$")], str], Flag(metavar="LIBRARY=VERSION")
+    ] = Field(default_factory=dict, description="Leave out seeds that need a newer one (repeatable).")
 
     @field_validator("window_ms")
     @classmethod

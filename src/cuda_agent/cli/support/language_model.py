@@ -19,13 +19,13 @@ def complete_run(settings: Settings, prices: Path | None, prefix: str = "") -> N
     """
     put_device(settings, f"{prefix}judge.device")
     policy = str(settings.get(f"{prefix}policy", "playbook"))
-    if settings.get(f"{prefix}limits.cost") is not None and policy == "llm" and prices is None:
-        if settings.get(f"{prefix}llm.price") is None:
-            raise UsageError("--max-cost needs prices", "Give --prices FILE: MODEL: {input: 1.25, output: 10}")
     complete_model(settings, f"{prefix}llm", "policy", policy)
     if prices is not None and policy == "llm":
         price = load_price(prices, str(settings.get(f"{prefix}llm.model")))
         settings.put(f"{prefix}llm.price", price.model_dump())
+    costs = policy == "llm" and settings.get(f"{prefix}limits.cost") is not None
+    if costs and settings.get(f"{prefix}llm.price") is None:
+        raise UsageError("--max-cost needs prices", "Give --prices FILE: MODEL: {input: 1.25, output: 10}")
     settings.put(f"{prefix}policy", policy_name(policy))
 
 
