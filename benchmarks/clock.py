@@ -25,7 +25,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 PARTS = ("burst", "deliver", "rest", "outside", "waited")
 

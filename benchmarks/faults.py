@@ -33,7 +33,7 @@ from cuda_agent.core.records import Evaluation
 from cuda_agent.core.stack import first_line
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from fault_specimens import HONEST, Fault, faults, faulty, small_axpby
 
 MOST_GROWTH_MIB = 200.0

@@ -30,7 +30,7 @@ class Subject:
 def load_subject(path: Path) -> Subject:
     """Raises UsageError where there is no candidate, StoreError where it can't be read."""
     if (path / ".cuda-agent").is_dir():
-        workspace = layout.open(path)
+        workspace = layout.open_workspace(path)
         candidate = workspace.snapshot()
         if "model_new.py" not in candidate.files:
             raise UsageError(f"{path} has no model_new.py yet", "Write it, and the kernels under kernels/, first")

@@ -27,7 +27,7 @@ from cuda_agent.core.stack import read_stack
 from cuda_agent.release.extract.specs import WholeSource
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 1 << 20
@@ -156,7 +156,7 @@ def _taken_apart(
             readable=(folder, _PACKAGES, *whole.folders, *readable, *map(Path, compiled.values())),
             environment=compiled | own | _ENVIRONMENT,
             gpu=device is Device.CUDA,
-            limits=Limits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=4096),
+            limits=SandboxLimits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=4096),
         )
         module = "cuda_agent.release.extract.worker"
         command = [sys.executable, "-P", "-m", module, str(folder / "job.json"), str(result)]
