@@ -23,7 +23,7 @@ from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.records import Budget, ToolCall, Turn
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, Message, Request, estimate_tokens
+from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 
 #: kept free for the answer: this many tokens, but at most this part of the context.
 _ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
@@ -66,7 +66,7 @@ class Conversation:
         self._rendered: dict[int, _Rendered] = {}
         self._system = _render("system.md.j2", device=brief.device.value, tools=described)
 
-    def request(self, history: Sequence[Turn], refused: int | None = None) -> Request:
+    def request(self, history: Sequence[Turn], refused: int | None = None) -> ChatRequest:
         """The next request; `refused`: the server takes no more than that many tokens."""
         repeats = rounds(history)
         window = self._window(history, repeats, refused)
@@ -76,7 +76,7 @@ class Conversation:
         ]
         for turn, times in zip(history[window.first :], repeats[window.first :], strict=True):
             messages += self._once(turn, window, times).messages
-        return Request(messages, None if self._tagged else self._brief.tools)
+        return ChatRequest(messages, None if self._tagged else self._brief.tools)
 
     def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
         """What stands word for word in the request that follows `history`."""
