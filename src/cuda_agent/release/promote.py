@@ -26,7 +26,7 @@ from cuda_agent.release.checks import failed, not_applicable, passed, skipped
 from cuda_agent.release.gate import GateOptions
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import GateResult, Promotion
-from cuda_agent.release.regressions import Failure, read_failures, remember
+from cuda_agent.release.regressions import KnownFailure, read_failures, remember
 from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
 from cuda_agent.release.speed import Process, speed
 from cuda_agent.release.subject import Subject
@@ -107,7 +107,7 @@ class Examination:
         self._subject, self._gate, self._rivals = subject, gate, rivals
         self._task, self._candidate, self._device = subject.task, subject.candidate, subject.options.device
         self._registry, self._folder, self._progress = registry, folder, progress
-        self._failures: tuple[Failure, ...] = read_failures(registry, subject.task.key) if gate.regressions else ()
+        self._failures: tuple[KnownFailure, ...] = read_failures(registry, subject.task.key) if gate.regressions else ()
         self._since = time.monotonic()
 
     def run(self) -> None:

@@ -25,7 +25,7 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Replacement:
+class PartReplacement:
     """A candidate, and the submodules whose calls it takes (`core.extraction.ExtractedTask`)."""
 
     name: str
@@ -37,7 +37,7 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class Judged:
+class WholeModelResult:
     """How far it came; `reason` says why there is no profile. `calls`: path -> (taken by the candidate, by the
     original) of one pass."""
 
@@ -47,7 +47,7 @@ class Judged:
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def judge_whole(session: JudgeSession, parts: Sequence[Replacement]) -> Judged:
+def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -> WholeModelResult:
     """`session` is that of the whole model as a task. What is the parts' fault is in the result.
 
     Raises TaskError (the model fails), DeviceError, StoreError, WorkerError."""
@@ -57,19 +57,19 @@ def judge_whole(session: JudgeSession, parts: Sequence[Replacement]) -> Judged:
     for part in parts:
         built = session.built(part.candidate)
         if built.library is None:
-            return Judged(f"{part.name} doesn't compile any more: {built.report.log[-500:]}")
+            return WholeModelResult(f"{part.name} doesn't compile any more: {built.report.log[-500:]}")
         libraries.append(built.library)
     process = CandidateProcess(session.workers.start(PATCHED), reference, timeout_s=session.options.call_timeout_s)
-    found = Judged()
+    found = WholeModelResult()
     try:
         _load(session, process, parts, libraries)
         verification = Verification(
             session.task, reference, process, session.secrets, FLOOR, session.options.trials, session.progress
         )
         verified = verification.run()
-        found = Judged(verify=verified, calls=_calls(process, parts))
+        found = WholeModelResult(verify=verified, calls=_calls(process, parts))
         if not verified.passed:
-            return Judged(failing(verified)[1], verified, calls=found.calls)
+            return WholeModelResult(failing(verified)[1], verified, calls=found.calls)
         process.release()
         reference.release()
         timed = profile_candidate(
@@ -77,17 +77,17 @@ def judge_whole(session: JudgeSession, parts: Sequence[Replacement]) -> Judged:
             floor=FLOOR, progress=session.progress, torch_computes=True,
         )  # fmt: skip
     except WorkerFault as error:
-        return Judged(error.fault.reason, found.verify, calls=found.calls)
+        return WholeModelResult(error.fault.reason, found.verify, calls=found.calls)
     finally:
         process.close()
     if timed.report is None:
         said = timed.fault.reason if timed.fault is not None else "; ".join(v.detail for v in timed.violations)
-        return Judged(said, verified, calls=found.calls)
-    return Judged("", verified, timed.report, found.calls)
+        return WholeModelResult(said, verified, calls=found.calls)
+    return WholeModelResult("", verified, timed.report, found.calls)
 
 
 def _load(
-    session: JudgeSession, process: CandidateProcess, parts: Sequence[Replacement], libraries: Sequence[Path]
+    session: JudgeSession, process: CandidateProcess, parts: Sequence[PartReplacement], libraries: Sequence[Path]
 ) -> None:
     told = []
     for index, (part, library) in enumerate(zip(parts, libraries, strict=True)):
@@ -116,7 +116,7 @@ def _load(
     process.ask("load", {**params, "parts": told})
 
 
-def _calls(process: CandidateProcess, parts: Sequence[Replacement]) -> dict[str, tuple[int, int]]:
+def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
     """What the worker says of where calls went; for information only."""
     told = process.ask("redirected", {})
     calls = {}
