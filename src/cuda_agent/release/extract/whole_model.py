@@ -1,8 +1,8 @@
-"""A whole model with candidates in the place of submodules, beside the original: outputs compared, then times.
+"""Judges a whole model with candidates in the place of submodules: its outputs against the original's, then its time.
 
-As a candidate is judged, but for the guard, which each part has passed by itself, and the variants of inputs: rounding
-grows through a deep model, so inputs are those that the model draws, and an output may lie `FLOOR` from the oracle
-where eager lies nearer.
+The model is judged like a candidate, with two differences. The guard doesn't run, because each part has passed it. The
+inputs are only those that the model draws, and an output may differ from the oracle by `FLOOR` even where eager is
+nearer, because rounding errors grow through a deep model.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cuda_agent.judge import MODEL_FILE, CandidateProcess, JudgeSession, Verific
 from cuda_agent.release.extract.inside import PATCHED
 from cuda_agent.workers.process import WorkerFault
 
-#: relative L2 error of an output that is allowed in any case.
+#: the relative L2 error of an output that is always allowed.
 FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
 class PartReplacement:
-    """A candidate, and the submodules whose calls it takes (`core.extraction.ExtractedTask`)."""
+    """A candidate, and the submodules whose calls it takes; the fields are those of `ExtractedTask`."""
 
     name: str
     candidate: Candidate
@@ -38,8 +38,8 @@ class PartReplacement:
 
 @dataclass(frozen=True)
 class WholeModelResult:
-    """How far it came; `reason` says why there is no profile. `calls`: path -> (taken by the candidate, by the
-    original) of one pass."""
+    """The result, as far as the judging came. `reason` says why there is no profile. `calls` maps a path to the numbers
+    of calls in one pass that the candidate and the original took."""
 
     reason: str = ""
     verify: VerifyReport | None = None
@@ -48,9 +48,10 @@ class WholeModelResult:
 
 
 def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -> WholeModelResult:
-    """`session` is that of the whole model as a task. What is the parts' fault is in the result.
+    """Judges the model in `session`, whose task is the whole model. A fault of the parts is in the result.
 
-    Raises TaskError (the model fails), DeviceError, StoreError, WorkerError."""
+    Raises TaskError when the model fails, DeviceError, StoreError, WorkerError.
+    """
     reference = session.reference
     reference.spec = reference.spec.model_copy(update={"variants": ()})
     libraries = []
@@ -117,7 +118,7 @@ def _load(
 
 
 def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
-    """What the worker says of where calls went; for information only."""
+    """Returns the worker's counts of calls. They are for information only."""
     told = process.ask("redirected", {})
     calls = {}
     for path in (path for part in parts for path in part.paths):

@@ -54,7 +54,7 @@ def test_inputs_without_names_are_positional(tmp_path: Path) -> None:
     ("model", "inputs", "init", "says"),
     [
         ("nothing", [], [], "neither a file nor"),
-        ("a:B", [], [], "Nothing says what"),
+        ("a:B", [], [], "aren't given"),
         ("a:B;import os", ["float32[1]"], [], "not the name of a class"),
         ("a:B", ["float33[1]"], [], "no tensor type"),
         ("a:B", ["float32[0]"], [], "sizes are at least 1"),

@@ -170,7 +170,7 @@ def test_what_is_no_task_says_why(taken: dict[str, Any]) -> None:
     assert "more than --operators 12" in reasons["Local"]
     assert "defined inside a function" in reasons["Inside"]
     assert "its argument things is a Things" in reasons["Kept"]
-    assert any("it was changed after it was constructed" in one["reason"] for one in taken["left_out"])
+    assert any("it was changed after its construction" in one["reason"] for one in taken["left_out"])
 
 
 def test_a_copied_layer_is_made_again_from_its_attributes(taken: dict[str, Any]) -> None:
