@@ -25,7 +25,7 @@ _ROOM = 0.6
 
 
 @dataclass(frozen=True)
-class Step:
+class ExplainedStep:
     """Kernels of one skill, with its title and reason from the playbook's notes."""
 
     skill: str
@@ -49,7 +49,7 @@ class Explanation:
     followed no plan of the playbook."""
 
     computes: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedStep, ...]
     rewrites: tuple[Rewrite, ...]
     channels_last: bool
     searched: tuple[str, ...]
@@ -86,14 +86,14 @@ def _last_words(turns: Sequence[Turn]) -> str:
     return ""
 
 
-def _steps(kernels: Sequence[PlannedKernel]) -> tuple[Step, ...]:
+def _steps(kernels: Sequence[PlannedKernel]) -> tuple[ExplainedStep, ...]:
     """Kernels by skill, in the order in which they run."""
     notes = skill_notes()
     by_skill: dict[str, list[str]] = {}
     for kernel in kernels:
         if kernel.skill in notes:
             by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
-    return tuple(Step(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items())
+    return tuple(ExplainedStep(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items())
 
 
 @lru_cache(maxsize=1)
