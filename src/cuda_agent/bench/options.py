@@ -26,19 +26,17 @@ class BenchOptions(Configuration):
     """A run of `cuda-agent bench`; fixed when it is begun."""
 
     run: OptimizeOptions
-    levels: Annotated[tuple[str, ...], Flag(metavar="1,2", separator=",")] = Field(
-        default=(), description="Only these levels."
-    )
-    ids: Annotated[tuple[str, ...], Flag(metavar="ID,…", separator=",")] = Field(
-        default=(), description="Only these: file names, their numbers, patterns."
-    )
-    limit: Annotated[int | None, Flag()] = Field(default=None, ge=1, description="Only the first so many.")
+    levels: Annotated[tuple[str, ...], Flag("Only these levels.", metavar="1,2", separator=",")] = ()
+    ids: Annotated[
+        tuple[str, ...], Flag("Only these: file names, their numbers, patterns.", metavar="ID,…", separator=",")
+    ] = ()
+    limit: Annotated[int | None, Flag("Only the first so many.")] = Field(default=None, ge=1)
     #: this and the next may differ when a run goes on, so they aren't saved.
-    jobs: Annotated[int | None, Flag()] = Field(
-        default=None, ge=1, exclude=True, description="Tasks at work at once; one is timed at a time."
+    jobs: Annotated[int | None, Flag("Tasks at work at once; one is timed at a time.")] = Field(
+        default=None, ge=1, exclude=True
     )
-    stop_after_s: Annotated[float | None, Flag("--stop-after", "SECONDS")] = Field(
-        default=None, ge=1, exclude=True, description="Stop then; --resume goes on."
+    stop_after_s: Annotated[float | None, Flag("Stop then; --resume goes on.", "--stop-after", "SECONDS")] = Field(
+        default=None, ge=1, exclude=True
     )
 
     def differences(self, other: BenchOptions) -> list[str]:

@@ -34,7 +34,7 @@ def command(
     from cuda_agent.workspace import layout
 
     folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
-    workspace = layout.open(folder)
+    workspace = layout.open_workspace(folder)
     options = settings.over(workspace.options.model_dump()).parse(JudgeOptions)
     resolve_device(options.device.value)
     candidate = workspace.snapshot()

@@ -19,8 +19,9 @@ from cuda_agent.core.record import Record
 
 @dataclass(frozen=True)
 class Flag:
-    """Makes a setting an option of the command line. Help, bounds, choices and default are the field's own."""
+    """Makes a setting an option of the command line. Its type, bounds, choices and default are the field's own."""
 
+    help: str
     #: of the option. Empty: the field's name, with dashes.
     name: str = ""
     metavar: str | None = None
@@ -90,13 +91,11 @@ class Regression(Configuration):
 #: settings that several configurations have.
 DeviceSetting = Annotated[
     Device,
-    Flag("--device", replaced="auto"),
-    Field(description="Where to run; auto is the GPU if there is one."),
+    Flag("Where to run; auto is the GPU if there is one.", "--device", replaced="auto"),
 ]
 SandboxSetting = Annotated[
     Literal["auto", "full", "reduced"],
-    Flag("--sandbox"),
-    Field(description="Isolation; auto is the strongest that works here."),
+    Flag("Isolation; auto is the strongest that works here.", "--sandbox"),
 ]
 
 
@@ -104,19 +103,17 @@ class JudgeOptions(Configuration):
     """How one task is judged. Times in seconds, memory in MiB."""
 
     device: DeviceSetting
-    precision: Annotated[Precision, Flag()] = Field(
-        default=Precision.TF32, description="Arithmetic that is allowed inside float32 operators."
-    )
+    precision: Annotated[Precision, Flag("Arithmetic that is allowed inside float32 operators.")] = Precision.TF32
     reward_baseline: Baseline = Baseline.PUBLISHED
     trials: int = Field(default=5, ge=1)
     #: repetitions end earlier when the ratio's interval is within ±1 %.
-    timing_budget_s: Annotated[float, Flag("--timing-budget", "SECONDS")] = Field(
-        default=10.0, gt=0, description="Most time that one profile's rounds take."
-    )
+    timing_budget_s: Annotated[
+        float, Flag("Most time that one profile's rounds take.", "--timing-budget", "SECONDS")
+    ] = Field(default=10.0, gt=0)
     #: `settled`: rounds until every needed ratio is known to ±1 %. `decided`, for a search's turns: until each is
     #: plainly on one side of the milestone's 1/0.95, and known to ±5 % or a part of its distance to that.
-    timing_stop: Annotated[TimingStop, Flag()] = Field(
-        default="settled", description="decided: until it is plain which is faster; settled: to ±1 %."
+    timing_stop: Annotated[TimingStop, Flag("decided: until it is plain which is faster; settled: to ±1 %.")] = (
+        "settled"
     )
     build_timeout_s: float = Field(default=600.0, gt=0)
     call_timeout_s: float = Field(default=120.0, gt=0)
@@ -131,9 +128,10 @@ class JudgeOptions(Configuration):
     #: earlier trials that somebody's candidate for this task failed, tried again.
     regressions: tuple[Regression, ...] = ()
     #: `triton`: a candidate without kernels/ whose model_new.py launches Triton kernels is judged too, as a comparison.
-    comparison: Annotated[Literal["triton"] | None, Flag("--allow-triton", value="triton")] = Field(
-        default=None, description="Judge Triton kernels too, as comparisons that are never promoted."
-    )
+    comparison: Annotated[
+        Literal["triton"] | None,
+        Flag("Judge Triton kernels too, as comparisons that are never promoted.", "--allow-triton", value="triton"),
+    ] = None
     #: fixes the judge's secret draws; only tests set it.
     seed: int | None = None
 
@@ -145,21 +143,21 @@ class JudgeOptions(Configuration):
 class Limits(Configuration):
     """What a run may spend; None: as much as it takes. Looked at before every turn: what a turn has begun, it ends."""
 
-    turns: Annotated[int, Flag()] = Field(default=60, ge=1, description="Most turns of the agent on a task, in all.")
-    tokens: Annotated[int | None, Flag("--max-tokens")] = Field(
-        default=None, ge=1, description="Most tokens that the model reads and writes."
+    turns: Annotated[int, Flag("Most turns of the agent on a task, in all.")] = Field(default=60, ge=1)
+    tokens: Annotated[int | None, Flag("Most tokens that the model reads and writes.", "--max-tokens")] = Field(
+        default=None, ge=1
     )
-    cost: Annotated[float | None, Flag("--max-cost")] = Field(
-        default=None, gt=0, description="Most that the model may cost, in the currency of its price table."
-    )
+    cost: Annotated[
+        float | None, Flag("Most that the model may cost, in the currency of its price table.", "--max-cost")
+    ] = Field(default=None, gt=0)
     #: in seconds, without the time between a kill and its resumption.
-    wall_s: Annotated[float | None, Flag("--max-minutes", "MINUTES", factor=60)] = Field(
-        default=None, gt=0, description="Most time of the run."
+    wall_s: Annotated[float | None, Flag("Most time of the run.", "--max-minutes", "MINUTES", factor=60)] = Field(
+        default=None, gt=0
     )
     #: in seconds: building, verifying, timing, and waiting for the device where it is shared.
-    judge_s: Annotated[float | None, Flag("--max-gpu-minutes", "MINUTES", factor=60)] = Field(
-        default=None, gt=0, description="Most time of the judge, which holds the device."
-    )
+    judge_s: Annotated[
+        float | None, Flag("Most time of the judge, which holds the device.", "--max-gpu-minutes", "MINUTES", factor=60)
+    ] = Field(default=None, gt=0)
 
 
 class Price(Configuration):
@@ -176,26 +174,18 @@ OPENAI_URL = "https://api.openai.com/v1"
 class LanguageModelOptions(Configuration):
     """A language model behind an endpoint. Written to disk with the run, so it never holds a key."""
 
-    model: Annotated[str, Flag()] = Field(min_length=1, description="Its name at the endpoint.")
-    base_url: Annotated[str, Flag(metavar="URL")] = Field(
-        default=OPENAI_URL, description="Endpoint of the OpenAI protocol; else $OPENAI_BASE_URL, else OpenAI's."
-    )
-    temperature: Annotated[float | None, Flag()] = Field(default=None, ge=0, le=2, description="Else the server's.")
+    model: Annotated[str, Flag("Its name at the endpoint.")] = Field(min_length=1)
+    base_url: Annotated[
+        str, Flag("Endpoint of the OpenAI protocol; else $OPENAI_BASE_URL, else OpenAI's.", metavar="URL")
+    ] = OPENAI_URL
+    temperature: Annotated[float | None, Flag("Else the server's.")] = Field(default=None, ge=0, le=2)
     #: older turns are condensed before it is reached.
-    context_tokens: Annotated[int, Flag()] = Field(
-        default=131_072, ge=8192, description="Most of request and answer together."
-    )
+    context_tokens: Annotated[int, Flag("Most of request and answer together.")] = Field(default=131_072, ge=8192)
     #: `keep`: stored in the transcript and sent back with later requests. `drop`: neither.
-    reasoning: Annotated[Literal["keep", "drop"], Flag()] = Field(
-        default="keep", description="Keep it in transcript and requests, or drop it."
-    )
+    reasoning: Annotated[Literal["keep", "drop"], Flag("Keep it in transcript and requests, or drop it.")] = "keep"
     #: `native`: the protocol's own tool calls. `tagged`: `<tool_call>` in the text.
-    tools: Annotated[Literal["native", "tagged"], Flag()] = Field(
-        default="native", description="Native calls, or tagged text for models without."
-    )
-    protocol: Annotated[Literal["openai", "litellm"], Flag()] = Field(
-        default="openai", description="litellm speaks others than OpenAI's."
-    )
+    tools: Annotated[Literal["native", "tagged"], Flag("Native calls, or tagged text for models without.")] = "native"
+    protocol: Annotated[Literal["openai", "litellm"], Flag("litellm speaks others than OpenAI's.")] = "openai"
     price: Price | None = None
     #: most attempts at one request.
     attempts: int = Field(default=8, ge=1)
@@ -217,14 +207,12 @@ class OptimizeOptions(Configuration):
     """A run of `cuda-agent optimize`."""
 
     judge: JudgeOptions
-    policy: Annotated[str, Flag()] = Field(
-        default="playbook", description="playbook, llm, files:DIR, or the folder of a trained checkpoint."
-    )
+    policy: Annotated[str, Flag("playbook, llm, files:DIR, or the folder of a trained checkpoint.")] = "playbook"
     limits: Limits = Limits()
-    parallel: Annotated[int, Flag()] = Field(
-        default=1, ge=1, le=64, description="Independent agents on the task, which share the device; the best counts."
+    parallel: Annotated[int, Flag("Independent agents on the task, which share the device; the best counts.")] = Field(
+        default=1, ge=1, le=64
     )
-    seed_with: Annotated[Literal["playbook"] | None, Flag()] = Field(
-        default=None, description="Whose best candidate is in the workspace at the start."
+    seed_with: Annotated[Literal["playbook"] | None, Flag("Whose best candidate is in the workspace at the start.")] = (
+        None
     )
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

@@ -15,18 +15,16 @@ from cuda_agent.tasks.filter.options import WindowSetting
 #: base of the settings of stages that need no GPU.
 CPU = {"device": "cpu"}
 ThresholdSetting = Annotated[
-    float, Flag("--threshold"), Field(ge=0, le=1, description="Similarity from which on a task is left out.")
+    float, Flag("Similarity from which on a task is left out.", "--threshold"), Field(ge=0, le=1)
 ]
-CopiesSetting = Annotated[int, Flag("--copies"), Field(ge=1, description="Tasks of the set that may be alike.")]
+CopiesSetting = Annotated[int, Flag("Tasks of the set that may be alike.", "--copies"), Field(ge=1)]
 LibrariesSetting = Annotated[
     tuple[Literal["torch", "transformers"], ...],
-    Flag("--library", "NAME"),
-    Field(description="torch or transformers; both when not given (repeatable)."),
+    Flag("torch or transformers; both when not given (repeatable).", "--library", "NAME"),
 ]
 StackSetting = Annotated[
     str | None,
-    Flag("--stack", "HASH"),
-    Field(description="Whose measurements count, where there are several."),
+    Flag("Whose measurements count, where there are several.", "--stack", "HASH"),
 ]
 
 
@@ -34,8 +32,8 @@ class CrawlOptions(Configuration):
     """A run of `cuda-agent tasks crawl`."""
 
     libraries: LibrariesSetting = ("torch", "transformers")
-    workers: Annotated[int | None, Flag()] = Field(
-        default=None, ge=1, description="Processes that try seeds; half of the cores when not given."
+    workers: Annotated[int | None, Flag("Processes that try seeds; half of the cores when not given.")] = Field(
+        default=None, ge=1
     )
     sandbox: SandboxSetting = "auto"
 
@@ -43,10 +41,10 @@ class CrawlOptions(Configuration):
 class ComposeOptions(Configuration):
     """What is composed."""
 
-    stack: Annotated[str, Flag(metavar="GPU")] = Field(default="H200", description="For which times are predicted.")
+    stack: Annotated[str, Flag("For which times are predicted.", metavar="GPU")] = "H200"
     window_ms: WindowSetting = Field(default=(1.5, 70.0), description="Predicted eager times.")
-    memory_gb: Annotated[float, Flag()] = Field(
-        default=8.0, gt=0, description="Most that one pass may hold: inputs, weights, all outputs."
+    memory_gb: Annotated[float, Flag("Most that one pass may hold: inputs, weights, all outputs.")] = Field(
+        default=8.0, gt=0
     )
     #: versions of the libraries there, by name.
     runs_with: Annotated[
@@ -64,10 +62,10 @@ class ComposeOptions(Configuration):
 class ComposeRunOptions(ComposeOptions):
     """A run of `cuda-agent tasks compose`."""
 
-    count: Annotated[int, Flag()] = Field(default=6000, ge=1, description="Candidates that the folder shall hold.")
-    seed: Annotated[int, Flag()] = Field(default=0, description="Of the random choices.")
-    composer: Annotated[Literal["builtin", "llm"], Flag()] = Field(
-        default="builtin", description="builtin, or llm: a language model (give --model)."
+    count: Annotated[int, Flag("Candidates that the folder shall hold.")] = Field(default=6000, ge=1)
+    seed: Annotated[int, Flag("Of the random choices.")] = 0
+    composer: Annotated[Literal["builtin", "llm"], Flag("builtin, or llm: a language model (give --model).")] = (
+        "builtin"
     )
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--composer llm)")
 
@@ -75,25 +73,26 @@ class ComposeRunOptions(ComposeOptions):
 class DecontaminateOptions(Configuration):
     """A run of `cuda-agent tasks decontaminate`, and in part of `tasks fingerprint`."""
 
-    against: Annotated[tuple[str, ...], Flag(metavar="PATH")] = Field(
-        default=(),
-        description="Evaluation set: a folder, .py, .parquet, a saved data set, a fingerprint file, or a name on "
-        "Hugging Face (repeatable).",
-    )
+    against: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Evaluation set: a folder, .py, .parquet, a saved data set, a fingerprint file, or a name on "
+            "Hugging Face (repeatable).",
+            metavar="PATH",
+        ),
+    ] = ()
     threshold: ThresholdSetting = THRESHOLD
     copies: CopiesSetting = 1
     stack: StackSetting = None
     device: DeviceSetting = Device.CPU
-    memory_mib: Annotated[int, Flag()] = Field(
-        default=MEMORY_MIB, ge=1, description="What an evaluation task's process may hold."
-    )
+    memory_mib: Annotated[int, Flag("What an evaluation task's process may hold.")] = Field(default=MEMORY_MIB, ge=1)
     sandbox: SandboxSetting = "auto"
 
 
 class ChooseOptions(Configuration):
     """What `cuda-agent tasks export` writes and `tasks stats` describes."""
 
-    count: Annotated[int | None, Flag()] = Field(
-        default=None, ge=1, description="So many tasks, at the published shares; all if not given."
+    count: Annotated[int | None, Flag("So many tasks, at the published shares; all if not given.")] = Field(
+        default=None, ge=1
     )
     stack: StackSetting = None

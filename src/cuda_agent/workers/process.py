@@ -25,7 +25,7 @@ from cuda_agent.workers.buffers import Arena, synchronize
 from cuda_agent.workers.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 #: from the start of the process to torch imported; a cold disk takes its time.
 START_TIMEOUT_S = 180.0
@@ -150,7 +150,7 @@ class Worker:
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
-                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
+                limits=SandboxLimits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
                 fixed_addresses=True,
                 # On a cpu the program's own tensors are host memory, and theirs are the pages that its user gets.
                 small_pages=self.settings.device is Device.CUDA,

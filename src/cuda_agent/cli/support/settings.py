@@ -61,7 +61,7 @@ class _Option:
             if isinstance(one, kind) and self.flag.factor == 1
         }
         option = typer.Option(
-            self.name, metavar=self.flag.metavar, help=self.field.description, show_default=self._shown(default),
+            self.name, metavar=self.flag.metavar, help=self.flag.help, show_default=self._shown(default),
             rich_help_panel=self.panel, **bounds,
         )  # fmt: skip
         return Annotated[self._typed() | None, option]

@@ -27,20 +27,20 @@ class FilterSettings(Configuration):
     """How candidates are filtered, on any device. Times in seconds and milliseconds, memory in MiB."""
 
     #: None: on the CPU half of the cores.
-    workers: Annotated[int | None, Flag()] = Field(
-        default=None, ge=1, description="Tasks checked at a time; as many as there are cores."
+    workers: Annotated[int | None, Flag("Tasks checked at a time; as many as there are cores.")] = Field(
+        default=None, ge=1
     )
     #: tasks that are made ready for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
     #: more than one only for tasks that are trusted not to speak for those after them: the built-in composer's.
-    tasks_a_process: Annotated[int, Flag(metavar="N")] = Field(
-        default=1, ge=1, description="So many may follow each other in one, if trusted."
+    tasks_a_process: Annotated[int, Flag("So many may follow each other in one, if trusted.", metavar="N")] = Field(
+        default=1, ge=1
     )
-    limit_s: Annotated[float, Flag(metavar="SECONDS")] = Field(
-        default=90.0, gt=0, description="What one task may take in either pass."
+    limit_s: Annotated[float, Flag("What one task may take in either pass.", metavar="SECONDS")] = Field(
+        default=90.0, gt=0
     )
-    memory_mib: Annotated[int, Flag()] = Field(
-        default=32768, ge=1, description="Most that one eager call may hold, weights and inputs included."
+    memory_mib: Annotated[int, Flag("Most that one eager call may hold, weights and inputs included.")] = Field(
+        default=32768, ge=1
     )
     #: of the host, for each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
@@ -75,10 +75,8 @@ class FilterOptions(FilterSettings):
 class FilterRunOptions(FilterOptions):
     """A run of `cuda-agent tasks filter`."""
 
-    limit: Annotated[int | None, Flag()] = Field(default=None, ge=1, description="Most candidates to ask in this run.")
-    stop_after_s: Annotated[float | None, Flag(metavar="SECONDS")] = Field(
-        default=None, ge=1, description="Begin no more tasks after so long."
+    limit: Annotated[int | None, Flag("Most candidates to ask in this run.")] = Field(default=None, ge=1)
+    stop_after_s: Annotated[float | None, Flag("Begin no more tasks after so long.", metavar="SECONDS")] = Field(
+        default=None, ge=1
     )
-    shard: Annotated[str | None, Flag(metavar="I/N")] = Field(
-        default=None, description="Only this part of the candidates; see `tasks merge`."
-    )
+    shard: Annotated[str | None, Flag("Only this part of the candidates; see `tasks merge`.", metavar="I/N")] = None

@@ -34,7 +34,7 @@ from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.main import Context, Operation, serve
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3
