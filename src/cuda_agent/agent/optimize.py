@@ -13,7 +13,7 @@ from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import AgentRun, Watch
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
+from cuda_agent.core.config import LanguageModelOptions, Limits, OptimizeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.llm.client import prepare
@@ -52,13 +52,11 @@ def optimize(
     """
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
-    judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
-    spendable = Limits.parse({**({} if turns is None else {"turns": turns}), **(limits or {})})
     options = OptimizeOptions.parse(
         {
-            "judge": judged,
+            "judge": {"device": resolve_device(device), "precision": precision, **judge},
             "policy": name,
-            "limits": spendable,
+            "limits": {**({} if turns is None else {"turns": turns}), **(limits or {})},
             "parallel": parallel,
             "seed_with": seed_with,
             "llm": llm,

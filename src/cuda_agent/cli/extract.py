@@ -9,17 +9,16 @@ import typer
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.cli.support.settings import put_device, with_settings
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
-from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
 from cuda_agent.workspace.sandbox import resolve_level
 
 
 @with_settings(JudgeOptions, only=("device", "sandbox"), file=False)
 def extract(
-    settings: Settings,
+    options: JudgeOptions,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="MODEL.py, FILE.py:Class or module:Class.")],
     inputs: Annotated[
         list[str] | None,
@@ -50,8 +49,6 @@ def extract(
     if missing is not None:
         raise UsageError(f"--read {missing}: no such file or folder", "Give one that exists")
     folder = out if out is not None else Path("extracted") / whole.name
-    put_device(settings)
-    options = settings.parse(JudgeOptions)
     with ProgressView(whole.name) as view:
         extraction, note = take_apart(
             whole, folder, model=model, device=options.device, level=resolve_level(options.sandbox),
@@ -71,7 +68,7 @@ def extract(
 
 @with_settings(JudgeOptions, only=("device", "precision", "timing_budget_s", "sandbox"))
 def apply(
-    settings: Settings,
+    options: JudgeOptions,
     extracted: Annotated[Path, typer.Argument(metavar="EXTRACTED", help="The folder that extract wrote.")],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories of its tasks, or their folder.")],
     out: Annotated[
@@ -92,8 +89,6 @@ def apply(
 
     extraction = read_extraction(extracted)
     parts, notes = optimized(extraction, runs)
-    put_device(settings)
-    options = settings.parse(JudgeOptions)
     with ProgressView(extraction.name) as view:
         record = put_together(extraction, parts, options, notes=notes, compiled=not no_compile, say=view)
     # Beside each run too, where `promote` looks for it.

@@ -11,15 +11,14 @@ from rich.text import Text
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.support.options import DebugArg
 from cuda_agent.cli.support.output import show
-from cuda_agent.cli.support.settings import put_device, with_settings
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_OK, UsageError
-from cuda_agent.core.settings import Settings
 
 
 @with_settings(JudgeOptions, only=("device", "precision"))
 def command(
-    settings: Settings,
+    options: JudgeOptions,
     task: Annotated[Path, typer.Argument(metavar="TASK.py", help="A file in the KernelBench convention.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The new workspace.")],
     debug: DebugArg = False,
@@ -30,8 +29,6 @@ def command(
     record = load_task(task)
     if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
         raise UsageError(f"{directory} exists and isn't an empty folder", "Choose another DIR")
-    put_device(settings)
-    options = settings.parse(JudgeOptions)
     layout.create(record, directory, options=options)
     show(Text(f"workspace for {record.name} ({options.device.value}, {options.precision.value}): {directory}"))
     show(Text("Read SKILL.md there; write model_new.py and kernels/; then: cuda-agent judge " + str(directory)))

@@ -13,23 +13,25 @@ from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg
 from cuda_agent.cli.support.output import ProgressView
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import Limits
-from cuda_agent.core.settings import Settings
 
 
 @with_settings(Limits, defaults=False)
 def command(
-    settings: Settings,
+    options: Limits,
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that optimize left.")],
     api_key_file: KeyFileArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
-    settings.parse(Limits)
     with ProgressView(directory.name) as view:
         run, code = played(
             lambda: resume(
-                directory, limits=settings.values, api_key_file=api_key_file, progress=view, watch=view.watch
+                directory,
+                limits=options.model_dump(exclude_unset=True),
+                api_key_file=api_key_file,
+                progress=view,
+                watch=view.watch,
             )
         )
     print_run(run, as_json=as_json)

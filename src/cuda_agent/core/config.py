@@ -89,13 +89,9 @@ class Regression(Configuration):
 
 
 #: settings that several configurations have.
-DeviceSetting = Annotated[
-    Device,
-    Flag("Where to run; auto is the GPU if there is one.", "--device", replaced="auto"),
-]
+DeviceSetting = Annotated[Device, Flag("Where to run; auto is the GPU if there is one.", "--device", replaced="auto")]
 SandboxSetting = Annotated[
-    Literal["auto", "full", "reduced"],
-    Flag("Isolation; auto is the strongest that works here.", "--sandbox"),
+    Literal["auto", "full", "reduced"], Flag("Isolation; auto is the strongest that works here.", "--sandbox")
 ]
 
 
@@ -147,9 +143,9 @@ class Limits(Configuration):
     tokens: Annotated[int | None, Flag("Most tokens that the model reads and writes.", "--max-tokens")] = Field(
         default=None, ge=1
     )
-    cost: Annotated[
-        float | None, Flag("Most that the model may cost, in the currency of its price table.", "--max-cost")
-    ] = Field(default=None, gt=0)
+    cost: Annotated[float | None, Flag("Most that the model may cost, by its price table.", "--max-cost")] = Field(
+        default=None, gt=0
+    )
     #: in seconds, without the time between a kill and its resumption.
     wall_s: Annotated[float | None, Flag("Most time of the run.", "--max-minutes", "MINUTES", factor=60)] = Field(
         default=None, gt=0
@@ -183,7 +179,6 @@ class LanguageModelOptions(Configuration):
     context_tokens: Annotated[int, Flag("Most of request and answer together.")] = Field(default=131_072, ge=8192)
     #: `keep`: stored in the transcript and sent back with later requests. `drop`: neither.
     reasoning: Annotated[Literal["keep", "drop"], Flag("Keep it in transcript and requests, or drop it.")] = "keep"
-    #: `native`: the protocol's own tool calls. `tagged`: `<tool_call>` in the text.
     tools: Annotated[Literal["native", "tagged"], Flag("Native calls, or tagged text for models without.")] = "native"
     protocol: Annotated[Literal["openai", "litellm"], Flag("litellm speaks others than OpenAI's.")] = "openai"
     price: Price | None = None

@@ -22,10 +22,7 @@ LibrariesSetting = Annotated[
     tuple[Literal["torch", "transformers"], ...],
     Flag("torch or transformers; both when not given (repeatable).", "--library", "NAME"),
 ]
-StackSetting = Annotated[
-    str | None,
-    Flag("Whose measurements count, where there are several.", "--stack", "HASH"),
-]
+StackSetting = Annotated[str | None, Flag("Whose measurements count, where there are several.", "--stack", "HASH")]
 
 
 class CrawlOptions(Configuration):
@@ -42,14 +39,15 @@ class ComposeOptions(Configuration):
     """What is composed."""
 
     stack: Annotated[str, Flag("For which times are predicted.", metavar="GPU")] = "H200"
-    window_ms: WindowSetting = Field(default=(1.5, 70.0), description="Predicted eager times.")
+    window_ms: WindowSetting = (1.5, 70.0)
     memory_gb: Annotated[float, Flag("Most that one pass may hold: inputs, weights, all outputs.")] = Field(
         default=8.0, gt=0
     )
     #: versions of the libraries there, by name.
     runs_with: Annotated[
-        dict[Annotated[str, Field(pattern="^(torch|transformers)$")], str], Flag(metavar="LIBRARY=VERSION")
-    ] = Field(default_factory=dict, description="Leave out seeds that need a newer one (repeatable).")
+        dict[Annotated[str, Field(pattern="^(torch|transformers)$")], str],
+        Flag("Leave out seeds that need a newer one (repeatable).", metavar="LIBRARY=VERSION"),
+    ] = Field(default_factory=dict)
 
     @field_validator("window_ms")
     @classmethod
@@ -76,8 +74,8 @@ class DecontaminateOptions(Configuration):
     against: Annotated[
         tuple[str, ...],
         Flag(
-            "Evaluation set: a folder, .py, .parquet, a saved data set, a fingerprint file, or a name on "
-            "Hugging Face (repeatable).",
+            "Evaluation set: folder, .py, .parquet, saved data set, fingerprint file, name on Hugging Face "
+            "(repeatable).",
             metavar="PATH",
         ),
     ] = ()

@@ -132,7 +132,7 @@ def with_settings(
     file: bool = True,
 ) -> Callable[[Command], Command]:
     """Gives a command those options that the fields of `kind` have, and `--config`. Its first parameter gets the
-    settings.
+    configuration, or the settings where it has the type `Settings` and completes them.
 
     `only` and `without` name fields by their dotted keys. `base` holds other defaults than the fields have; `defaults`
     is False where they are what the command finds. `file` is False for a command that takes no `--config`.
@@ -141,7 +141,7 @@ def with_settings(
     usual = Settings(values=base or {})
 
     def decorate(command: Command) -> Command:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
         @functools.wraps(command)
         def wrapped(**given: Any) -> int:
@@ -150,7 +150,12 @@ def with_settings(
                 value = given.pop(option.parameter)
                 if value is not None and value is not False and value != []:
                     settings.put(option.key, option.value(value), option.name)
-            return command(settings, **given)
+            if first.annotation is Settings:
+                return command(settings, **given)
+            for option in options:
+                if option.flag.replaced:
+                    put_device(settings, option.key)
+            return command(settings.parse(kind), **given)
 
         def parameter(name: str, annotation: Any) -> inspect.Parameter:
             return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -12,7 +12,6 @@ import typer
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.support.settings import with_settings
-from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
 from cuda_agent.tasks.options import CrawlOptions
@@ -21,13 +20,12 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 @with_settings(CrawlOptions)
 def command(
-    settings: Settings,
+    options: CrawlOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made when missing.")],
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
-    options = settings.parse(CrawlOptions)
     with ProgressView("tasks crawl") as view:
         way = Way(
             resolve_level(options.sandbox), options.workers or default_workers(), lambda text: view("crawl", text)

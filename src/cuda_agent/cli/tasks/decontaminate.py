@@ -9,8 +9,7 @@ import typer
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
-from cuda_agent.cli.support.settings import put_device, with_settings
-from cuda_agent.core.settings import Settings
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
 from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import load_references
@@ -21,14 +20,12 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 @with_settings(DecontaminateOptions, base=CPU)
 def command(
-    settings: Settings,
+    options: DecontaminateOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Compare every task with every evaluation task, and with the tasks before it, by two independent tests."""
-    put_device(settings)
-    options = settings.parse(DecontaminateOptions)
     with ProgressView("tasks decontaminate") as view:
         capture = capturing(options.device, resolve_level(options.sandbox), options.memory_mib)
         references = load_references(options.against, capture, lambda text: view("references", text))

@@ -10,9 +10,8 @@ import typer
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
-from cuda_agent.cli.support.settings import put_device, with_settings
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK
-from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.filter.funnel import Funnel, write_funnel
 from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterRunOptions
@@ -21,14 +20,12 @@ from cuda_agent.tasks.filter.run import Filtered, Shard, filter_folder, read_can
 
 @with_settings(FilterRunOptions)
 def command(
-    settings: Settings,
+    options: FilterRunOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, with its candidates.")],
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Ask every rule of every candidate, and time those that keep them; goes on where the folder's files end."""
-    put_device(settings)
-    options = settings.parse(FilterRunOptions)
     part = None if options.shard is None else Shard.parse(options.shard)
     with ProgressView("tasks filter") as view:
         done = filter_folder(

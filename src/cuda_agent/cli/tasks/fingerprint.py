@@ -10,8 +10,7 @@ import typer
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
-from cuda_agent.cli.support.settings import put_device, with_settings
-from cuda_agent.core.settings import Settings
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import write_fingerprints
 from cuda_agent.tasks.options import CPU, DecontaminateOptions
@@ -20,15 +19,13 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 @with_settings(DecontaminateOptions, only=("device", "memory_mib", "sandbox"), base=CPU)
 def command(
-    settings: Settings,
+    options: DecontaminateOptions,
     path: Annotated[str, typer.Argument(metavar="PATH", help="The evaluation set, as --against takes it.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write.")],
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Make a file that tasks can be compared with and that holds no line of the evaluation set."""
-    put_device(settings)
-    options = settings.parse(DecontaminateOptions)
     with ProgressView("tasks fingerprint") as view:
         capture = capturing(options.device, resolve_level(options.sandbox), options.memory_mib)
         found = write_fingerprints(out, path, capture, lambda text: view("fingerprint", text))

@@ -11,7 +11,6 @@ from rich.table import Table
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.cli.support.settings import with_settings
-from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.dataset.plots import write_plots
 from cuda_agent.tasks.dataset.stats import Spread, Stats, read_stats
 from cuda_agent.tasks.options import ChooseOptions
@@ -21,7 +20,7 @@ _MOST = 20
 
 @with_settings(ChooseOptions)
 def command(
-    settings: Settings,
+    options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, or an exported one.")],
     plots: Annotated[
         Path | None,
@@ -31,7 +30,6 @@ def command(
     debug: DebugArg = False,
 ) -> int:
     """Composition, operators, cost, roofline class, times and funnel of a data set, printed and plotted."""
-    options = settings.parse(ChooseOptions)
     stats = read_stats(directory, options.stack, options.count)
     target = plots or directory / "plots"
     written = write_plots(stats, target)

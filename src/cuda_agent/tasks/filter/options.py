@@ -20,7 +20,11 @@ def _ordered(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-WindowSetting = Annotated[tuple[float, float], AfterValidator(_ordered), Flag("--window-ms", "LOW HIGH")]
+WindowSetting = Annotated[
+    tuple[float, float],
+    AfterValidator(_ordered),
+    Flag("Eager time that is kept by the filter, or predicted by compose.", "--window-ms", "LOW HIGH"),
+]
 
 
 class FilterSettings(Configuration):
@@ -44,7 +48,7 @@ class FilterSettings(Configuration):
     )
     #: of the host, for each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
-    window_ms: WindowSetting = Field(default=(1.0, 100.0), description="Eager times that are kept.")
+    window_ms: WindowSetting = (1.0, 100.0)
     warm_calls: int = Field(default=3, ge=1)
     #: fewest timed calls, from six on with a 95 % interval of their median; a short task gets more.
     calls: int = Field(default=6, ge=5)
