@@ -13,7 +13,7 @@ from cuda_agent.agent.policy import PolicyMaker
 from cuda_agent.agent.run import AgentRun, Watch
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
-from cuda_agent.core.config import LanguageModelOptions, Limits, OptimizeOptions
+from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.llm.client import prepare
@@ -54,7 +54,7 @@ def optimize(
     name = policy_name(policy)
     options = OptimizeOptions.parse(
         {
-            "judge": {"device": resolve_device(device), "precision": precision, **judge},
+            "judge": JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge}),
             "policy": name,
             "limits": {**({} if turns is None else {"turns": turns}), **(limits or {})},
             "parallel": parallel,

@@ -64,7 +64,8 @@ def _bench(suite: list[str], options: BenchOptions, out: Path | None, *, resume:
     if resume and BenchDirectory(out).was_begun:
         # Without SUITE the run's own options hold, so none may be given.
         same = options if suite else None
-        if not suite and _defaults(options).differences(options):
+        here = Settings(values={"run": {"judge": {"device": options.run.judge.device}}}).over(DEFAULTS)
+        if not suite and here.parse(BenchOptions).differences(options):
             raise UsageError("Options of a run are fixed when it is begun", "Leave them out, or repeat SUITE with all")
         return go_on(out, suite=suite, options=same, say=say)
     if not suite:
@@ -73,11 +74,6 @@ def _bench(suite: list[str], options: BenchOptions, out: Path | None, *, resume:
         raise UsageError("No SUITE given", "Name a folder of task files or a data set, or --resume --out DIR")
     command_line = ("cuda-agent", *sys.argv[1:])
     return begin(suite, read_suite(suite), options, out, policy=options.run.policy, command=command_line)
-
-
-def _defaults(options: BenchOptions) -> BenchOptions:
-    """As without any option, on the same device."""
-    return Settings(values={"run": {"judge": {"device": options.run.judge.device}}}).over(DEFAULTS).parse(BenchOptions)
 
 
 def _play(bench: Bench, *, as_json: bool) -> int:

@@ -24,15 +24,10 @@ def command(
     debug: DebugArg = False,
 ) -> int:
     """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped."""
+    given = options.model_dump(exclude_unset=True)
     with ProgressView(directory.name) as view:
         run, code = played(
-            lambda: resume(
-                directory,
-                limits=options.model_dump(exclude_unset=True),
-                api_key_file=api_key_file,
-                progress=view,
-                watch=view.watch,
-            )
+            lambda: resume(directory, limits=given, api_key_file=api_key_file, progress=view, watch=view.watch)
         )
     print_run(run, as_json=as_json)
     return code

@@ -45,15 +45,18 @@ class Configuration(Record):
         `where` is the file that holds the values. `options` are those settings, by their dotted keys, that came from
         options of the command line, with the names of these.
         """
-        _check_keys(cls, values, "", f"{where}: unknown" if where else "Unknown")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            said = first["msg"].removeprefix("Value error, ")  # foreign text: pydantic's
+            found = error.errors()
+            first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
             key = ".".join(map(str, first["loc"]))
-            option = next((name for given, name in (options or {}).items() if f"{key}.".startswith(f"{given}.")), None)
-            named = option or (f"{where}: {key}" if where else f"Setting {key}").rstrip(": ")
+            option = next((name for given, name in (options or {}).items() if f"{key}.".startswith(f"{given}.")), "")
+            if first["type"] == "extra_forbidden":
+                unknown = f"{option or where}: unknown" if option or where else "Unknown"
+                raise UsageError(f"{unknown} setting {key!r}", _nearest(cls, first["loc"])) from None
+            said = first["msg"].removeprefix("Value error, ")  # foreign text: pydantic's
+            named = option or (f"{where}: {key}" if where else f"Setting {key}").removesuffix(": ")
             remedy = "Add it" if first["type"] == "missing" else "Correct it, or leave it out"
             raise UsageError(f"{named}: {said}", remedy) from None
 
@@ -64,15 +67,16 @@ def inner_configuration(kind: Any) -> type[Configuration] | None:
     return next((one for one in choices if isinstance(one, type) and issubclass(one, Configuration)), None)
 
 
-def _check_keys(kind: type[Configuration], values: Mapping[str, Any], prefix: str, unknown: str) -> None:
-    for key, value in values.items():
-        if key not in kind.model_fields:
-            near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
-            remedy = f"Did you mean {prefix + near[0]!r}?" if near else f"Known: {', '.join(kind.model_fields)}"
-            raise UsageError(f"{unknown} setting {f'{prefix}{key}'!r}", remedy)
-        inner = inner_configuration(kind.model_fields[key].annotation)
-        if inner is not None and isinstance(value, Mapping):
-            _check_keys(inner, value, f"{prefix}{key}.", unknown)
+def _nearest(kind: type[Configuration], location: tuple[int | str, ...]) -> str:
+    """Returns the remedy for an unknown key."""
+    *outer, last = map(str, location)
+    for name in outer:
+        inner = inner_configuration(kind.model_fields[name].annotation) if name in kind.model_fields else None
+        if inner is None:
+            return "Leave it out"
+        kind = inner
+    near = difflib.get_close_matches(last, kind.model_fields, n=1)
+    return f"Did you mean {'.'.join((*outer, near[0]))!r}?" if near else f"Known: {', '.join(kind.model_fields)}"
 
 
 #: when timing rounds end before their budget: see `JudgeOptions.timing_stop`.
@@ -164,6 +168,7 @@ class Price(Configuration):
     cached_input: float | None = Field(default=None, ge=0)
 
 
+#: OpenAI's own endpoint.
 OPENAI_URL = "https://api.openai.com/v1"
 
 

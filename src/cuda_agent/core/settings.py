@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ class Settings:
 
     def over(self, base: Mapping[str, Any]) -> Settings:
         """Returns these where they are given, and otherwise those of `base`."""
-        merged = Settings(self.file, _merged(base, self.values))
+        merged = Settings(self.file, _merged(copy.deepcopy(base), self.values))
         merged.options = self.options
         return merged
 

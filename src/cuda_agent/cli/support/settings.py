@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import annotated_types
 import typer
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.core.config import Configuration, Flag, inner_configuration
@@ -42,15 +43,10 @@ class _Option:
         return self.flag.name or "--" + self.key.rpartition(".")[2].replace("_", "-")
 
     @property
-    def parameter(self) -> str:
-        return self.key.replace(".", "__")
-
-    @property
     def kind(self) -> Any:
         """Its type, without None."""
-        rest = [one for one in typing.get_args(self.field.annotation) if one is not type(None)]
-        union = type(None) in typing.get_args(self.field.annotation)
-        return rest[0] if union else self.field.annotation
+        parts = typing.get_args(self.field.annotation)
+        return parts[0] if parts[1:] == (type(None),) else self.field.annotation
 
     def annotation(self, default: Any) -> Any:
         """What typer makes its option of. Bounds that exclude their end are left to the configuration."""
@@ -68,26 +64,22 @@ class _Option:
 
     def _typed(self) -> Any:
         kind = self.kind
-        if self.flag.value is not None:
-            return bool
-        if self.flag.separator:
-            return str
+        if self.flag.value is not None or self.flag.separator:
+            return str if self.flag.separator else bool
         choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
         if isinstance(kind, type) and issubclass(kind, StrEnum):
             choices = tuple(kind)
         if choices:
-            every = [self.flag.replaced, *choices] if self.flag.replaced else choices
-            return StrEnum("Choice", {str(one): str(one) for one in every})
+            return StrEnum("Choice", {str(one): str(one) for one in (self.flag.replaced, *choices) if one})
         if typing.get_origin(kind) is dict or typing.get_args(kind)[1:] == (...,):
             return list[str]
         return kind
 
     def _shown(self, default: Any) -> str | bool:
-        if self.flag.replaced:
-            return self.flag.replaced
-        if default in (None, (), {}) or self.flag.value is not None or self.field.is_required():
-            return False
-        return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        if default is PydanticUndefined:
+            return self.flag.replaced or False
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        return False if shown in (None, "") else str(shown)
 
     def value(self, given: Any) -> Any:
         """The setting that the option says. Raises UsageError for a pair that isn't one."""
@@ -137,8 +129,12 @@ def with_settings(
     `only` and `without` name fields by their dotted keys. `base` holds other defaults than the fields have; `defaults`
     is False where they are what the command finds. `file` is False for a command that takes no `--config`.
     """
-    options = [one for one in _options(kind) if one.key not in without and (not only or one.key in only)]
+    chosen = (one for one in _options(kind) if one.key not in without and (not only or one.key in only))
+    options = {one.key.replace(".", "__"): one for one in chosen}
     usual = Settings(values=base or {})
+    annotations = {"config": ConfigArg} if file else {}
+    for name, one in options.items():
+        annotations[name] = one.annotation(usual.get(one.key, one.field.default) if defaults else None)
 
     def decorate(command: Command) -> Command:
         first, *own = inspect.signature(command, eval_str=True).parameters.values()
@@ -146,29 +142,21 @@ def with_settings(
         @functools.wraps(command)
         def wrapped(**given: Any) -> int:
             settings = Settings(given.pop("config", None)).over(usual.values)
-            for option in options:
-                value = given.pop(option.parameter)
+            for name, option in options.items():
+                value = given.pop(name)
                 if value is not None and value is not False and value != []:
                     settings.put(option.key, option.value(value), option.name)
             if first.annotation is Settings:
                 return command(settings, **given)
-            for option in options:
+            for option in options.values():
                 if option.flag.replaced:
                     put_device(settings, option.key)
             return command(settings.parse(kind), **given)
 
-        def parameter(name: str, annotation: Any) -> inspect.Parameter:
-            return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-        derived = [parameter("config", ConfigArg)] if file else []
-        for one in options:
-            default = usual.get(one.key, one.field.default) if defaults else None
-            derived.append(parameter(one.parameter, one.annotation(default)))
-        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-        last = next((at for at, one in enumerate(every) if one.name in ("as_json", "debug")), len(every))
-        every[last:last] = derived
-        wrapped.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {one.name: one.annotation for one in every}
+        only_by_name = inspect.Parameter.KEYWORD_ONLY
+        derived = (inspect.Parameter(name, only_by_name, default=None, annotation=a) for name, a in annotations.items())
+        wrapped.__signature__ = inspect.Signature((*own, *derived))  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in own} | annotations
         return wrapped
 
     return decorate

@@ -23,7 +23,7 @@ def _ordered(value: tuple[float, float]) -> tuple[float, float]:
 WindowSetting = Annotated[
     tuple[float, float],
     AfterValidator(_ordered),
-    Flag("Eager time that is kept by the filter, or predicted by compose.", "--window-ms", "LOW HIGH"),
+    Flag("Eager times that are kept (compose: predicted).", "--window-ms", "LOW HIGH"),
 ]
 
 
