@@ -93,7 +93,9 @@ def _steps(kernels: Sequence[PlannedKernel]) -> tuple[ExplainedStep, ...]:
     for kernel in kernels:
         if kernel.skill in notes:
             by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
-    return tuple(ExplainedStep(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items())
+    return tuple(
+        ExplainedStep(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items()
+    )
 
 
 @lru_cache(maxsize=1)
