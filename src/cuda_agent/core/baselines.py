@@ -1,11 +1,11 @@
-"""How the compiled baselines are compiled."""
+"""The compile options of the compiled baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: how the compiled forms are compiled: mode of a form -> arguments of `torch.compile`.
+#: The mode of a compiled form -> the arguments of `torch.compile`.
 COMPILED: Mapping[str, Mapping[str, Any]] = {
     "compile": {},
     "graphs": {"mode": "reduce-overhead"},

@@ -1,4 +1,4 @@
-"""What the judge finds: the reports of its phases and the evaluation of a candidate. `core.records` exports them."""
+"""The reports of the judge's phases and the evaluation of a candidate. `core.records` exports them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cuda_agent.core.stack import Stack
 
 
 class Violation(Record):
-    """A rule that was broken. `layer` says which guard saw it (syntax, source, symbols, dispatch, output, timing…)."""
+    """A broken rule. `layer` is the guard that saw it (syntax, source, symbols, dispatch, output, timing…)."""
 
     rule: str
     layer: str
@@ -19,7 +19,7 @@ class Violation(Record):
 
 
 class BuildReport(Record):
-    """Compilation of one snapshot. `library_digest` ties the loaded library to `candidate_digest`."""
+    """The compilation of one snapshot. `library_digest` ties the loaded library to `candidate_digest`."""
 
     succeeded: bool
     candidate_digest: str
@@ -37,9 +37,10 @@ class BuildReport(Record):
 
 
 class TrialReport(Record):
-    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: of
-    each output the share of its integers that aren't eager's, taken for one at least; 0 where it has none.
-    `over_budget`: it failed only because an error exceeds its budget, within the published tolerance."""
+    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties` has
+    for each output the share of its integers that differ from eager's, counted as one at least; it is 0 for an output
+    without integers. `over_budget` means that the trial failed only because an error exceeds its budget, within the
+    published tolerance."""
 
     kind: str
     seed: int | None = None
@@ -55,7 +56,7 @@ class TrialReport(Record):
 
 
 class VerifyReport(Record):
-    """All trials. `oracle` is `float64`, or `float32` where a float32 operator would not be upcast."""
+    """All trials. `oracle` is `float64`, or `float32` where a float32 operator could not be upcast."""
 
     passed: bool
     trials: tuple[TrialReport, ...]
@@ -64,7 +65,7 @@ class VerifyReport(Record):
     derive_ms: float | None = None
     dropped_variants: tuple[str, ...] = ()
     duration_s: float = 0.0
-    #: of that: `reference`, `candidate`, `comparison`.
+    #: The parts of `duration_s`: `reference`, `candidate`, `comparison`.
     parts_s: dict[str, float] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -79,9 +80,10 @@ class VerifyReport(Record):
 
 
 class Timing(Record):
-    """Times of one program, in microseconds. `latency_us` pays: the slower of the device events' median and the lower
-    95 % bound of the judge's own clock. `low`/`high` bound its 95 % interval. `unexplained_us`: what the judge's clock
-    typically finds beyond the events of a call, and `waited_us` how much of it the worker waited for the call's end."""
+    """The times of one program, in microseconds. `latency_us` is rewarded: the slower of the device events' median and
+    the lower 95 % bound of the judge's clock. `low_us` and `high_us` are its 95 % interval. `unexplained_us` is the
+    typical time of the judge's clock beyond the events of a call, and `waited_us` is the part of it in which the worker
+    waited for the call's end."""
 
     latency_us: float = Field(gt=0)
     low_us: float = Field(gt=0)
@@ -104,7 +106,7 @@ class Timing(Record):
 
 
 class Ratio(Record):
-    """Baseline time / candidate time (above 1: the candidate is faster), with its 95 % interval over paired rounds."""
+    """Baseline time / candidate time (above 1 the candidate is faster), with its 95 % interval over paired rounds."""
 
     baseline: str
     value: float = Field(gt=0)
@@ -113,9 +115,9 @@ class Ratio(Record):
 
 
 class CompileReport(Record):
-    """What `torch.compile` made of a form of the task, as its worker's TorchDynamo counted it. `graphs` 0: it runs in
-    eager. `fallbacks`: frames that are left to eager; `graphs_refused`: graphs that CUDA graphs couldn't capture.
-    `compile_s`: until it was warm, from whatever was in the compiler's cache."""
+    """The compilation of a form of the task by `torch.compile`, counted by TorchDynamo in its worker. With 0 `graphs`
+    the form runs in eager. `fallbacks` counts frames that run in eager, and `graphs_refused` counts graphs that CUDA
+    graphs couldn't capture. `compile_s` is the time until it was warm, with the compiler's cache as it was."""
 
     graphs: int = Field(ge=0)
     breaks: int = Field(default=0, ge=0)
@@ -126,8 +128,9 @@ class CompileReport(Record):
 
 
 class ProfileReport(Record):
-    """Times of the candidate and the baselines, measured side by side. Keys of `baselines`: `eager`, `compile`
-    (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the policy."""
+    """The times of the candidate and the baselines, measured side by side. The keys of `baselines` are `eager`,
+    `compile` (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the
+    policy."""
 
     candidate: Timing
     baselines: dict[str, Timing]
@@ -135,19 +138,19 @@ class ProfileReport(Record):
     matched: str
     rounds: int
     checked_outputs: int
-    #: the rule by which the rounds ended: every ratio known to ±1 %, or plainly on one side of a milestone.
+    #: The rule that ended the rounds; see `JudgeOptions.timing_stop`.
     stop: TimingStop = "settled"
     failed_baselines: dict[str, str] = Field(default_factory=dict)
-    #: of each compiled baseline.
+    #: A compiled baseline -> its compilation.
     compiled: dict[str, CompileReport] = Field(default_factory=dict)
     clocks: dict[str, float] = Field(default_factory=dict)
     throttle_reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    #: the time is less than the reference's products take at the datasheet's peak.
+    #: Whether the time is less than the reference's products take at the datasheet's peak.
     fewer_operations: bool = False
     duration_s: float = 0.0
-    #: of that: `weights`, `memory`, `warm` before anything is timed, `plan`, in the rounds `inputs`, `bursts` and
-    #: `checks`, and `after`.
+    #: The parts of `duration_s`: `weights`, `memory` and `warm` before timing, `plan`, in the rounds `inputs`, `bursts`
+    #: and `checks`, and `after`.
     parts_s: dict[str, float] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -158,8 +161,8 @@ class ProfileReport(Record):
 
 
 class KernelTime(Record):
-    """All runs of one GPU kernel in a call. `name`: its mangled symbol. `origin`: own, library, torch, copy (of memory,
-    fills and torch's copies among them) or unknown."""
+    """All runs of one GPU kernel in a call. `name` is its mangled symbol. `origin` is own, library, torch, copy (copies
+    of memory, fills and torch's copies) or unknown."""
 
     name: str
     origin: str
@@ -168,8 +171,8 @@ class KernelTime(Record):
 
 
 class KernelReport(Record):
-    """GPU time of one verified call by what ran, as its worker's CUPTI recorded it; the longest kernels by name. In a
-    benchmark others may compute beside that call: what counts is which kernels there are, and their shares."""
+    """The GPU time of one verified call by kernel, recorded by CUPTI in the worker; `kernels` has the longest ones. In
+    a benchmark other tasks may compute beside that call, so only the kernels and their shares are meaningful."""
 
     own_us: float
     library_us: float
@@ -180,17 +183,17 @@ class KernelReport(Record):
 
     @property
     def own_share(self) -> float:
-        """The own kernels' share of all GPU time."""
+        """The share of the candidate's own kernels in all GPU time."""
         total = self.own_us + self.library_us + self.torch_us + self.copy_us + self.unknown_us
         return self.own_us / total if total else 0.0
 
 
 class Evaluation(StoredRecord):
-    """The judge's word on one candidate. A profile exists only when verification passed without violation.
+    """The judge's evaluation of one candidate. A profile exists only when verification passed without violation.
 
-    `operators`: ATen operators that the dispatcher saw in `forward` while it was verified, with counts. `kernels`: what
-    ran on the GPU in one more verified call. `notes`: what a reader should know and no rule forbids. `failing`: the
-    trial that the candidate failed or died on, to be tried again; the judge itself draws no seed twice.
+    `operators` counts the ATen operators that the dispatcher saw in `forward` during verification. `kernels` are the
+    GPU kernels of one more verified call. `notes` are remarks for a reader that break no rule. `failing` is the trial
+    that the candidate failed or crashed on, to be tried again; the judge itself never uses a seed twice.
     """
 
     file_name = "evaluation.json"
@@ -210,7 +213,8 @@ class Evaluation(StoredRecord):
     kernels: KernelReport | None = None
     notes: tuple[str, ...] = ()
     failing: Regression | None = None
-    #: what it is, where it is no CUDA extension and only judged beside ours (`triton`): never promoted nor exported.
+    #: The kind of a candidate that is no CUDA extension and is judged only as a comparison (`triton`). It is never
+    #: promoted or exported.
     comparison: str | None = None
     sandbox: SandboxLevel
     stack: Stack
@@ -240,11 +244,11 @@ class Evaluation(StoredRecord):
 
 
 class ScreenReport(Record):
-    """Candidate-only times of several settings in one build, for a search's own information; never a verdict.
-    `latency_us[i]` belongs to `configs[i]`; None where it failed, with the reason in `failures`."""
+    """The candidate's times with several settings in one build. They inform a search and are no verdict.
+    `latency_us[i]` belongs to `configs[i]`; it is None where the setting failed, and `failures` has the reason."""
 
     configs: tuple[dict[str, int], ...]
     latency_us: tuple[float | None, ...]
     failures: dict[int, str] = Field(default_factory=dict)
-    #: a setting found too little of the device's memory.
+    #: Whether a setting failed for lack of device memory.
     out_of_memory: bool = False

@@ -1,4 +1,4 @@
-"""A playbook's plan as data: its policy reports it with a turn, and the report explains it to learners."""
+"""A playbook's plan as data. Its policy reports it with a turn, and the report explains it to learners."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class PlannedKernel(Record):
 
 
 class AppliedRule(Record):
-    """One application of a rule of the algebra, at a node of the graph."""
+    """One application of an algebra rule, at a node of the graph."""
 
     rule: str
     node: str
 
 
 class KernelPlan(Record):
-    """The kernels in their order, after these rewrites of the graph. `channels_last`: convolutions read and write
+    """The kernels in their order, after these rewrites of the graph. With `channels_last`, convolutions read and write
     their channels innermost."""
 
     kernels: tuple[PlannedKernel, ...]
@@ -29,7 +29,7 @@ class KernelPlan(Record):
 
     @property
     def summary(self) -> str:
-        """One line: the kernels in order, and the rewrites."""
+        """The kernels in order and the rewrites, in one line."""
         text = " -> ".join(kernel.name for kernel in self.kernels)
         rewrites = "; ".join(f"{one.rule}: {one.node}" for one in self.rewrites)
         return f"{text} ({rewrites})" if rewrites else text

@@ -1,4 +1,4 @@
-"""The few nouns that everything passes on. Frozen; impossible ones can't be built; units are in field names."""
+"""The records that all packages share. They are frozen and validated; units are in field names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
-#: everything that crosses a boundary, in one place to import from.
+#: All records that cross a boundary; import them from here.
 __all__ = [
     "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime",
     "ProfileReport", "Ratio", "Replayed", "Resumption", "Reward", "RunManifest", "ScreenReport", "Task", "Timing",
@@ -48,12 +48,12 @@ class Task(StoredRecord):
 
     @property
     def key(self) -> str:
-        """Content hash of the source and the tolerances."""
+        """The content hash of the source and the tolerances."""
         return digest_text(self.source, repr(self.atol), repr(self.rtol))
 
 
 class Candidate(Record):
-    """Snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`, path -> text."""
+    """A snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`, path -> text."""
 
     files: dict[str, str]
 
@@ -63,7 +63,7 @@ class Candidate(Record):
 
 
 class Reward(Record):
-    """Milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
+    """The milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
 
     value: int
     milestone: Milestone
@@ -72,8 +72,7 @@ class Reward(Record):
 
 
 class ToolCall(Record):
-    """A call that a policy asks for. `malformed` says what is wrong with its arguments as they came; then it isn't
-    run."""
+    """A tool call of a policy. `malformed` says what is wrong with its arguments; such a call isn't run."""
 
     id: str
     tool: str
@@ -82,8 +81,8 @@ class ToolCall(Record):
 
 
 class ToolResult(Record):
-    """What a tool answered: `text` is what the policy reads, `data` the structured form of it. `candidate_digest`: the
-    candidate as it stood when the call began, so what a tool of the judge judged."""
+    """A tool's answer: `text` for the policy, and `data` as its structured form. `candidate_digest` is the candidate
+    when the call began, which is the candidate that a judge's tool judged."""
 
     call_id: str
     text: str
@@ -98,8 +97,8 @@ class ToolResult(Record):
 
 
 class Budget(Record):
-    """What a run may spend (None: as much as it takes) and has spent. `judge_s` is the time of the judge, which holds
-    the device; `cost` is in the currency of the price table."""
+    """The limits of a run (None is no limit) and what it has spent. `judge_s` is the time of the judge, which holds the
+    device; `cost` is in the currency of the price table."""
 
     turns_limit: int
     turns_spent: int = 0
@@ -134,9 +133,9 @@ class Budget(Record):
 
 
 class Turn(Record):
-    """One step of the loop: what the policy said and asked, and what the tools answered. `observation` is what a
-    language model is told where it called nothing. `budget` is as it stood when the turn ended, so that everything a
-    policy was told can be told again from the turns alone."""
+    """One step of the loop: the policy's message and calls, and the tools' answers. `observation` is the message to a
+    language model that called no tool. `budget` is the budget at the end of the turn, so that every prompt can be
+    composed again from the turns alone."""
 
     index: int
     message: str
@@ -150,18 +149,18 @@ class Turn(Record):
     tokens_cached: int = 0
     tokens_estimated: bool = False
     cost: float | None = None
-    #: tokens that the request was composed for, where the server had refused one for the configured context.
+    #: The tokens for which the request was composed, where the server had refused the configured context.
     context_limit: int | None = None
     token_ids: tuple[int, ...] | None = None
     log_probabilities: tuple[float, ...] | None = None
     budget: Budget | None = None
-    #: the playbook's plan that this turn writes, or ends with.
+    #: The playbook's plan that this turn writes or ends with.
     plan: KernelPlan | None = None
     duration_s: float = 0.0
 
 
 class Trajectory(StoredRecord):
-    """A whole run of a policy on a task; its evaluation is that of the best candidate."""
+    """A whole run of a policy on a task. Its evaluation is that of the best candidate."""
 
     file_name = "trajectory.json"
     task_key: str
@@ -185,8 +184,8 @@ class Trajectory(StoredRecord):
 
 
 class Replayed(Record):
-    """One candidate: what the run recorded of it (the verdict of its last judged call, the time of its last profile),
-    and how it was judged now. `turn` is counted from 1."""
+    """A candidate that was judged again. `recorded_verdict` is that of its last judged call in the run, and
+    `recorded_us` is the time of its last profile. `turn` is counted from 1."""
 
     turn: int
     digest: str
@@ -200,7 +199,7 @@ class Replayed(Record):
 
 
 class Resumption(Record):
-    """A run taken up again after `turns` turns; `changes` says what differed from when it was begun."""
+    """A resumption of a run after `turns` turns; `changes` are the differences from its start."""
 
     started: str
     turns: int
@@ -208,7 +207,7 @@ class Resumption(Record):
 
 
 class RunManifest(StoredRecord):
-    """What is needed to run it again: resolved configuration, commit, seeds, stack, digests of what was made."""
+    """The data to repeat a run: resolved configuration, commit, seeds, stack, digests of its outputs."""
 
     file_name = "manifest.json"
     command: tuple[str, ...]

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuda_agent.core.bench import Against, Audit, Estimate, Group, Metrics
+from cuda_agent.core.bench import Against, Audit, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Timing
 from cuda_agent.report import charts
@@ -158,7 +158,7 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _tiles(whole: Group | None) -> list[tuple[str, Against]]:
+def _tiles(whole: MetricsGroup | None) -> list[tuple[str, Against]]:
     return [(item.baseline, item) for item in whole.against] if whole is not None else []
 
 

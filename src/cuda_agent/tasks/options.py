@@ -29,9 +29,7 @@ class CrawlOptions(Configuration):
     """A run of `cuda-agent tasks crawl`."""
 
     libraries: LibrariesSetting = ("torch", "transformers")
-    workers: Annotated[int | None, Flag("Processes that try seeds; half of the cores when not given.")] = Field(
-        default=None, ge=1
-    )
+    workers: Annotated[int | None, Flag("Processes that try seeds; else half the cores.")] = Field(default=None, ge=1)
     sandbox: SandboxSetting = "auto"
 
 
@@ -40,9 +38,7 @@ class ComposeOptions(Configuration):
 
     stack: Annotated[str, Flag("For which times are predicted.", metavar="GPU")] = "H200"
     window_ms: WindowSetting = (1.5, 70.0)
-    memory_gb: Annotated[float, Flag("Most that one pass may hold: inputs, weights, all outputs.")] = Field(
-        default=8.0, gt=0
-    )
+    memory_gb: Annotated[float, Flag("Most for one pass: inputs, weights, all outputs.")] = Field(default=8.0, gt=0)
     #: versions of the libraries there, by name.
     runs_with: Annotated[
         dict[Annotated[str, Field(pattern="^(torch|transformers)$")], str],
@@ -62,9 +58,7 @@ class ComposeRunOptions(ComposeOptions):
 
     count: Annotated[int, Flag("Candidates that the folder shall hold.")] = Field(default=6000, ge=1)
     seed: Annotated[int, Flag("Of the random choices.")] = 0
-    composer: Annotated[Literal["builtin", "llm"], Flag("builtin, or llm: a language model (give --model).")] = (
-        "builtin"
-    )
+    composer: Annotated[Literal["builtin", "llm"], Flag("builtin, or llm: a language model.")] = "builtin"
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--composer llm)")
 
 
@@ -90,7 +84,5 @@ class DecontaminateOptions(Configuration):
 class ChooseOptions(Configuration):
     """What `cuda-agent tasks export` writes and `tasks stats` describes."""
 
-    count: Annotated[int | None, Flag("So many tasks, at the published shares; all if not given.")] = Field(
-        default=None, ge=1
-    )
+    count: Annotated[int | None, Flag("So many tasks, at the published shares; else all.")] = Field(default=None, ge=1)
     stack: StackSetting = None

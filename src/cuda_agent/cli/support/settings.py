@@ -11,7 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import annotated_types
 import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -27,6 +26,10 @@ ConfigArg = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings as TOML, YAML or JSON (docs/runs.md); options win."),
 ]
+
+
+#: typer's names -> those of a field's constraints.
+_BOUNDS = (("min", "ge"), ("max", "le"))
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,8 @@ class _Option:
 
     def annotation(self, default: Any) -> Any:
         """What typer makes its option of. Bounds that exclude their end are left to the configuration."""
-        bounds = {
-            name: getattr(one, letters)
-            for one in self.field.metadata
-            for name, kind, letters in (("min", annotated_types.Ge, "ge"), ("max", annotated_types.Le, "le"))
-            if isinstance(one, kind) and self.flag.factor == 1
-        }
+        found = ((name, getattr(one, end, None)) for one in self.field.metadata for name, end in _BOUNDS)
+        bounds = {name: bound for name, bound in found if bound is not None}
         option = typer.Option(
             self.name, metavar=self.flag.metavar, help=self.flag.help, show_default=self._shown(default),
             rich_help_panel=self.panel, **bounds,

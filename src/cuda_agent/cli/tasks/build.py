@@ -36,13 +36,7 @@ def command(
         where = Device.CPU if recorded is not None else settings.parse(FilterOptions).device
         made = build(options, where, view, recorded=recorded)
     if as_json:
-        counts = {
-            "candidates": made.candidates,
-            "unmeasured": made.unmeasured,
-            "kept": made.kept,
-            "splits": made.splits,
-        }
-        emit(json.dumps({"folder": str(made.folder), **counts}, indent=1))
+        emit(json.dumps({**vars(made), "folder": str(made.folder)}, indent=1))
     else:
         total = sum(made.splits.values())
         if made.unmeasured:

@@ -45,7 +45,7 @@ from cuda_agent.judge.verify.trials import Progress, Secrets
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
 #: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
@@ -98,7 +98,7 @@ class Rounds:
     #: cores that everybody else keeps off.
     kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
-    spent: Spent = field(default_factory=Spent)
+    spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel
+from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel
 from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import baseline_label, ratio_cells, stack_line, time_cells
@@ -68,6 +68,6 @@ def _task_words(task: ExtractedTask) -> tuple[str, str]:
     return plain(task.paths[0]) + more, plain(task.origin)
 
 
-def _left_line(left: LeftOut) -> Text:
+def _left_line(left: LeftOutPart) -> Text:
     more = f" and {len(left.paths) - 1} more" if len(left.paths) > 1 else ""
     return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({plain(left.paths[0])}{more}): {plain(left.reason)}")

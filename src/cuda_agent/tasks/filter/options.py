@@ -31,21 +31,13 @@ class FilterSettings(Configuration):
     """How candidates are filtered, on any device. Times in seconds and milliseconds, memory in MiB."""
 
     #: None: on the CPU half of the cores.
-    workers: Annotated[int | None, Flag("Tasks checked at a time; as many as there are cores.")] = Field(
-        default=None, ge=1
-    )
+    workers: Annotated[int | None, Flag("Tasks checked at a time; else one for a core.")] = Field(default=None, ge=1)
     #: tasks that are made ready for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
     #: more than one only for tasks that are trusted not to speak for those after them: the built-in composer's.
-    tasks_a_process: Annotated[int, Flag("So many may follow each other in one, if trusted.", metavar="N")] = Field(
-        default=1, ge=1
-    )
-    limit_s: Annotated[float, Flag("What one task may take in either pass.", metavar="SECONDS")] = Field(
-        default=90.0, gt=0
-    )
-    memory_mib: Annotated[int, Flag("Most that one eager call may hold, weights and inputs included.")] = Field(
-        default=32768, ge=1
-    )
+    tasks_a_process: Annotated[int, Flag("Tasks in one process, if trusted.", metavar="N")] = Field(default=1, ge=1)
+    limit_s: Annotated[float, Flag("Most time of a task in a pass.", metavar="SECONDS")] = Field(default=90.0, gt=0)
+    memory_mib: Annotated[int, Flag("Most of an eager call, weights and inputs too.")] = Field(default=32768, ge=1)
     #: of the host, for each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
     window_ms: WindowSetting = (1.0, 100.0)
