@@ -17,7 +17,7 @@ from cuda_agent.core.settings import Settings
     [
         (["--policy", "llm"], "Give --model"),
         (["--model", "m"], "Add --policy llm"),
-        (["--policy", "llm", "--model", "m", "--base-url", "http://user:secret@h/v1"], "no user, password or query"),
+        (["--policy", "llm", "--model", "m", "--base-url", "http://user:secret@h/v1"], "user, password or query"),
         (["--policy", "llm", "--model", "m", "--base-url", "h:8000"], "http(s)://HOST"),
         (["--policy", "llm", "--model", "m", "--max-cost", "1"], "Give --prices FILE"),
         (["--policy", "llm", "--model", "m", "--prices", "/no/such"], "Can't read /no/such"),
