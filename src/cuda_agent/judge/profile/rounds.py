@@ -25,7 +25,7 @@ from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
-from cuda_agent.judge.profile.idle_load import Bystander
+from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.rings import (
     CALL_SECONDS,
     LEAST_CALLS,
@@ -113,7 +113,7 @@ class Rounds:
         self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
-        self.bystander = Bystander(self.candidate.worker.pid)
+        self.bystander = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
         #: the candidate's outputs lie in memory otherwise than the reference's, as it says itself.
