@@ -75,7 +75,7 @@ def test_the_configuration_of_our_data_set() -> None:
         ("folder: a\nagainst: [b]\ncompose: {stack: H999}\n", "H999"),
         ("folder: a\nagainst: []\n", "against"),
         ("folder: a\n", "against"),
-        ("- folder\n", "holds no settings"),
+        ("- folder\n", "has no settings"),
         ("folder: [\n", "Can't read"),
     ],
 )

@@ -17,7 +17,7 @@ from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.references import Reference
 from cuda_agent.tasks.decontaminate.shingles import shingles
-from cuda_agent.tasks.records import DatasetTask, Finding, Rule, Similarity
+from cuda_agent.tasks.records import DatasetTask, Rule, Similarity, TaskFinding
 
 SIMILARITY_FILE = "similarity.jsonl"
 #: the published bound on the similarity to an evaluation task.
@@ -111,13 +111,13 @@ def compare(
     return Compared(tuple(lines), _account(lines, references, graphs, against, threshold, copies))
 
 
-def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> Finding | None:
+def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> TaskFinding | None:
     if line.same_graph is not None:
-        return Finding(rule=Rule.SIMILAR, detail=f"has the operator graph of {line.same_graph}")
+        return TaskFinding(rule=Rule.SIMILAR, detail=f"has the operator graph of {line.same_graph}")
     if similarity >= threshold:
-        return Finding(rule=Rule.SIMILAR, detail=f"similarity {line.similarity} to {line.nearest}")
+        return TaskFinding(rule=Rule.SIMILAR, detail=f"similarity {line.similarity} to {line.nearest}")
     if alike >= copies:
-        return Finding(rule=Rule.DUPLICATE, detail=f"like {alike} tasks before it, most {(line.twin or 'none')[:12]}")
+        return TaskFinding(rule=Rule.DUPLICATE, detail=f"like {alike} tasks, most {(line.twin or 'none')[:12]}")
     return None
 
 
