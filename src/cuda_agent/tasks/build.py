@@ -36,11 +36,11 @@ from cuda_agent.tasks.compose.run import (
 )
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
-from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
 from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
-from cuda_agent.tasks.decontaminate.references import Reference, load_references
+from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
 from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
@@ -174,8 +174,8 @@ def _build(options: BuildOptions, device: Device, say: Say, recorded: Measuremen
     if seeds is not None:
         write_durably(folder / SEEDS_FILE, seeds)
     elif not (folder / SEEDS_FILE).exists():
-        way = Way(level, default_workers(), lambda text: say("crawl", text))
-        crawl(options.libraries, way).write(folder)
+        trials = TrialOptions(level, default_workers(), lambda text: say("crawl", text))
+        crawl(options.libraries, trials).write(folder)
     references = load_references(
         options.against,
         capturing(Device.CPU, level, MEMORY_MIB),
@@ -226,7 +226,11 @@ def _seeds_of(path: Path) -> str:
 
 
 def _round(
-    options: BuildOptions, count: int, measure: Callable[[int], Measurements], references: Sequence[Reference], say: Say
+    options: BuildOptions,
+    count: int,
+    measure: Callable[[int], Measurements],
+    references: Sequence[EvaluationTask],
+    say: Say,
 ) -> _Round:
     """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
     build has the same rounds."""

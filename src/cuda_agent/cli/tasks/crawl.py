@@ -12,7 +12,7 @@ import typer
 from cuda_agent.cli.support.options import DebugArg, JsonArg, SandboxArg, SandboxOption
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
-from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.workspace.sandbox import resolve_level
 
 
@@ -31,7 +31,7 @@ def command(
 ) -> int:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
-        way = Way(resolve_level(sandbox.value), workers or default_workers(), lambda text: view("crawl", text))
+        way = TrialOptions(resolve_level(sandbox.value), workers or default_workers(), lambda text: view("crawl", text))
         found = crawl(library or ["torch", "transformers"], way)
     found.write(directory)
     if as_json:
