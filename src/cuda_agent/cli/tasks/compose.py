@@ -18,7 +18,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.llm.client import make_client, prepare
 from cuda_agent.llm.keys import default_base_url
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
-from cuda_agent.tasks.compose.language_model import Answers, LanguageModelComposer
+from cuda_agent.tasks.compose.language_model import LanguageModelComposer, RecordedAnswers
 from cuda_agent.tasks.compose.rates import rates_for
 from cuda_agent.tasks.compose.run import (
     Composer,
@@ -78,7 +78,7 @@ def command(
         if composer is ComposerOption.LLM:
             options = _options(model, base_url, temperature, protocol)
             client = make_client(options, prepare(options, api_key_file), lambda text: view("model", text))
-            answers = Answers(directory, options.model, client)
+            answers = RecordedAnswers(directory, options.model, client)
             chosen = LanguageModelComposer(seeds, seed, target, answers)
         else:
             if model is not None or base_url is not None:
