@@ -11,7 +11,7 @@ from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule, TaskFinding
 
 
-class FunnelStage(Record):
+class FunnelRule(Record):
     """One rule: the candidates that passed all earlier rules, and those of them that broke it."""
 
     rule: Rule
@@ -28,7 +28,7 @@ class Flow(Record):
 
     candidates: int
     unknown: int
-    stages: tuple[FunnelStage, ...]
+    stages: tuple[FunnelRule, ...]
 
     @property
     def kept(self) -> int:
@@ -79,7 +79,7 @@ def _flow(states: list[Rule | str | None], rules: list[Rule]) -> Flow:
     stages, left = [], asked
     for rule in rules:
         broke = sum(state is rule for state in states)
-        stages.append(FunnelStage(rule=rule, asked=left, broke=broke))
+        stages.append(FunnelRule(rule=rule, asked=left, broke=broke))
         left -= broke
     return Flow(candidates=len(states), unknown=len(states) - asked, stages=tuple(stages))
 
