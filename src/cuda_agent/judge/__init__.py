@@ -1,7 +1,7 @@
-"""The door of the judge: the rest of the package imports these names and no others of it.
+"""The door of the judge: the rest of the package imports only these names.
 
-`evaluate` says how good a candidate is, and `JudgeSession` does so for many candidates of one task. The other names are
-parts of the judge with which promotion, whole models, datasets and benchmarks measure, so that one thing decides.
+`evaluate` judges a candidate, and `JudgeSession` judges many candidates of one task. The other names are parts of the
+judge with which promotion, whole models, datasets and benchmarks measure, so that all use the same rules.
 """
 
 from __future__ import annotations

@@ -85,25 +85,33 @@ class LeftOut(Record):
 
 
 class Cost(Record):
-    """The cost of one forward pass in eager. `predicted_us` is for the stack of the composer, and `parts_us` are its
-    operators' parts. `held_bytes` counts inputs, weights and every operator's outputs, as if nothing were freed."""
+    """The cost of one forward pass in eager."""
 
     flops: float
+    """Operations."""
     bytes: float
+    """Bytes that eager's kernels read and write."""
     predicted_us: float
+    """Predicted time in eager."""
     parts_us: tuple[float, ...] = ()
+    """Predicted time of each operator."""
     held_bytes: int = 0
+    """Inputs, weights and every operator's output together."""
 
 
 class DatasetTask(StoredRecord):
-    """A composed task. `ops` are the names of its seeds in order. `number` is its place in the composer's stream; with
-    the composer's seed it reproduces the task."""
+    """A composed task."""
 
     task: Task
+    """The task."""
     ops: tuple[str, ...]
+    """Names of its seeds in order."""
     composer: str
+    """The composer."""
     number: int
+    """Its place in the composer's stream; with the composer's seed it reproduces the task."""
     cost: Cost | None = None
+    """Cost of a forward pass."""
 
     @property
     def data_source(self) -> str:

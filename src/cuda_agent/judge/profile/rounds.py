@@ -25,7 +25,7 @@ from cuda_agent.core.records import Task, Violation
 from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
-from cuda_agent.judge.profile.idle_load import Bystander
+from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.rings import (
     CALL_SECONDS,
     LEAST_CALLS,
@@ -45,7 +45,7 @@ from cuda_agent.judge.verify.trials import Progress, Secrets
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
 #: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
@@ -98,7 +98,7 @@ class Rounds:
     #: cores that everybody else keeps off.
     kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
-    spent: Spent = field(default_factory=Spent)
+    spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()
@@ -113,7 +113,7 @@ class Rounds:
         self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
-        self.bystander = Bystander(self.candidate.worker.pid)
+        self.bystander = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
         #: the candidate's outputs lie in memory otherwise than the reference's, as it says itself.

@@ -22,7 +22,7 @@ from cuda_agent.judge.verify.compare import all_finite, measure, rule, same_byte
 from cuda_agent.judge.verify.discrete import far_apart
 from cuda_agent.judge.verify.measured import Errors, Measured, pool
 from cuda_agent.judge.verify.reference import Answer, Places, Reference, comparing
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.stopwatch import Stopwatch
 
 Progress = Callable[[str, str], None]
 REGRESSION = "regression"
@@ -78,7 +78,7 @@ class Verification:
     _finite: bool = True
     #: the candidate's last answer.
     reply: dict[str, Any] = field(default_factory=dict)
-    _spent: Spent = field(default_factory=Spent)
+    _spent: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
