@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
-from cuda_agent.core.enums import Baseline, Device, Precision
+from cuda_agent.core.enums import Device, Precision, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record
 
@@ -51,7 +51,7 @@ class JudgeOptions(Configuration):
 
     device: Device
     precision: Precision = Precision.TF32
-    reward_baseline: Baseline = Baseline.PUBLISHED
+    reward_baseline: RewardBaseline = RewardBaseline.PUBLISHED
     trials: int = Field(default=5, ge=1)
     #: time that timing rounds may take; repetitions end earlier when the ratio's interval is within ±1 %.
     timing_budget_s: float = Field(default=10.0, gt=0)

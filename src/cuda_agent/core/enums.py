@@ -66,7 +66,7 @@ class Milestone(StrEnum):
     FASTER_THAN_BOTH = "faster_than_eager_and_compile"
 
 
-class Baseline(StrEnum):
+class RewardBaseline(StrEnum):
     """Which baseline pays: PyTorch's defaults, or the fastest at the candidate's precision."""
 
     PUBLISHED = "published"

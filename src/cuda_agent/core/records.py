@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Regression, TimingStop
-from cuda_agent.core.enums import Baseline, Device, Milestone, Phase, Precision, SandboxLevel, Verdict
+from cuda_agent.core.enums import Device, Milestone, Phase, Precision, RewardBaseline, SandboxLevel, Verdict
 from cuda_agent.core.hashing import digest_files, digest_text
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
@@ -278,7 +278,7 @@ class Reward(Record):
 
     value: int
     milestone: Milestone
-    baseline: Baseline
+    baseline: RewardBaseline
     reason: str
 
 

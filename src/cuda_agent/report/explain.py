@@ -10,12 +10,12 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import Row
-from cuda_agent.report.tables.evaluation import baseline_label
 from cuda_agent.report.units import microseconds, percent, times
 
 #: how the playbook's planner begins a kernel's name -> the skill that wrote it.
@@ -274,9 +274,10 @@ def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
 
 def _precision(profile: ProfileReport) -> Iterator[str]:
     eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
-    if eager is None or matched is None or "_" not in profile.matched or eager.value < 1.5 * matched.value:
+    strongest = Baseline.parse(profile.matched)
+    if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
         return
     yield (
         f"Of the {times(eager.value)} over eager float32, most is precision that the policy allows: over "
-        f"{baseline_label(profile.matched)}, at the same precision, it is {times(matched.value)}."
+        f"{strongest.label}, at the same precision, it is {times(matched.value)}."
     )

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from cuda_agent.core.baselines import EAGER, Baseline
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, StoreError, TaskError, WorkerError
@@ -29,7 +30,6 @@ from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.workers.process import Worker, WorkerFault
 
-EAGER = "eager"
 NULL = "null"
 _LOAD_TIMEOUT_S = 600.0
 
@@ -91,6 +91,8 @@ class Baselines:
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
+        #: those with constant weights that are prepared.
+        self._frozen: set[str] = set()
         self._failed: dict[str, str] = {}
         self._retired: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
@@ -133,29 +135,31 @@ class Baselines:
         return worker
 
     def freeze(self) -> None:
-        """After `wait`: adds the form whose weights are constants, the match for a candidate that derives its weights.
-        Where it fails, that is among `failed`. A dead worker is left to `wait`."""
-        name = f"frozen_{self._options.precision}"
-        if name in self._forms or name in self._failed or self.eager_only:
-            return
+        """After `wait`: adds the forms whose weights are constants, the match for a candidate that derives its weights.
+        One that fails is among `failed`. A dead worker is left to `wait`."""
         self.wait()
-        worker = self._compiled
-        assert worker is not None
-        try:
-            with self._sharing.device_use():
-                reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
-                self._settle(worker)
-            self._note_compiled(name, reply)
-            self._forms[name] = _Form(matched=True, compiled=True)
-        except WorkerFault as error:
-            self.fail(name, error.fault.reason)
-            if error.fault.kind == "device":
-                worker.kill()
+        for name in self._unfrozen() - self._failed.keys():
+            worker = self.worker_of(name)
+            try:
+                with self._sharing.device_use():
+                    params = {"form": name, "bandwidth": None}
+                    reply = worker.request("prepare", params, timeout_s=self._options.compile_baseline_timeout_s)
+                    self._settle(worker)
+                self._note_compiled(name, reply)
+                self._frozen.add(name)
+            except WorkerFault as error:
+                self.fail(name, error.fault.reason)
+                if error.fault.kind == "device":
+                    worker.kill()
+
+    def _unfrozen(self) -> set[str]:
+        """Forms with constant weights that aren't prepared."""
+        return {name for name in self._forms if Baseline.parse(name).frozen} - self._frozen
 
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
-        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys()
+        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys() | self._unfrozen()
         return {name: form.matched for name, form in self._forms.items() if name not in gone}
 
     @property
@@ -248,6 +252,7 @@ class Baselines:
 
     def _prepare(self) -> bool:
         assert self._plain is not None
+        self._frozen.clear()
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
+from cuda_agent.judge.profile.baselines import NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
 from cuda_agent.judge.profile.idle_load import Bystander

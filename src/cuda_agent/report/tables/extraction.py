@@ -6,10 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel
 from cuda_agent.core.records import Ratio, Timing
 from cuda_agent.report.plain import plain
-from cuda_agent.report.tables.evaluation import baseline_label, stack_line
+from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import interval, microseconds, times
 
 #: what takes less isn't worth a line.
@@ -42,7 +43,7 @@ def whole_model_view(record: WholeModel) -> RenderableType:
         timed = _table("", "µs", "95 % interval", "patched is faster by", "95 % interval")
         timed.add_row("original", *_time(record.original), *_ratio(record.speedup))
         for name, ratio in record.others.items():
-            timed.add_row(baseline_label(name), "", "", *_ratio(ratio))
+            timed.add_row(Baseline.parse(name).label, "", "", *_ratio(ratio))
         timed.add_row("patched", *_time(record.patched), "", "", style="bold")
         parts += [timed, Text("")]
     parts.append(Text(f"predicted from the parts: {times(record.predicted)}, {record.covered:.1%} of the time covered"))

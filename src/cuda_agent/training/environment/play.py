@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.core.config import Configuration
-from cuda_agent.core.enums import Baseline
+from cuda_agent.core.enums import RewardBaseline
 from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
@@ -25,7 +25,7 @@ Answer = Callable[[Sequence[Rollout]], list[Generated]]
 class Limits(Configuration):
     """How episodes are played and paid."""
 
-    baseline: Baseline = Baseline.MATCHED
+    baseline: RewardBaseline = RewardBaseline.MATCHED
     #: workspaces whose tools run at a time; timing itself is one at a time on a device.
     threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
     #: episodes that are open at once.

@@ -17,7 +17,7 @@ from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.registry import ALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
-from cuda_agent.core.enums import Baseline, Milestone, Verdict
+from cuda_agent.core.enums import Milestone, RewardBaseline, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
@@ -40,7 +40,7 @@ class Rollout:
     dialogue: Dialogue
     settings: DialogueSettings
     judges: Judges
-    baseline: Baseline = Baseline.MATCHED
+    baseline: RewardBaseline = RewardBaseline.MATCHED
     ended: bool = False
     truncated: bool = False
     generate_s: float = 0.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.workers.inside.baselines import BaselineSet, Form, stop_compiler_processes
+from cuda_agent.workers.inside.baselines import BaselineSet, Planned, stop_compiler_processes
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.main import Context, Operation
 from cuda_agent.workers.inside.runner import Program
@@ -41,7 +41,6 @@ def create(context: Context) -> Mapping[str, Operation]:
         "import_task": import_task,
         "load": load,
         "prepare": baseline.prepare,
-        "freeze": baseline.freeze,
         "settle": baseline.settle,
         "forget": baseline.forget,
         "retire": baseline.retire,
@@ -62,7 +61,7 @@ class Baseline:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._set: BaselineSet
-        self._forms: dict[str, Form] = {}
+        self._planned: dict[str, Planned] = {}
 
     def load(self, params: dict[str, Any]) -> dict[str, Any]:
         """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker
@@ -72,13 +71,13 @@ class Baseline:
         self._set = BaselineSet(
             params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
         )
-        found = self._set.forms(autotune=bool(params["autotune"]))
-        self._forms = {form.name: form for form in found if (form.mode != "eager") is params["compiled"]}
-        return {"forms": [{"name": form.name, "matched": form.matched} for form in self._forms.values()]}
+        found = self._set.planned(autotune=bool(params["autotune"]))
+        self._planned = {one.name: one for one in found if (one.form.compile is not None) is params["compiled"]}
+        return {"forms": [{"name": one.name, "matched": one.matched} for one in self._planned.values()]}
 
     def forget(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Frees whatever is loaded."""
-        self._forms = {}
+        self._planned = {}
         if hasattr(self, "_set"):
             del self._set
         gc.collect()
@@ -89,18 +88,11 @@ class Baseline:
         """{form, bandwidth}: compile it and run it until it is warm, unless it can't be the fastest (None: nobody knows
         the bandwidth). Answers what the compiler made of it, or why it is left out."""
         bandwidth = params["bandwidth"]
-        outlasted = "" if bandwidth is None else self._set.outlasted(self._forms[params["form"]], float(bandwidth))
+        outlasted = "" if bandwidth is None else self._set.outlasted(self._planned[params["form"]], float(bandwidth))
         if outlasted:
             return {"left_out": outlasted}
-        self._set.prepare(self._forms[params["form"]])
+        self._set.prepare(self._planned[params["form"]])
         return {"compiled": self._set.compilations.get(params["form"])}
-
-    def freeze(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Adds the form that has its weights as constants: those that it has now, since no time depends on their
-        values."""
-        form = self._set.frozen_form()
-        self._set.prepare(form)
-        return {"compiled": self._set.compilations.get(form.name)}
 
     def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Everything is prepared: frees what only preparing needs. Answers what is held."""

@@ -15,7 +15,7 @@ import torch
 
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, forms_for
+from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context, Operation
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
@@ -89,7 +89,6 @@ class Reference:
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
-        forms = forms_for(self._context.device, Precision(params["precision"]), products)
         return {
             "init": init_spec,
             "inputs_spec": spec,
@@ -99,7 +98,7 @@ class Reference:
             "outputs": [tensor_meta(t).model_dump(mode="json") for t in outputs],
             "mutated": list(self._mutated),
             "products": found.matmul or found.convolution,
-            "policy_differs": any(form.name.startswith("eager_") for form in forms),
+            "policy_differs": policy_differs(self._context.device, Precision(params["precision"]), products),
             "variants": list(KINDS),
             "wide_variants": list(WIDE),
             "peak_bytes": max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
