@@ -1,0 +1,84 @@
+"""Requests to the worker of a candidate. What it answers convicts and never acquits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from cuda_agent.workers.requests import Answer, Done, Request, Spec, TensorRefs
+
+#: kind, mangled name, runs, ns of a GPU kernel in one call.
+KernelRow = Annotated[
+    tuple[str, str, Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]],
+    Strict(False),
+]
+
+
+class DispatchRecord(Answer):
+    """ATen operators that torch's dispatcher saw, with counts. `intact`: it recorded to the end."""
+
+    operators: dict[str, Annotated[int, Field(gt=0)]] = Field(max_length=1000)
+    intact: bool
+
+
+class LoadCandidate(Request[Done]):
+    """Loads the library as `cuda_extension`, `model_new.py` as `model_new`, and makes `ModelNew(*init)` on the device,
+    in the place of the candidate before it. `package`: another one for each candidate that follows."""
+
+    library: str | None
+    model: str
+    init: Spec
+    package: str = ""
+
+
+class LoadedWeights(Answer):
+    """`derive_ms`: what it took, copies included. `frozen`: weights are derived when they are loaded."""
+
+    derive_ms: float = Field(ge=0)
+    frozen: bool
+    dispatch: DispatchRecord
+
+
+class LoadWeights(Request[LoadedWeights]):
+    """Calls `load_state_dict` with tensors of an arena."""
+
+    names: tuple[str, ...]
+    weights: TensorRefs
+
+
+class ChangedWeights(Answer):
+    """Names of weights whose values in the model are no longer those that were loaded."""
+
+    changed: list[str]
+
+
+class CompareWeights(Request[ChangedWeights]):
+    """Compares the model's weights with those that were loaded."""
+
+
+class CallResult(Answer):
+    """`unseen_outputs`: outputs in memory that no recorded operator made. `kernels`: what ran on the GPU, the longest
+    first; None where that wasn't asked for, or wasn't recorded, as `kernels_error` says."""
+
+    spec: Spec
+    unseen_outputs: int = Field(ge=0)
+    dispatch: DispatchRecord
+    kernels: list[KernelRow] | None = Field(default=None, max_length=1000)
+    kernels_error: str = ""
+
+
+class CallModel(Request[CallResult]):
+    """Calls `forward` once on the given inputs and copies its outputs, checked, to their places. The tensors of a slot
+    are the same objects at every call. With `poison`, memory that torch allocates is filled with NaN (or the largest
+    integer) first, so that an unwritten output shows. With `kernels`, the GPU's kernels are recorded."""
+
+    inputs: TensorRefs
+    spec: Spec
+    outputs: TensorRefs
+    poison: bool
+    kernels: bool = False
+
+
+class ForgetBuffers(Request[Done]):
+    """Lets go of everything in the judge's arenas and of earlier outputs."""
