@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cuda_agent.workers.requests import A, Answer, Done, FailureKind, Request
+from cuda_agent.workers.requests import A, WorkerAnswer, Done, FailureKind, WorkerRequest
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DEPTH = 64
@@ -34,7 +34,7 @@ REPORTED = (
 )  # fmt: skip
 
 
-def name_of(request: Request[Any]) -> str:
+def name_of(request: WorkerRequest[Any]) -> str:
     """The operation that a request asks for."""
     return type(request).__name__
 
@@ -121,7 +121,7 @@ class JudgeChannel:
 
     def request(
         self,
-        request: Request[A],
+        request: WorkerRequest[A],
         *,
         timeout_s: float,
         descriptors: Sequence[int] = (),
@@ -136,7 +136,7 @@ class JudgeChannel:
         op = name_of(request)
         deadline = time.monotonic() + timeout_s
         self._refuse_unasked()
-        frame = _encode({"id": self._next_id, "op": op, "params": request.model_dump(mode="json")})
+        frame = _encode({"id": self._next_id, "op": op, "params": request.model_dump()})
         try:
             self._socket.settimeout(timeout_s)
             if descriptors:
@@ -160,7 +160,7 @@ class JudgeChannel:
     def close(self) -> None:
         self._socket.close()
 
-    def _answer(self, wanted: int, op: str, deadline: float, form: type[Answer]) -> Any:
+    def _answer(self, wanted: int, op: str, deadline: float, form: type[WorkerAnswer]) -> Any:
         (length,) = _HEADER.unpack(self._exactly(_HEADER.size, op, deadline))
         if length > MAX_FRAME_BYTES:
             raise ProtocolViolation(f"{op}: a frame of {length} bytes")
@@ -241,7 +241,7 @@ class WorkerChannel:
         message = json.loads(self._rest(b"", length))
         return Received(message["id"], message["op"], message["params"], descriptors)
 
-    def answer(self, request_id: int, answer: Answer) -> None:
+    def answer(self, request_id: int, answer: WorkerAnswer) -> None:
         self._send({"id": request_id, "ok": answer.model_dump()})
 
     def fail(self, request_id: int, kind: FailureKind, message: str) -> None:

@@ -21,8 +21,15 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task, Violation
 from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
-from cuda_agent.workers.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure, name_of
-from cuda_agent.workers.requests import A, Done, FailureKind, Request
+from cuda_agent.workers.channel import (
+    ChannelError,
+    DeadlinePassed,
+    JudgeChannel,
+    ProtocolViolation,
+    RemoteFailure,
+    name_of,
+)
+from cuda_agent.workers.requests import A, Done, FailureKind, WorkerRequest
 from cuda_agent.workers.requests.lifecycle import Detach, ImportTask, Start
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
@@ -170,7 +177,7 @@ class Worker:
         finally:
             theirs.close()
 
-    def imported(self, request: Request[Done] | None = None) -> None:
+    def imported(self, request: WorkerRequest[Done] | None = None) -> None:
         """Waits until it has imported torch and done what is asked, without its device. Raises WorkerError."""
         with self._starting():
             if not self._imported:
@@ -231,7 +238,7 @@ class Worker:
 
     def request(
         self,
-        request: Request[A],
+        request: WorkerRequest[A],
         *,
         timeout_s: float,
         descriptors: Sequence[int] = (),
@@ -298,7 +305,9 @@ class Worker:
         if isinstance(error, ProtocolViolation):
             self.kill()
             violation = Violation(rule="protocol", layer="channel", detail=str(error))
-            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FailureKind.PROTOCOL, self.tail(), (violation,))
+            return Fault(
+                Verdict.VIOLATION, f"protocol violation: {error}", FailureKind.PROTOCOL, self.tail(), (violation,)
+            )
         return self._death(op)
 
     def _death(self, op: str) -> Fault:
@@ -311,7 +320,9 @@ class Worker:
             reason = f"{op}: killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
             return Fault(Verdict.OUT_OF_MEMORY, reason, FailureKind.DIED, self.tail())
         if limit is not None:
-            return Fault(Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", FailureKind.DIED, self.tail())
+            return Fault(
+                Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", FailureKind.DIED, self.tail()
+            )
         return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(code)}", FailureKind.DIED, self.tail())
 
 

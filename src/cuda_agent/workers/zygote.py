@@ -25,7 +25,7 @@ from cuda_agent.workers.channel import (
     name_of,
 )
 from cuda_agent.workers.process import Fault, Worker, WorkerFault, how_it_ended
-from cuda_agent.workers.requests import A, FailureKind, Request
+from cuda_agent.workers.requests import A, FailureKind, WorkerRequest
 from cuda_agent.workers.requests.zygote import EndFork, ForkTask, WarmZygote
 
 _WARM_TIMEOUT_S = 300.0
@@ -96,9 +96,7 @@ class Zygote:
 
     def _prepare(self, worker: Worker) -> None:
         settings = worker.settings
-        request = WarmZygote(
-            device=settings.device, level=settings.level, compiler=self._warm, serves=self._serves
-        )
+        request = WarmZygote(device=settings.device, level=settings.level, compiler=self._warm, serves=self._serves)
         warmed = worker.request(request, timeout_s=_WARM_TIMEOUT_S)
         if settings.device is Device.CUDA and warmed.cuda:
             self._lose()
@@ -126,7 +124,7 @@ class Fork:
     def __exit__(self, *_exception: object) -> None:
         self.end()
 
-    def request(self, request: Request[A], *, timeout_s: float) -> A:
+    def request(self, request: WorkerRequest[A], *, timeout_s: float) -> A:
         """The answer. Raises WorkerFault; the process is then ended, except after an error that it reported itself."""
         try:
             return self._channel.request(request, timeout_s=timeout_s)

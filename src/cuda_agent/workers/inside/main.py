@@ -22,7 +22,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
 from cuda_agent.workers.inside.failures import kind_of, message_of
-from cuda_agent.workers.requests import Answer, Done, Operations, Request, TensorRefs
+from cuda_agent.workers.requests import WorkerAnswer, Done, Operations, WorkerRequest, TensorRefs
 from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
 
 
@@ -85,7 +85,9 @@ def serve(channel: WorkerChannel, context: Context, operations: Operations) -> N
             return
 
 
-def _answer(context: Context, operations: Operations, kind: type[Request[Any]], received: Received) -> Answer:
+def _answer(
+    context: Context, operations: Operations, kind: type[WorkerRequest[Any]], received: Received
+) -> WorkerAnswer:
     context.descriptors = received.descriptors
     answer = operations[kind](kind.model_validate(received.params))
     synchronize(context.device)

@@ -21,26 +21,27 @@ T = TypeVar("T")
 Spec = dict[str, Any]
 #: a tuple in a strict record, which JSON holds as a list.
 Many = Annotated[tuple[T, ...], Strict(False)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-class Answer(BaseModel):
+class WorkerAnswer(BaseModel):
     """The base of all answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Done(Answer):
+class Done(WorkerAnswer):
     """The operation is done; there is nothing to say."""
 
 
-A_co = TypeVar("A_co", bound=Answer, covariant=True)
+A_co = TypeVar("A_co", bound=WorkerAnswer, covariant=True)
 
 
-class Request(BaseModel, Generic[A_co]):
-    """The base of all requests; `Request[X]` is answered by an `X`."""
+class WorkerRequest(BaseModel, Generic[A_co]):
+    """The base of all requests; `WorkerRequest[X]` is answered by an `X`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    answer: ClassVar[type[Answer]] = Done
+    answer: ClassVar[type[WorkerAnswer]] = Done
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
@@ -48,9 +49,9 @@ class Request(BaseModel, Generic[A_co]):
             cls.answer = arguments[0]
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=WorkerAnswer)
 #: the operations of a worker: what answers each request.
-Operations = Mapping[type[Request[Any]], Callable[[Any], Answer]]
+Operations = Mapping[type[WorkerRequest[Any]], Callable[[Any], WorkerAnswer]]
 
 
 class FailureKind(StrEnum):
@@ -86,11 +87,11 @@ class TensorRefs(BaseModel):
     slots: tuple[Slot, ...]
 
 
-class HeldMemory(Answer):
+class HeldMemory(WorkerAnswer):
     """Bytes of the device that the worker still holds, without its context."""
 
-    held_bytes: int = Field(ge=0)
+    held_bytes: Count
 
 
-class FreeMemory(Request[HeldMemory]):
+class FreeMemory(WorkerRequest[HeldMemory]):
     """Gives back the device memory that nothing uses."""

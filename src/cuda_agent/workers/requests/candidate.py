@@ -6,23 +6,20 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from cuda_agent.workers.requests import Answer, Done, Request, Spec, TensorRefs
+from cuda_agent.workers.requests import Count, Done, Spec, TensorRefs, WorkerAnswer, WorkerRequest
 
 #: kind, mangled name, runs, ns of a GPU kernel in one call.
-KernelRow = Annotated[
-    tuple[str, str, Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]],
-    Strict(False),
-]
+KernelRow = Annotated[tuple[str, str, Annotated[Count, Field(ge=1)], Count], Strict(False)]
 
 
-class DispatchRecord(Answer):
+class DispatchRecord(WorkerAnswer):
     """ATen operators that torch's dispatcher saw, with counts. `intact`: it recorded to the end."""
 
-    operators: dict[str, Annotated[int, Field(gt=0)]] = Field(max_length=1000)
+    operators: dict[str, Annotated[Count, Field(ge=1)]] = Field(max_length=1000)
     intact: bool
 
 
-class LoadCandidate(Request[Done]):
+class LoadCandidate(WorkerRequest[Done]):
     """Loads the library as `cuda_extension`, `model_new.py` as `model_new`, and makes `ModelNew(*init)` on the device,
     in the place of the candidate before it. `package`: another one for each candidate that follows."""
 
@@ -32,7 +29,7 @@ class LoadCandidate(Request[Done]):
     package: str = ""
 
 
-class LoadedWeights(Answer):
+class LoadedWeights(WorkerAnswer):
     """`derive_ms`: what it took, copies included. `frozen`: weights are derived when they are loaded."""
 
     derive_ms: float = Field(ge=0)
@@ -40,35 +37,35 @@ class LoadedWeights(Answer):
     dispatch: DispatchRecord
 
 
-class LoadWeights(Request[LoadedWeights]):
+class LoadWeights(WorkerRequest[LoadedWeights]):
     """Calls `load_state_dict` with tensors of an arena."""
 
     names: tuple[str, ...]
     weights: TensorRefs
 
 
-class ChangedWeights(Answer):
+class ChangedWeights(WorkerAnswer):
     """Names of weights whose values in the model are no longer those that were loaded."""
 
     changed: list[str]
 
 
-class CompareWeights(Request[ChangedWeights]):
+class CompareWeights(WorkerRequest[ChangedWeights]):
     """Compares the model's weights with those that were loaded."""
 
 
-class CallResult(Answer):
+class CallResult(WorkerAnswer):
     """`unseen_outputs`: outputs in memory that no recorded operator made. `kernels`: what ran on the GPU, the longest
     first; None where that wasn't asked for, or wasn't recorded, as `kernels_error` says."""
 
     spec: Spec
-    unseen_outputs: int = Field(ge=0)
+    unseen_outputs: Count
     dispatch: DispatchRecord
     kernels: list[KernelRow] | None = Field(default=None, max_length=1000)
     kernels_error: str = ""
 
 
-class CallModel(Request[CallResult]):
+class CallModel(WorkerRequest[CallResult]):
     """Calls `forward` once on the given inputs and copies its outputs, checked, to their places. The tensors of a slot
     are the same objects at every call. With `poison`, memory that torch allocates is filled with NaN (or the largest
     integer) first, so that an unwritten output shows. With `kernels`, the GPU's kernels are recorded."""
@@ -80,5 +77,5 @@ class CallModel(Request[CallResult]):
     kernels: bool = False
 
 
-class ForgetBuffers(Request[Done]):
+class ForgetBuffers(WorkerRequest[Done]):
     """Lets go of everything in the judge's arenas and of earlier outputs."""

@@ -7,10 +7,10 @@ from pydantic import Field
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.workers.buffers import extent_bytes
-from cuda_agent.workers.requests import Answer, Done, Many, Request, Spec, TensorRefs
+from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, WorkerAnswer, WorkerRequest
 
 
-class TaskSpec(Answer):
+class TaskSpec(WorkerAnswer):
     """What crosses between processes for one task. Metas are dense: what isn't is laid out in row-major order."""
 
     init: Spec
@@ -29,7 +29,7 @@ class TaskSpec(Answer):
     #: variants far from what the task draws.
     wide_variants: Many[str] = ()
     #: device memory that a call holds at most, inputs and weights included; 0 on the CPU.
-    peak_bytes: int = Field(default=0, ge=0)
+    peak_bytes: Count = 0
 
     @property
     def rest_bytes(self) -> int:
@@ -37,7 +37,7 @@ class TaskSpec(Answer):
         return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
 
 
-class LoadTask(Request[TaskSpec]):
+class LoadTask(WorkerRequest[TaskSpec]):
     """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
 
     name: str
@@ -46,14 +46,14 @@ class LoadTask(Request[TaskSpec]):
     precision: Precision
 
 
-class DrawnInputs(Answer):
+class DrawnInputs(WorkerAnswer):
     """`dropped` says why a variant doesn't apply; then nothing was written."""
 
     spec: Spec
     dropped: str | None = None
 
 
-class DrawInputs(Request[DrawnInputs]):
+class DrawInputs(WorkerRequest[DrawnInputs]):
     """Draws fresh inputs into an arena, changed as `variant` says."""
 
     seed: int
@@ -61,34 +61,34 @@ class DrawInputs(Request[DrawnInputs]):
     variant: str | None = None
 
 
-class DrawnSlots(Answer):
+class DrawnSlots(WorkerAnswer):
     """The specs of the inputs, in order."""
 
     specs: list[Spec]
 
 
-class DrawSlots(Request[DrawnSlots]):
+class DrawSlots(WorkerRequest[DrawnSlots]):
     """Draws fresh inputs for several places, one for each seed."""
 
     seeds: tuple[int, ...]
     into: tuple[TensorRefs, ...]
 
 
-class DrawWeights(Request[Done]):
+class DrawWeights(WorkerRequest[Done]):
     """Draws weights (without a seed: takes them as they are) into an arena, in the order of the state dict."""
 
     seed: int | None
     into: TensorRefs
 
 
-class Expected(Answer):
+class Expected(WorkerAnswer):
     """`oracle` says what the oracle computed in; "" where it wasn't asked."""
 
     spec: Spec
     oracle: str
 
 
-class ExpectedOutputs(Request[Expected]):
+class ExpectedOutputs(WorkerRequest[Expected]):
     """Writes the task's answers to the given inputs: `eager` at PyTorch's flags, `policy` at the precision policy's,
     `oracle` in float64. `rng` seeds the generators. With `twin`, a second model answers, constructed under that seed,
     with the same state dict."""
@@ -103,17 +103,17 @@ class ExpectedOutputs(Request[Expected]):
     twin: int | None = None
 
 
-class ImportCapture(Request[Done]):
+class ImportCapture(WorkerRequest[Done]):
     """Imports what `CaptureGraph` needs. It needs neither a task nor the device."""
 
 
-class CapturedGraph(Answer):
+class CapturedGraph(WorkerAnswer):
     """A `core.graph.Graph` as JSON."""
 
     graph: str
 
 
-class CaptureGraph(Request[CapturedGraph]):
+class CaptureGraph(WorkerRequest[CapturedGraph]):
     """Captures the graph of `forward`."""
 
     seed: int

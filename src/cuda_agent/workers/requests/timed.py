@@ -3,15 +3,13 @@ is a baseline's name, "candidate" or "null"."""
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from cuda_agent.workers.requests import Answer, Done, Many, Request, Spec, TensorRefs
+from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
 
-class MakeRing(Request[Done]):
-    """Takes rings of `slots` sets of inputs and outputs, one set after the other. `strides`: how the reference's outputs
-    lie in memory; empty where that is free."""
+class MakeRing(WorkerRequest[Done]):
+    """Takes rings of `slots` sets of inputs and outputs, one set after the other. `strides` says how the reference's
+    outputs lie in memory; empty where that is free."""
 
     slots: int
     spec: Spec
@@ -20,17 +18,17 @@ class MakeRing(Request[Done]):
     strides: tuple[tuple[int, ...], ...]
 
 
-class DropRing(Request[Done]):
+class DropRing(WorkerRequest[Done]):
     """Forgets the rings, so that their arenas may be detached."""
 
 
-class Warmed(Answer):
+class Warmed(WorkerAnswer):
     """Outputs that lie in memory otherwise than the reference's. The program copies them from here on."""
 
     otherwise: list[int]
 
 
-class WarmUp(Request[Warmed]):
+class WarmUp(WorkerRequest[Warmed]):
     """Calls the program at least `calls` times, and for `seconds`."""
 
     program: str
@@ -38,7 +36,7 @@ class WarmUp(Request[Warmed]):
     seconds: float
 
 
-class GetReady(Request[Done]):
+class GetReady(WorkerRequest[Done]):
     """A burst comes next: moves to the core that it launches from (None: any) and warms it up. Until `ReleaseOutputs`
     the worker waits for requests without sleep, for at most `spin_s` seconds each."""
 
@@ -47,14 +45,14 @@ class GetReady(Request[Done]):
     flush_bytes: int
 
 
-class BurstTimes(Answer):
+class BurstTimes(WorkerAnswer):
     """As `runner.Times`: µs of each call, and how much longer the process waited for a call's end, on average."""
 
     event_us: list[float]
     waited_us: float
 
 
-class RunBurst(Request[BurstTimes]):
+class RunBurst(WorkerRequest[BurstTimes]):
     """Times the program on the first slots, one for each spec; None: on all, with the ring's spec."""
 
     program: str
@@ -62,49 +60,49 @@ class RunBurst(Request[BurstTimes]):
     specs: tuple[Spec, ...] | None = None
 
 
-class DeliverOutputs(Request[Done]):
+class DeliverOutputs(WorkerRequest[Done]):
     """Copies the last burst's outputs into the output ring."""
 
 
-class RecordBurst(Request[DispatchRecord]):
+class RecordBurst(WorkerRequest[DispatchRecord]):
     """Records the dispatcher during a burst of so many calls."""
 
     program: str
     calls: int
 
 
-class ReleaseOutputs(Request[Done]):
+class ReleaseOutputs(WorkerRequest[Done]):
     """Frees the last burst's outputs."""
 
 
-class QueueTime(Answer):
+class QueueTime(WorkerAnswer):
     """µs of one more call in a full queue."""
 
     us: float
 
 
-class TimeQueue(Request[QueueTime]):
+class TimeQueue(WorkerRequest[QueueTime]):
     """Times `calls` calls in a row without synchronising."""
 
     program: str
     calls: int
 
 
-class ExtraFigures(Answer):
+class ExtraFigures(WorkerAnswer):
     """None where a figure isn't known or wasn't asked for."""
 
     busy_us: float | None = None
-    peak_memory_bytes: int | None = Field(default=None, ge=0)
+    peak_memory_bytes: Count | None = None
 
 
-class MeasureExtras(Request[ExtraFigures]):
+class MeasureExtras(WorkerRequest[ExtraFigures]):
     """Measures the device memory of a call and, with `busy`, the time in which the GPU computes."""
 
     program: str
     busy: bool
 
 
-class ScreenTimes(Answer):
+class ScreenTimes(WorkerAnswer):
     """`latency_us[i]` belongs to the i-th setting, None where it failed as `failures` says. `device_lost`: an error
     stays on the device. `out_of_memory`: a setting found too little of its memory."""
 
@@ -114,7 +112,7 @@ class ScreenTimes(Answer):
     out_of_memory: bool = False
 
 
-class ScreenConfigs(Request[ScreenTimes]):
+class ScreenConfigs(WorkerRequest[ScreenTimes]):
     """Times many settings of one candidate within `budget_s` seconds."""
 
     program: str
