@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cuda_agent.workers.requests import A, WorkerAnswer, Done, FailureKind, WorkerRequest
+from cuda_agent.workers.requests import A, Done, FailureKind, WorkerAnswer, WorkerRequest
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DEPTH = 64

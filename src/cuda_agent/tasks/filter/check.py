@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.graph import Graph
@@ -16,26 +15,26 @@ from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
-from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
+from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_finding
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CloseTask,
+    CompareCompiled,
+    CompileTask,
+    F,
+    GraphTask,
+    OpenTask,
+    PlaceTask,
+    RunTask,
+    TaskRequest,
+)
 from cuda_agent.tasks.records import DatasetTask, Finding, Rule
+from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import WorkerFault
 
 #: of a reduction, where no graph says it.
 _USUAL_LENGTH = 4096
-#: what a process that dies or hangs at a step breaks.
-_STEPS = {
-    "open": Rule.RUNS,
-    "run": Rule.RUNS,
-    "graph": Rule.COMPILES,
-    "answers": Rule.DETERMINISTIC,
-    "compiled": Rule.COMPILES,
-    "agrees": Rule.AGREES,
-    "place": Rule.DETERMINISTIC,
-    "warm": Rule.RUNS,
-    "time": Rule.EAGER_TIME,
-    "close": Rule.RUNS,
-}
 
 
 @dataclass(frozen=True)
@@ -63,26 +62,26 @@ class Asked:
     def open(self) -> None:
         """Raises Failure."""
         task, options = self._task.task, self._options
-        self.ask(
-            "open",
+        request = OpenTask(
             name=task.name,
             source=task.source,
             atol=task.atol,
             rtol=task.rtol,
             seed=seed_of(task.key),
-            device=options.device.value,
+            device=options.device,
             memory_bytes=options.memory_mib * 2**20,
             device_bytes=self._room.device_bytes,
             host_bytes=options.host_memory_mib * 2**20,
             threads=self._room.threads,
             sleeps=self._room.sleeps,
         )
+        self.ask(request)
 
     def close(self) -> None:
         """Makes place for the next task, where one may come."""
         if self._seat.goes_on:
             try:
-                self.ask("close")
+                self.ask(CloseTask())
             except Failure:
                 self._fork.end()
 
@@ -100,27 +99,18 @@ class Asked:
     def alive(self) -> bool:
         return not self._fork.ended
 
-    def ask(self, op: str, **params: Any) -> dict[str, Any]:
-        """Raises Failure where the task breaks a rule, or its process ends, hangs or talks nonsense."""
-        begun = time.monotonic()
+    def ask(self, request: TaskRequest[F]) -> F:
+        """Raises Failure where the task breaks a rule, or its process ends, hangs or breaks its protocol."""
+        begun, step = time.monotonic(), name_of(request)
         try:
-            reply = self._fork.request(op, params, timeout_s=max(0.1, self._end - begun))
+            found = self._fork.request(request, timeout_s=max(0.1, self._end - begun))
         except WorkerFault as error:
-            raise from_fault(error.fault, _STEPS[op]) from None
+            raise from_fault(error.fault, request.rule) from None
         finally:
-            self.seconds[op] = self.seconds.get(op, 0.0) + round(time.monotonic() - begun, 3)
-        failure = from_reply(reply)
-        if failure is None and isinstance(reply, dict):
-            return reply
-        said = f"{op} was answered with a {type(reply).__name__}"
-        raise failure or Failure(Finding(rule=_STEPS[op], detail=said))
-
-    def sample(self) -> tuple[tuple[float, ...], ...]:
-        """Raises Failure."""
-        sample = self.ask("place").get("sample")
-        with suppress(TypeError, ValueError):
-            return tuple(tuple(float(value) for value in output) for output in sample or ())
-        raise Failure(Finding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
+            self.seconds[step] = self.seconds.get(step, 0.0) + round(time.monotonic() - begun, 3)
+        if found.finding is not None:
+            raise from_finding(found.finding)
+        return found
 
 
 def check(processes: Processes, task: DatasetTask, options: FilterOptions, room: Room, memory: Memory) -> Checked:
@@ -143,26 +133,25 @@ def check(processes: Processes, task: DatasetTask, options: FilterOptions, room:
 def _checked(asked: Asked, key: str, options: FilterOptions, memory: Memory) -> Checked:
     asked.open()
     with asked.at_work(memory):
-        ran = asked.ask("run")
+        ran = asked.ask(RunTask())
     graph = _graph(asked)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
         raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
-    products = ran.get("products") is True
+    floor = error_floor(options.precision, options.device, length, ran.products)
     with asked.at_work(memory):
-        asked.ask("answers", floor=error_floor(options.precision, options.device, length, products))
+        asked.ask(CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
         # Said only now: that it is stochastic, too, would say more.
         raise graph
-    asked.ask("compiled")
+    asked.ask(CompileTask())
     with asked.at_work(memory):
-        asked.ask("agrees")
-        sample = asked.sample()
-    peak = ran.get("peak_memory_bytes")
+        asked.ask(CompareCompiled())
+        sample = asked.ask(PlaceTask()).sample
     return Checked(
         task_key=key,
-        peak_memory_bytes=peak if isinstance(peak, int) else None,
+        peak_memory_bytes=ran.peak_memory_bytes,
         graph_hash=graph_hash(graph),
         graph_operators=graph_operators(graph),
         sample=sample,
@@ -178,9 +167,8 @@ def seed_of(key: str) -> int:
 def _graph(asked: Asked) -> Graph | Failure:
     """The graph, or why there is none. Raises Failure where the process didn't survive it."""
     try:
-        reply = asked.ask("graph")
-        return Graph.from_json(str(reply["graph"]), where="the captured graph")
-    except (KeyError, CudaAgentError, RecursionError) as error:
+        return Graph.from_json(asked.ask(GraphTask()).graph, where="the captured graph")
+    except (CudaAgentError, RecursionError) as error:
         return Failure(Finding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
     except Failure as failure:
         if failure.scarce or not asked.alive:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.records import Finding, Measurement, Rule
 from cuda_agent.workers.process import Fault
+from cuda_agent.workers.requests import FailureKind
 
 #: an output's values in another process may differ by so much, relative to its largest.
 SAMPLE_TOLERANCE = 1e-3
 _DETAIL = 400
+_SCARCE = (FailureKind.DIED, FailureKind.DEADLINE, FailureKind.OUT_OF_MEMORY)
 
 
 class Checked(StoredRecord):
@@ -37,29 +39,16 @@ class Failure(Exception):
         super().__init__(finding.detail)
 
 
-class _Said(Record):
-    rule: Rule
-    detail: str = Field(max_length=2000)
-
-
-def from_reply(reply: object) -> Failure | None:
-    """What a worker says that the task breaks; None where it says nothing."""
-    said = reply.get("finding") if isinstance(reply, dict) else None
-    if said is None:
-        return None
-    try:
-        found = _Said.model_validate(said)
-    except ValidationError:
-        return Failure(Finding(rule=Rule.RUNS, detail="its process answers nonsense"))
-    finding = Finding(rule=found.rule, detail=_line(found.detail))
-    return Failure(finding, scarce=found.rule is Rule.MEMORY)
+def from_finding(found: Finding) -> Failure:
+    """What a worker says that the task breaks."""
+    return Failure(Finding(rule=found.rule, detail=_line(found.detail)), scarce=found.rule is Rule.MEMORY)
 
 
 def from_fault(fault: Fault, rule: Rule) -> Failure:
     """A process that died, hung or broke its protocol while `rule` was asked."""
     if fault.verdict is Verdict.OUT_OF_MEMORY:
         rule = Rule.MEMORY
-    return Failure(Finding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in ("died", "deadline", "oom"))
+    return Failure(Finding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in _SCARCE)
 
 
 def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> Measurement:

@@ -13,7 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, median
@@ -22,6 +21,7 @@ from cuda_agent.tasks.filter.check import Asked, Room
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
+from cuda_agent.tasks.inside.requests import PlaceTask, TimeTask, WarmTask
 from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
@@ -100,11 +100,11 @@ def time_task(
         asked.open()
         with turns.turn():
             asked.restart()
-            if not same_sample(checked.sample, asked.sample()):
+            if not same_sample(checked.sample, asked.ask(PlaceTask()).sample):
                 detail = "another process gives another answer to the same inputs and weights"
                 raise Failure(Finding(rule=Rule.DETERMINISTIC, detail=detail))
-            last_s = asked.ask("warm", calls=options.warm_calls).get("call_s")
-            far = isinstance(last_s, float) and last_s * 1e6 > _FAR_TIMES * options.high_us
+            last_s = asked.ask(WarmTask(calls=options.warm_calls)).call_s
+            far = last_s * 1e6 > _FAR_TIMES * options.high_us
             times = _timed(asked, turns.flush_bytes, options, 1 if far else options.calls)
             # Its memory is the next one's, and giving it back takes the device's time.
             asked.close()
@@ -147,16 +147,11 @@ def _timed(asked: Asked, flush_bytes: int, options: FilterOptions, calls: int) -
 
 def _burst(asked: Asked, calls: int, flush_bytes: int, *, null: bool = False) -> Burst:
     begun = time.perf_counter_ns()
-    reply = asked.ask("time", calls=calls, flush_bytes=flush_bytes, null=null)
+    times = asked.ask(TimeTask(calls=calls, flush_bytes=flush_bytes, null=null)).event_us
     wall_us = (time.perf_counter_ns() - begun) / 1e3
-    return Burst(_times(reply.get("event_us"), calls), wall_us)
-
-
-def _times(said: Any, calls: int) -> tuple[float, ...]:
-    plain = isinstance(said, list) and all(isinstance(time, int | float) and 0 <= time < 1e12 for time in said)
-    if not plain or len(said) != calls:
+    if len(times) != calls:
         raise Failure(Finding(rule=Rule.EAGER_TIME, detail="its process gave no times"))
-    return tuple(max(float(time), 1e-3) for time in said)
+    return Burst(tuple(max(time_us, 1e-3) for time_us in times), wall_us)
 
 
 def _in_window(eager_us: float, options: FilterOptions) -> Finding | None:

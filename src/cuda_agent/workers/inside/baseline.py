@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+
 from cuda_agent.workers.inside.baselines import BaselineSet, Planned, stop_compiler_processes
 from cuda_agent.workers.inside.compilations import import_compiler
 from cuda_agent.workers.inside.main import Context

@@ -160,7 +160,7 @@ class BaselineSet:
         self._programs: dict[str, Program] = {}
         self._prepared: dict[str, Planned] = {}
         #: of each compiled form, the fields of a `core.records.CompileReport`.
-        self.compilations: dict[str, dict[str, Any]] = {}
+        self.compilations: dict[str, CompileReport] = {}
 
     def planned(self, *, autotune: bool = False) -> tuple[Planned, ...]:
         return planned(self.device, self.precision, self.products, autotune=autotune)

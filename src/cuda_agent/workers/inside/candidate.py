@@ -21,8 +21,8 @@ import torch
 from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.buffers import is_dense
 from cuda_agent.workers.inside.dispatch import recorded
-from cuda_agent.workers.inside.kernels import Kernels, with_kernels
 from cuda_agent.workers.inside.failures import Refusal, first_lines, kind_of
+from cuda_agent.workers.inside.kernels import Kernels, with_kernels
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
@@ -192,7 +192,9 @@ class Candidate:
             mine, wanted = (tuple(tensor.shape), tensor.dtype), (tuple(place.shape), place.dtype)
             if mine != wanted:
                 found = f"{list(mine[0])} {dtype_name(mine[1])}"
-                raise Refusal(FailureKind.STRUCTURE, f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}")
+                raise Refusal(
+                    FailureKind.STRUCTURE, f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}"
+                )
             if tensor.device != place.device:
                 raise Refusal(FailureKind.STRUCTURE, f"{name} is on {tensor.device} instead of {place.device}")
             if not is_dense(tensor_meta(tensor)):
@@ -211,7 +213,9 @@ class Candidate:
             for tensor in outputs:
                 low, high = _span(tensor)
                 if tensor.numel() and any(low < end and begin < high for begin, end in spans):
-                    raise Refusal(FailureKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own")
+                    raise Refusal(
+                        FailureKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
+                    )
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
 from cuda_agent.workers.inside.failures import kind_of, message_of
-from cuda_agent.workers.requests import WorkerAnswer, Done, Operations, WorkerRequest, TensorRefs
+from cuda_agent.workers.requests import Done, Operations, TensorRefs, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
 
 

@@ -197,4 +197,3 @@ def _is_device_alive(runner: Runner) -> bool:
     except RuntimeError:
         return False
     return True
-

@@ -69,6 +69,8 @@ class FailureKind(StrEnum):
     PROTOCOL = "protocol"
     #: another process used the device.
     FOREIGN_LOAD = "foreign_load"
+    #: the clocks disagree: another process used the device, or the candidate hides time.
+    CLOCKS = "clocks"
 
 
 @dataclass(frozen=True)
