@@ -20,6 +20,7 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
@@ -37,7 +38,7 @@ from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import Way, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
+from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import Reference, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel

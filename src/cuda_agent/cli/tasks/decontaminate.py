@@ -10,8 +10,9 @@ import typer
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
 from cuda_agent.cli.support.output import ProgressView, emit, say
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.dataset.folder import graphs_of, measured_on, passing, read_tasks
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
+from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import load_references
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE, THRESHOLD, compare
 from cuda_agent.workspace.sandbox import resolve_level

@@ -12,7 +12,8 @@ from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg, SandboxArg, SandboxOption
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.tasks.decontaminate import MemoryArg
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
+from cuda_agent.tasks.captured import MEMORY_MIB
+from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import write_fingerprints
 from cuda_agent.workspace.sandbox import resolve_level
 

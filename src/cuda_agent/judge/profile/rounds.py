@@ -2,10 +2,10 @@
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
 worker to `GetReady` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
-copies the masters into that worker's input ring, sends `RunBurst`, wipes the inputs, sends `DeliverOutputs`, and stops its clock
-when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
-baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
-against eager's. Which programs take part, and when it is enough, says `schedule.py`.
+copies the masters into that worker's input ring, sends `RunBurst`, wipes the inputs, sends `DeliverOutputs`, and stops
+its clock when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program
+(the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
+checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations

@@ -78,12 +78,14 @@ class CandidateProcess:
             raise StoreError(
                 f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
             ) from None
-        library_path, model, init = (
-            None if inside is None else str(inside),
-            root / MODEL_FILE,
-            self._reference.spec.init,
+        self.ask(
+            LoadCandidate(
+                library=None if inside is None else str(inside),
+                model=str(root / MODEL_FILE),
+                init=self._reference.spec.init,
+                package=package,
+            )
         )
-        self.ask(LoadCandidate(library=library_path, model=str(model), init=init, package=package))
         self.loaded = candidate.digest
 
     def load_weights(self) -> None:

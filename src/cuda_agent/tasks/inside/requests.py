@@ -6,7 +6,9 @@ it breaks that rule or another.
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
+
+from pydantic import Field
 
 from cuda_agent.core.enums import Device
 from cuda_agent.tasks.records import Finding, Rule
@@ -120,7 +122,7 @@ class WarmTask(TaskRequest[WarmedTask]):
 class TaskTimes(Found):
     """µs of each call."""
 
-    event_us: Many[Microseconds] = ()
+    event_us: Many[Annotated[float, Field(ge=0, lt=1e12)]] = ()
 
 
 class TimeTask(TaskRequest[TaskTimes]):

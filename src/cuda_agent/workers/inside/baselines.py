@@ -24,6 +24,7 @@ import torch
 from cuda_agent.core.baselines import EAGER, Baseline, Form, forms
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.records import CompileReport
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 from cuda_agent.workers.inside.dispatch import Listener
 from cuda_agent.workers.inside.runner import Program
@@ -159,7 +160,7 @@ class BaselineSet:
         self._models: dict[str, Any] = {EAGER: self._owner}
         self._programs: dict[str, Program] = {}
         self._prepared: dict[str, Planned] = {}
-        #: of each compiled form, the fields of a `core.records.CompileReport`.
+        #: of each compiled form.
         self.compilations: dict[str, CompileReport] = {}
 
     def planned(self, *, autotune: bool = False) -> tuple[Planned, ...]:

@@ -176,31 +176,27 @@ class Candidate:
     def _check_plain(self, value: Any) -> None:
         for tensor in _leaves(value):
             if type(tensor) is not torch.Tensor:
-                raise Refusal(FailureKind.STRUCTURE, f"an output is a {type(tensor).__name__}, not a plain tensor")
+                raise _misfit(f"an output is a {type(tensor).__name__}, not a plain tensor")
 
     def _structure(self, value: Any) -> tuple[Spec, list[Any]]:
         try:
             return flatten(value)
         except TaskError as error:
-            raise Refusal(FailureKind.STRUCTURE, f"the output can't be passed on: {error.cause}") from None
+            raise _misfit(f"the output can't be passed on: {error.cause}") from None
 
     def _check_fit(self, spec: Spec, outputs: list[Any], places: list[Any]) -> None:
         if len(outputs) != len(places):
-            raise Refusal(FailureKind.STRUCTURE, f"{len(outputs)} output tensors instead of {len(places)}")
+            raise _misfit(f"{len(outputs)} output tensors instead of {len(places)}")
         for path, tensor, place in zip(tensor_paths(spec), outputs, places, strict=True):
             name = f"output{path}"
             mine, wanted = (tuple(tensor.shape), tensor.dtype), (tuple(place.shape), place.dtype)
             if mine != wanted:
                 found = f"{list(mine[0])} {dtype_name(mine[1])}"
-                raise Refusal(
-                    FailureKind.STRUCTURE, f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}"
-                )
+                raise _misfit(f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}")
             if tensor.device != place.device:
-                raise Refusal(FailureKind.STRUCTURE, f"{name} is on {tensor.device} instead of {place.device}")
+                raise _misfit(f"{name} is on {tensor.device} instead of {place.device}")
             if not is_dense(tensor_meta(tensor)):
-                raise Refusal(
-                    FailureKind.STRUCTURE, f"{name} has strides {tuple(tensor.stride())}: elements overlap or lie apart"
-                )
+                raise _misfit(f"{name} has strides {tuple(tensor.stride())}: elements overlap or lie apart")
 
     def _check_alias(self, outputs: list[Any], inputs: list[Any]) -> None:
         kept = {
@@ -216,6 +212,10 @@ class Candidate:
                     raise Refusal(
                         FailureKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
                     )
+
+
+def _misfit(message: str) -> Refusal:
+    return Refusal(FailureKind.STRUCTURE, message)
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -45,7 +45,8 @@ class WorkerRequest(BaseModel, Generic[A_co]):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
-        if arguments := cls.__bases__[0].__pydantic_generic_metadata__["args"]:
+        base: Any = cls.__bases__[0]
+        if arguments := base.__pydantic_generic_metadata__["args"]:
             cls.answer = arguments[0]
 
 
