@@ -226,7 +226,8 @@ class Case:
         process.renew()
         trial = verification.observe()
         assert verification.result is not None
-        found = judge_kernels(verification.result, self._own_kernels, recordable=_is_recordable(self._profile))
+        rows, error = verification.result.kernels, verification.result.kernels_error
+        found = judge_kernels(rows, self._own_kernels, recordable=_is_recordable(self._profile), error=error)
         self._kernels, self._notes = found.report, [*self._notes, *found.notes]
         self._convict([*process.operators.violations(), *found.violations])
         if not trial.passed:

@@ -7,10 +7,11 @@ come from the candidate's own process, so they convict and never acquit.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cuda_agent.core.records import KernelReport, KernelTime, Violation
-from cuda_agent.workers.requests.candidate import CallResult
+from cuda_agent.workers.requests.candidate import KernelRow
 
 LAYER = "kernels"
 #: below this share of the GPU time, own kernels carry nearly nothing.
@@ -36,12 +37,13 @@ class KernelFindings:
     notes: tuple[str, ...] = ()
 
 
-def judge_kernels(claims: CallResult, own: frozenset[str], *, recordable: bool) -> KernelFindings:
-    """Checks the records of one call. `own` holds the mangled names of the candidate's kernels. `recordable` says that
-    CUPTI is known to work here, so that records must exist."""
-    rows = claims.kernels
+def judge_kernels(
+    rows: Sequence[KernelRow] | None, own: frozenset[str], *, recordable: bool, error: str = ""
+) -> KernelFindings:
+    """Checks the records of one call; None where there are none, as `error` says. `own` holds the mangled names of the
+    candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist."""
     if rows is None:
-        why = claims.kernels_error[:200] or "no record"
+        why = error[:200] or "no record"
         missing = (_violation("missing_records", f"no record of GPU kernels: {why}"),) if recordable else ()
         return KernelFindings(None, missing, (f"GPU kernels were not recorded: {why}",))
     if not rows:
