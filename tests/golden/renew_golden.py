@@ -17,12 +17,12 @@ from typing import Any, cast
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.context import Context, Session
+from cuda_agent.agent.context import Session, ToolContext
 from cuda_agent.agent.files import WorkspaceFiles
 from cuda_agent.agent.loop import run
 from cuda_agent.agent.policy import PolicyMove
 from cuda_agent.agent.shell import open_shell
-from cuda_agent.agent.storage.journal import Journal
+from cuda_agent.agent.storage.journal import RunJournal
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import JudgeOptions, Limits
 from cuda_agent.core.enums import Device
@@ -100,9 +100,9 @@ def play(moves: Sequence[Sequence[ToolCall]], directory: Path) -> tuple[list[Tur
     with open_shell(workspace, hidden=(directory,)) as shell:
         files = WorkspaceFiles(workspace.directory, directory / "logs")
         # No tool of the judge is called.
-        context = Context(workspace, cast(Session, None), files, shell, Best(directory), directory / "logs")
+        context = ToolContext(workspace, cast(Session, None), files, shell, Best(directory), directory / "logs")
         tools = Toolbox(context)
-        journal = Journal(directory, tools, Accounts(Limits(turns=len(moves))))
+        journal = RunJournal(directory, tools, Accounts(Limits(turns=len(moves))))
         run(Recorded(moves), tools, journal, lambda phase, text: None)
         return journal.turns, workspace.snapshot()
 

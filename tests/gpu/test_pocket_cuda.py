@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Task
@@ -20,7 +20,7 @@ from cuda_agent.training.pocket.table import fill, table
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
-SOURCE = ground.SOURCE.replace("torch.randn(64, 96)", "torch.randn(4096, 4096)")
+SOURCE = domain.SOURCE.replace("torch.randn(64, 96)", "torch.randn(4096, 4096)")
 TASK = Task(name="scale", source=SOURCE)
 HELD_OUT = Task(name="tanh", source=SOURCE.replace("torch.relu", "torch.tanh"), split="held_out")
 

@@ -22,7 +22,7 @@ from cuda_agent.workers.gpulock import gpu_uuid
 from cuda_agent.workers.inside.baselines import BaselineSet
 from cuda_agent.workers.inside.runner import Runner
 from cuda_agent.workers.process import WorkerSettings
-from cuda_agent.workers.roles import REFERENCE
+from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import available_level
 
@@ -144,7 +144,7 @@ class Bench:
         self.workers = WorkerSupply(WorkerSettings(Device.CUDA, available_level(), 65536), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=120)
         folder = compile_cache(self.task)
-        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
+        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, BASELINE), folder)
         self.baselines.begin()
         self.reference.load(3)
 

@@ -17,8 +17,8 @@ from typing import cast
 import pytest
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Context, Session
-from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.context import Session, ToolContext
+from cuda_agent.agent.files import CallRefused, WorkspaceFiles
 from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import JudgeOptions
@@ -40,7 +40,7 @@ SOURCE = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    p
 class Run:
     """A run directory with a secret in it, and the tools of its workspace."""
 
-    def __init__(self, context: Context, directory: Path) -> None:
+    def __init__(self, context: ToolContext, directory: Path) -> None:
         self.context, self.directory = context, directory
         self.root = context.workspace.directory
         self.box = Toolbox(context)
@@ -64,7 +64,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     with socket_of_the_judge(tmp_path) as path, open_shell(workspace, hidden=(directory,), socket=path) as shell:
         files = WorkspaceFiles(workspace.directory, directory / "logs")
         session = cast(Session, None)
-        yield Run(Context(workspace, session, files, shell, Best(directory), directory / "logs"), directory)
+        yield Run(ToolContext(workspace, session, files, shell, Best(directory), directory / "logs"), directory)
 
 
 class socket_of_the_judge:
@@ -169,9 +169,9 @@ def test_a_hard_link_is_no_way_to_another_file(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text(SECRET)
     os.link(tmp_path / "secret.txt", root / "kernels" / "hard.cu")
     files = WorkspaceFiles(root, tmp_path / "logs")
-    with pytest.raises(Refusal, match="hard link"):
+    with pytest.raises(CallRefused, match="hard link"):
         files.read("kernels/hard.cu")
-    with pytest.raises(Refusal, match="hard link"):
+    with pytest.raises(CallRefused, match="hard link"):
         files.write("kernels/hard.cu", "mine")
     assert (tmp_path / "secret.txt").read_text() == SECRET
 

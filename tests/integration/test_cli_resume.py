@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent import optimize, resume
-from cuda_agent.agent.run import Standing
+from cuda_agent.agent.run import RunStatus
 from cuda_agent.cli.main import run
 from cuda_agent.cli.support.ending import played, print_run
 from cuda_agent.core.errors import StoreError, UsageError
@@ -24,7 +24,7 @@ QUICK = {"device": "cpu", "timing_budget_s": 0.6}
 def test_spent_resumed_shown_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     policy = Scripted([writes(FILES), move(call("Profile", precise=True)), move(call("Finish", message="done"))])
-    standings: list[Standing] = []
+    standings: list[RunStatus] = []
     first = optimize(write_task(tmp_path), out=out, policy=policy, turns=2, watch=standings.append, **QUICK)
     assert (first.outcome, first.message) == ("budget", "all 2 turns are spent")
     assert first.budget.judge_s > 0

@@ -26,7 +26,7 @@ from cuda_agent.judge.verify.trials import Verification
 from cuda_agent.reward import reward
 from cuda_agent.workers.process import Fault, WorkerFault
 from cuda_agent.workers.requests import FailureKind
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from judge_specimens import eager_only
 
 pytestmark = pytest.mark.integration

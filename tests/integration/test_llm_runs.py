@@ -17,9 +17,9 @@ from cuda_agent.agent.context import Session
 from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policies.stall import MAX_REPEATS, MAX_WITHOUT_EFFECT
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.run import Run
+from cuda_agent.agent.run import AgentRun
 from cuda_agent.agent.storage.rundir import RunDirectory
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.main import run as command
@@ -83,7 +83,7 @@ def play_at(
     directory = RunDirectory(path) if path.exists() else RunDirectory.create(path, "gated")
     with directory.lock():
         manifest = directory.write_start(task, settings, ())
-        return Run(task, settings, "llm", directory, manifest, key=key, judge=recorded_judge).play()
+        return AgentRun(task, settings, "llm", directory, manifest, key=key, judge=recorded_judge).play()
 
 
 def play_judged(
@@ -329,7 +329,7 @@ def brief_of(tmp_path: Path, server: ScriptedServer) -> Brief:
     """As another process would make it, from the run directory."""
     return Brief(
         load_task(tmp_path / "gated.py"), Device.CPU, Precision.TF32, Limits(turns=LONG),
-        server.requests[0].body["tools"], Recorded().graph, candidate=Store(tmp_path / "run").candidate,
+        server.requests[0].body["tools"], Recorded().graph, candidate=ContentStore(tmp_path / "run").candidate,
     )  # fmt: skip
 
 

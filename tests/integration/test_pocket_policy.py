@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.agent.optimize import optimize, resume
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.storage.transcript import read_transcript
@@ -27,7 +27,7 @@ from cuda_agent.training.pocket.table import fill, table
 pytestmark = pytest.mark.integration
 
 # One task on both sides, so that its few choices are judged once: what is learned is not the question here.
-TRAIN, HELD_OUT = (ground.TASK.model_copy(update={"split": split}) for split in ("train", "held_out"))
+TRAIN, HELD_OUT = (domain.TASK.model_copy(update={"split": split}) for split in ("train", "held_out"))
 OPTIONS = BaseOptions(
     transcripts=8, shares=Shares(broken=0.3), layers=2, hidden=64, heads=2, steps=80, batch=6, lr=6e-3, vocabulary=400
 )
@@ -42,7 +42,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, task in enumerate((HELD_OUT, TRAIN))
     ]
     store.append(folder / "tasks.jsonl", lines)
-    with Judges(folder / "memo", ground.OPTIONS) as judges:
+    with Judges(folder / "memo", domain.OPTIONS) as judges:
         first = fill(judges, [HELD_OUT], limit_s=300)
         assert first.whole and not first.failed
         make_base(OPTIONS, judges, [TRAIN], folder / "base")
@@ -62,17 +62,17 @@ def test_transcripts_hold_real_verdicts(training: Path, checkpoint: Path) -> Non
     assert report["last_loss"] < 0.5 * report["first_loss"]
     settings, dialogue = load_dialogue(checkpoint)
     assert settings.context_tokens >= max(len(episode.input_ids) for episode in episodes)
-    assert dialogue.hear(dialogue.say("words"), 1).calls == ()
+    assert dialogue.parse_turn(dialogue.encode_turn("words"), 1).calls == ()
     # Made once: nothing is played or trained again, and no judge is asked.
-    with Judges(training / "memo", ground.OPTIONS) as judges:
+    with Judges(training / "memo", domain.OPTIONS) as judges:
         assert make_base(OPTIONS, judges, [TRAIN], training / "base") == checkpoint
         assert judges._pool is None
 
 
 def test_held_out_tasks_and_searches(training: Path, checkpoint: Path) -> None:
-    judge = ground.OPTIONS.model_dump(mode="json", exclude={"device"}, exclude_defaults=True)
+    judge = domain.OPTIONS.model_dump(mode="json", exclude={"device"}, exclude_defaults=True)
     options = EnvironmentOptions(tasks=str(training / "tasks.jsonl"), judge=judge)
-    with Judges(training / "memo", ground.OPTIONS) as judges:
+    with Judges(training / "memo", domain.OPTIONS) as judges:
         again = fill(judges, [HELD_OUT], limit_s=300)
         assert again.whole and again.seconds < 5
         assert len(table(judges, HELD_OUT)) == 4

@@ -20,7 +20,7 @@ from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.process import WorkerSettings
-from cuda_agent.workers.roles import REFERENCE
+from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import available_level
 
@@ -117,7 +117,7 @@ class Bench:
         self.workers = WorkerSupply(WorkerSettings(Device.CPU, available_level(), 8192), directory)
         self.reference = Reference(self.workers.start(REFERENCE), self.task, Precision.TF32, timeout_s=60)
         folder = compile_cache(self.task)
-        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, "baseline"), folder)
+        self.baselines = Baselines(self.task, self.options, partial(self.workers.start, BASELINE), folder)
         self.baselines.begin()
         self.reference.load(3)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.records import RunManifest, Trajectory, Turn
 from integration.killed_runs import TURNS
@@ -96,7 +96,7 @@ def check(directory: Path, expected: list[dict[str, Any]], kills: int) -> None:
     asked = Counter(json.loads(line)["asked"] for line in directory.with_suffix(".requests").read_text().splitlines())
     assert set(asked) == set(range(TURNS))
     assert sum(asked.values()) - TURNS <= kills, f"no request is repeated beyond the one in flight: {asked}"
-    store = Store(directory)
+    store = ContentStore(directory)
     for turn in turns:
         if turn.candidate_digest is not None:
             assert store.candidate(turn.candidate_digest).digest == turn.candidate_digest

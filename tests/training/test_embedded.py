@@ -21,9 +21,9 @@ from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import read_episodes
-from cuda_agent.training.metrics import Metrics, read_metrics
+from cuda_agent.training.metrics import MetricsLog, read_metrics
 from cuda_agent.training.protect import TrainingHalted
-from cuda_agent.training.stages.filters import Funnel
+from cuda_agent.training.stages.filters import EpisodeFunnel
 from cuda_agent.training.stages.records import STAGES, TrainingManifest
 from cuda_agent.training.stages.run import Training
 
@@ -80,7 +80,7 @@ def test_steps_are_told_in_full(run: Path) -> None:
 
 
 def test_the_funnel_is_kept(run: Path) -> None:
-    funnel = Funnel.read(run / "rft")
+    funnel = EpisodeFunnel.read(run / "rft")
     assert funnel.played == 8 and funnel.kept + sum(funnel.dropped.values()) == 8
 
 
@@ -100,16 +100,16 @@ def test_a_checkpoint_needs_transformers_alone(run: Path) -> None:
 def test_another_configuration_is_refused(run: Path) -> None:
     changed = toy.options(value=None)
     with pytest.raises(UsageError, match="another configuration: value differ"):
-        Training(run, changed, toy.ToyGround()).run(STAGES)
+        Training(run, changed, toy.ToyDomain()).run(STAGES)
 
 
 def test_a_stage_needs_those_before_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ppo comes after base"):
-        Training(tmp_path / "run", toy.options(), toy.ToyGround()).run(["ppo"])
+        Training(tmp_path / "run", toy.options(), toy.ToyDomain()).run(["ppo"])
 
 
 def test_what_dies_while_held_out_tasks_are_played_loses_no_step(tmp_path: Path) -> None:
-    class Dies(toy.ToyGround):
+    class Dies(toy.ToyDomain):
         def evaluate(self, checkpoint: Path, directory: Path) -> dict[str, float]:
             if directory.name == "ppo":
                 raise StoreError("gone", "again")
@@ -120,7 +120,7 @@ def test_what_dies_while_held_out_tasks_are_played_loses_no_step(tmp_path: Path)
         Training(tmp_path / "run", options, Dies()).run(STAGES)
     (weights,) = (tmp_path / "run/ppo/policy").glob("*.safetensors")
     before, known = weights.read_bytes(), len(read_metrics(tmp_path / "run"))
-    end = Training(tmp_path / "run", options, toy.ToyGround()).run(STAGES).ended("ppo")
+    end = Training(tmp_path / "run", options, toy.ToyDomain()).run(STAGES).ended("ppo")
     assert end is not None and end.steps == 3 and "held_out_files" in end.numbers
     assert weights.read_bytes() == before and len(read_metrics(tmp_path / "run")) == known
     assert not list((tmp_path / "run/ppo").glob("step-*"))
@@ -133,9 +133,9 @@ def test_fine_tuning_learns_the_very_tokens(tmp_path: Path) -> None:
     options = toy.options()
     assert options.rft is not None
     policy = PolicyCopy(tmp_path / "model", options.model, device="cpu")
-    with toy.ToyGround().open(tmp_path, single_turn=False) as arena:
+    with toy.ToyDomain().open(tmp_path, single_turn=False) as opened:
         generate = policy.generate(turn_tokens=6, context_tokens=64, seed=0)
-        episodes = arena.environment.play(arena.tasks, generate, seed=0)
+        episodes = opened.environment.play(opened.tasks, generate, seed=0)
     actor = open_actor(options.model, str(tmp_path / "model"), options.rft, seed=0)
     before = actor.log_probabilities(episodes)
     for row, episode in zip(before, episodes, strict=True):
@@ -153,7 +153,7 @@ def test_a_halted_stage_stays_halted(tmp_path: Path) -> None:
     stage = {"steps": 3, "critic_only_steps": 1, **toy.STEP}
     without = dict.fromkeys(("warmup", "sample", "rft", "value"))
     options = toy.options(**without, ppo=stage, protect={"ratio": 1.001})
-    training = Training(tmp_path / "run", options, toy.ToyGround())
+    training = Training(tmp_path / "run", options, toy.ToyDomain())
     with pytest.raises(TrainingHalted, match="ppo halted at step 2: importance ratio exploded") as caught:
         training.run(STAGES)
     assert "step-0001/policy" in caught.value.remedy
@@ -161,15 +161,15 @@ def test_a_halted_stage_stays_halted(tmp_path: Path) -> None:
         training.run(STAGES)
     (tmp_path / "run/ppo/halted.json").unlink()
     calm = toy.options(**without, ppo=stage, protect={"ratio": None, "explained_variance": None})
-    assert Training(tmp_path / "run", calm, toy.ToyGround()).run(STAGES).ended("ppo") is not None
+    assert Training(tmp_path / "run", calm, toy.ToyDomain()).run(STAGES).ended("ppo") is not None
 
 
 def test_lines_of_lost_steps_are_dropped(tmp_path: Path) -> None:
-    with Metrics(tmp_path, "ppo", from_step=1) as metrics:
+    with MetricsLog(tmp_path, "ppo", from_step=1) as metrics:
         for step in (1, 2, 3):
             metrics.add(step, {"reward": float(step), "nothing": float("nan")})
     with open(tmp_path / "metrics.jsonl", "a") as stream:
         stream.write('{"stage": "ppo", "st')
-    with Metrics(tmp_path, "ppo", from_step=2) as metrics:
+    with MetricsLog(tmp_path, "ppo", from_step=2) as metrics:
         assert [line["step"] for line in metrics.lines] == [1]
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"stage": "ppo", "step": 1, "reward": 1.0}

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions, parse_options
-from cuda_agent.training.episodes import Episode, Generate, Generated
-from cuda_agent.training.stages.ground import Arena
+from cuda_agent.training.episodes import Episode, Generate
+from cuda_agent.training.stages.domain import OpenDomain
 
 PROMPT, OBSERVATION, STOP, VOCABULARY = (5, 6, 7), (8, 9), 1, 64
 STEP: dict[str, Any] = {"batch": 8, "actor_lr": 3e-3, "critic_lr": 3e-3, "micro_batch_tokens": 512}
@@ -100,9 +101,9 @@ class ToyRollout:
 
     def fail(self) -> None: ...
 
-    def take(self, generated: Generated) -> None:
+    def take(self, sampled: Sampled) -> None:
         self._said += 1
-        self._add(generated.token_ids, generated.log_probabilities, 1)
+        self._add(sampled.token_ids, sampled.log_probabilities, 1)
 
     def act(self) -> None:
         self.ended = self._said == self._turns
@@ -127,17 +128,17 @@ class ToyRollout:
         )  # fmt: skip
 
 
-class ToyGround:
+class ToyDomain:
     """Two tasks; nothing is held out."""
 
     def __init__(self, options: TrainingOptions | None = None, directory: Path | None = None) -> None: ...
 
     @contextmanager
-    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[Arena]:
+    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[OpenDomain]:
         tasks = [Task(name=name, source=f"# {name}") for name in ("one", "two")]
-        yield Arena(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
+        yield OpenDomain(ToyEnvironment(1 if single_turn else 2), tasks, turn_tokens=6, context_tokens=64)
 
-    def in_cluster(self) -> ToyGround:
+    def in_cluster(self) -> ToyDomain:
         return self
 
     def base(self, directory: Path) -> Path:
@@ -161,7 +162,7 @@ def main() -> None:
         ray = {"gpus_per_node": 1, "rollout": "transformers", "agent_workers": 1}
         stage = {"steps": 2, "critic_only_steps": 1, "whiten": True, **STEP}
         changes = {"launcher": "ray", "ray": ray, "ppo": stage, **dict.fromkeys(("warmup", "sample", "rft", "value"))}
-    Training(Path(sys.argv[1]), options(**changes), ToyGround(), say).run(STAGES)
+    Training(Path(sys.argv[1]), options(**changes), ToyDomain(), say).run(STAGES)
 
 
 if __name__ == "__main__":

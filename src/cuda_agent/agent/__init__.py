@@ -1,1 +1,1 @@
-"""The ReAct loop, its tools, the policies that drive it, and what it leaves on disk."""
+"""The ReAct loop, its tools, the policies that drive it, and the run directory."""

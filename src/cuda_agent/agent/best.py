@@ -1,4 +1,4 @@
-"""Best so far: correct first, then the lower latency. Kept on disk, so that a killed run still holds it."""
+"""The best candidate so far: correctness first, then latency. It is on disk, so a killed run keeps it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREVIOUS = "previous-best.json"
 
 
 class BestRecord(StoredRecord):
-    """A candidate with the judge's word on it. `number` counts the best ones of a run."""
+    """A candidate with its evaluation. `number` counts the best candidates of a run."""
 
     file_name = "best.json"
     number: int = 0
@@ -23,9 +23,9 @@ class BestRecord(StoredRecord):
 
 
 class Best:
-    """`candidate` and `evaluation` belong together. `passes` counts the evaluations that passed: where several
-    competed, the winner's time is the luckiest, and it is measured again before it is reported. The one before the
-    last is kept on disk too: a tool that is killed after it offered a candidate is run again."""
+    """`candidate` and `evaluation` belong together. `passes` counts the evaluations that passed. If several competed,
+    the winner's time is the luckiest one, so it is measured again before it is reported. The previous best candidate
+    stays on disk, because a tool that is killed after it offered a candidate is run again."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,7 +41,7 @@ class Best:
 
     @property
     def is_rough(self) -> bool:
-        """Whether the rounds ended before ±1 %."""
+        """Whether the timing rounds ended before the ratios were known to ±1 %."""
         profile = self.evaluation.profile if self.evaluation else None
         return profile is not None and profile.stop == "decided"
 
@@ -50,7 +50,8 @@ class Best:
         return self.evaluation is not None and self.evaluation.verdict is Verdict.PASSED
 
     def offer(self, candidate: Candidate, evaluation: Evaluation) -> bool:
-        """Keep the candidate if it is better than what is held (among failures: the latest); whether it was kept."""
+        """Keeps the candidate if it is better than the held one. Among failures the latest is kept. Returns whether it
+        was kept."""
         passed = evaluation.verdict is Verdict.PASSED and evaluation.profile is not None
         self.passes += passed
         if self.passed:
@@ -63,7 +64,7 @@ class Best:
         return True
 
     def replace(self, candidate: Candidate, evaluation: Evaluation) -> None:
-        """Hold this one, whatever was held. Raises StoreError."""
+        """Holds this candidate in place of any other. Raises StoreError."""
         self.candidate, self.evaluation = candidate, evaluation
         self.number += 1
         path = self._directory / BestRecord.file_name
@@ -72,7 +73,7 @@ class Best:
         BestRecord(number=self.number, candidate=candidate, evaluation=evaluation).write(self._directory)
 
     def recall(self, number: int, passes: int) -> None:
-        """Go on from the one that was the best when `number` of them had been. Raises StoreError when it is lost."""
+        """Takes up the best candidate with this number again. Raises StoreError when it is lost."""
         self.number, self.passes = number, passes
         self.candidate = self.evaluation = None
         if number == 0:

@@ -1,4 +1,4 @@
-"""What a run has spent of its limits, and whether one of them is spent."""
+"""What a run has spent, and whether it has reached one of its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda_agent.core.records import Budget, Turn
 
 
 class Accounts:
-    """Of one run. The clock runs while this process does; a resumed run goes on from what it had spent."""
+    """The accounts of one run. Time counts while this process runs. A resumed run continues from what it had spent."""
 
     def __init__(self, limits: Limits, before: Budget | None = None) -> None:
         self.limits = limits
@@ -18,7 +18,7 @@ class Accounts:
         self._started = time.monotonic()
 
     def budget(self, turns: Sequence[Turn], judge_s: float) -> Budget:
-        """As it stands now."""
+        """Returns the budget at this moment."""
         limits = self.limits
         return Budget(
             turns_limit=limits.turns,
@@ -35,7 +35,7 @@ class Accounts:
 
 
 def exhausted(budget: Budget) -> str | None:
-    """Which limit is spent, in words with the figures; None while there is something left of each."""
+    """Returns a sentence on the limit that is reached, with its figures, or None."""
     if budget.turns_left == 0:
         return f"all {budget.turns_limit} turns are spent"
     if budget.tokens_left == 0:

@@ -1,4 +1,4 @@
-"""What the tools of one run share: the workspace, the judge's session, the shell, the best candidate so far."""
+"""What the tools of one run share: the workspace, the session with the judge, the shell, the best candidate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenRe
 if TYPE_CHECKING:
     from cuda_agent.agent.shell import Shell
 
-#: progress(phase, text): one line for whoever watches.
+#: progress(phase, text) shows one line to the user.
 Progress = Callable[[str, str], None]
 
 
@@ -44,8 +44,8 @@ class CandidateFolder(Protocol):
 
 
 @dataclass
-class Context:
-    """Passed to every tool call. `finished` is set by Finish: (outcome, message)."""
+class ToolContext:
+    """Every tool call receives it. The tool Finish sets `finished` to (outcome, message)."""
 
     workspace: CandidateFolder
     session: Session
@@ -58,5 +58,5 @@ class Context:
 
     @property
     def device_s(self) -> float:
-        """Seconds for which this run has held the device: the judge's, and those of `gpu` commands."""
+        """Seconds for which this run has held the device: for the judge and for `gpu` commands."""
         return self.judge_s + self.shell.gpu_s

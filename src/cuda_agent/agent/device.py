@@ -1,20 +1,18 @@
-"""Which device a run uses, and whether what it needs is there. Asks before any time is spent."""
+"""Chooses the device of a run and checks its compilers, before anything expensive starts."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from typing import Literal
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.core.stack import find_nvcc, read_stack
 
-DeviceChoice = Literal["auto", "cuda", "cpu"]
-
 
 def resolve_device(choice: str) -> Device:
-    """`auto` is the GPU if there is one. Raises UsageError for another word, DeviceError when something is missing."""
+    """`auto` means the GPU if there is one. Raises UsageError for an unknown choice, DeviceError when something is
+    missing."""
     if choice not in ("auto", "cuda", "cpu"):
         raise UsageError(f"No device {choice!r}", "Choose one of: auto, cuda, cpu")
     device = Device(choice) if choice != "auto" else (Device.CUDA if _sees_gpu() else Device.CPU)
@@ -26,7 +24,7 @@ def resolve_device(choice: str) -> Device:
 
 
 def find_cxx() -> str | None:
-    """Path of `$CXX`, else of g++; None when it isn't there."""
+    """Returns the path of `$CXX` or g++, or None."""
     return shutil.which(os.environ.get("CXX") or "g++")
 
 

@@ -1,7 +1,7 @@
-"""The agent's view of its workspace: every path is confined to it, and only the candidate's files can be written.
+"""The agent's files: every path is confined to the workspace, and only the candidate's files can be written.
 
-A path is walked component by component with O_NOFOLLOW, so a link that a shell command planted (even between check
-and use) leads nowhere; links are refused rather than resolved, hard ones too. Files are replaced, never written into.
+A path is opened component by component with O_NOFOLLOW. So a link that a shell command makes, even between check and
+use, leads nowhere. Links are refused rather than resolved, hard links too. Files are replaced, never written into.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.workspace.layout import KERNEL_SUFFIXES, MAX_BYTES, is_writable
 
 _HIDDEN = (".cuda-agent", "__pycache__", ".git")
-#: a command may leave any number of files, at any depth; what lies beyond isn't listed.
+#: files and folders beyond these limits aren't listed: a command may leave any number of them, at any depth.
 _MAX_LISTED, _MAX_DEPTH = 20_000, 16
 
 
-class Refusal(Exception):
-    """A tool call that can't be done as asked; the text says what to do instead. Goes back to the policy."""
+class CallRefused(Exception):
+    """A tool call that can't be done. The policy receives the text, which says what to do instead."""
+
+
+class NotText(CallRefused):
+    """The file holds bytes that aren't UTF-8."""
 
 
 class WorkspaceFiles:
-    """Reads and writes by workspace-relative path. `logs` (outside) can be read under the name `logs/…` too."""
+    """Reads and writes by workspace-relative path. Files of the folder `logs`, which lies outside, can be read as
+    `logs/…`."""
 
     def __init__(self, root: Path, logs: Path) -> None:
         self.root = root.resolve()
@@ -36,41 +41,42 @@ class WorkspaceFiles:
         self._seen: dict[str, str] = {}
 
     def known(self) -> dict[str, str]:
-        """Path -> digest of the files as they were last read or written: what a resumed run must remember."""
+        """Returns path -> digest of the files as they were last read or written. A resumed run needs it."""
         return dict(self._seen)
 
     def remember(self, known: Mapping[str, str]) -> None:
-        """Those count as read."""
+        """Counts these files as read."""
         self._seen.update(known)
 
     def relative(self, path: str) -> str:
-        """The path inside the workspace, normalised. Raises Refusal when it lies outside."""
+        """Returns the normalised path inside the workspace. Raises CallRefused when it lies outside."""
         pure = PurePosixPath(path)
         if pure.is_absolute():
             try:
                 pure = pure.relative_to(PurePosixPath(self.root))
             except ValueError:
-                raise Refusal(f"{path} is outside the workspace. Use a path relative to it.") from None
+                raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.") from None
         parts: list[str] = []
         for part in pure.parts:
             if part == "..":
                 if not parts:
-                    raise Refusal(f"{path} is outside the workspace. Use a path relative to it.")
+                    raise CallRefused(f"{path} is outside the workspace. Use a path relative to it.")
                 parts.pop()
             elif "\0" in part:
-                raise Refusal("A path can't hold a null character.")
+                raise CallRefused("A path can't hold a null character.")
             else:
                 parts.append(part)
         return "/".join(parts) or "."
 
     def read(self, path: str) -> str:
-        """Text of a file. Raises Refusal: missing, outside, a link, a folder, not text, too large."""
+        """Returns the text of a file. Raises CallRefused for a path outside, a link, a folder, or a file that is
+        missing, too large or not text."""
         text = self.peek(path)
         self._seen[self.relative(path)] = digest_text(text)
         return text
 
     def peek(self, path: str) -> str:
-        """Like `read`, but doesn't count as having read the file."""
+        """Reads a file without counting it as read."""
         relative = self.relative(path)
         root, inner = self.root, relative
         if relative.startswith("logs/") and not (self.root / "logs").exists():
@@ -79,47 +85,50 @@ class WorkspaceFiles:
             return _read_text(folder, name, relative)
 
     def read_known(self, path: str) -> str:
-        """Text of a file that was read before and hasn't changed since. Raises Refusal otherwise."""
+        """Returns the text of a file that was read before and hasn't changed since. Raises CallRefused otherwise."""
         relative = self.relative(path)
         known = self._seen.get(relative)
         text = self.peek(path)
         if known != digest_text(text):
             state = "was not read" if known is None else "has changed since it was read"
-            raise Refusal(f"{relative} {state}. Read it first.")
+            raise CallRefused(f"{relative} {state}. Read it first.")
         return text
 
     def write(self, path: str, text: str) -> bool:
-        """Write a candidate's file; True when it is new. Raises Refusal when the place isn't writable, or when an
-        existing file wasn't read since it last changed. Raises StoreError when the disk refuses."""
+        """Writes a file of the candidate and returns whether it is new. Raises CallRefused when the path isn't
+        writable, or when the file exists and wasn't read since it last changed. Raises StoreError when the disk
+        refuses."""
         relative = self.relative(path)
         self._check_writable(relative)
         if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-            raise Refusal(f"{relative} would be larger than {MAX_BYTES >> 20} MiB.")
+            raise CallRefused(f"{relative} would be larger than {MAX_BYTES >> 20} MiB.")
         with _parent(self.root, relative, create=True) as (folder, name):
             try:
                 old: str | None = _read_text(folder, name, relative)
             except FileNotFoundError:
                 old = None
-            except Refusal as refusal:
-                if "is not text" not in str(refusal):
-                    raise
+            except NotText:
                 old = ""
             if old is not None and self._seen.get(relative) != digest_text(old):
                 state = "has changed since it was read" if relative in self._seen else "exists and was not read"
-                raise Refusal(f"{relative} {state}. Read it first.")
+                raise CallRefused(f"{relative} {state}. Read it first.")
             _write_text(folder, name, text)
         self._seen[relative] = digest_text(text)
         return old is None
 
     def walk(self) -> Iterator[str]:
-        """Relative paths of the workspace's regular files, sorted within a folder, without links, caches and our own
-        state. Links that appear meanwhile aren't followed either."""
+        """Yields the relative paths of the workspace's regular files, sorted within a folder. Links, caches and our own
+        state are left out. Links that appear meanwhile aren't followed."""
         pending: list[tuple[str, ...]] = [()]
         listed = 0
         while pending and listed < _MAX_LISTED:
             parts = pending.pop()
-            with suppress(Refusal), _folder(self.root, parts, "/".join(parts)) as handle, os.scandir(handle) as entries:
-                names = sorted(entries, key=lambda entry: entry.name)
+            with (
+                suppress(CallRefused),
+                _folder(self.root, parts, "/".join(parts)) as handle,
+                os.scandir(handle) as found,
+            ):
+                names = sorted(found, key=lambda entry: entry.name)
                 for entry in names:
                     if entry.is_file(follow_symlinks=False):
                         listed += 1
@@ -131,12 +140,14 @@ class WorkspaceFiles:
     def _check_writable(self, relative: str) -> None:
         if not is_writable(relative):
             suffixes = ", ".join(KERNEL_SUFFIXES)
-            raise Refusal(f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours.")
+            raise CallRefused(
+                f"{relative} is fixed. Only model_new.py and files under kernels/ ({suffixes}) are yours."
+            )
 
 
 @contextmanager
 def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
-    """Descriptor of the folder that holds `relative`, and the last name. Follows no link."""
+    """Yields the descriptor of the folder that holds `relative`, and the last name. Follows no link."""
     *folders, name = PurePosixPath(relative).parts or (".",)
     with _folder(root, folders, relative, create=create) as handle:
         yield handle, name
@@ -144,7 +155,8 @@ def _parent(root: Path, relative: str, *, create: bool = False) -> Iterator[tupl
 
 @contextmanager
 def _folder(root: Path, parts: Sequence[str], shown: str, *, create: bool = False) -> Iterator[int]:
-    """Descriptor of `root/parts…`, opened one component at a time. Raises Refusal: missing, a link, no folder."""
+    """Yields the descriptor of `root/parts…`, opened one component at a time. Raises CallRefused where a component is
+    missing, a link or no folder."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     current = os.open(root, flags)
     try:
@@ -154,11 +166,11 @@ def _folder(root: Path, parts: Sequence[str], shown: str, *, create: bool = Fals
                     _make_folder(part, current)
                 following = os.open(part, flags, dir_fd=current)
             except FileNotFoundError:
-                raise Refusal(f"{shown} doesn't exist.") from None
+                raise CallRefused(f"{shown} doesn't exist.") from None
             except NotADirectoryError:
-                raise Refusal(f"{shown} leads through something that isn't a folder.") from None
+                raise CallRefused(f"{shown} leads through something that isn't a folder.") from None
             except OSError as error:
-                raise Refusal(f"{shown}: {error.strerror}.") from None
+                raise CallRefused(f"{shown}: {error.strerror}.") from None
             os.close(current)
             current = following
         yield current
@@ -177,17 +189,17 @@ def _read_text(folder: int, name: str, shown: str) -> str:
     except FileNotFoundError:
         raise MissingFile(shown) from None
     except OSError as error:
-        raise Refusal(f"Can't read {shown}: {error.strerror} (links are not followed).") from None
+        raise CallRefused(f"Can't read {shown}: {error.strerror} (links are not followed).") from None
     try:
         facts = os.fstat(handle)
         if stat.S_ISDIR(facts.st_mode):
-            raise Refusal(f"{shown} is a folder. Use Glob to list it.")
+            raise CallRefused(f"{shown} is a folder. Use Glob to list it.")
         if not stat.S_ISREG(facts.st_mode):
-            raise Refusal(f"{shown} is not a regular file.")
+            raise CallRefused(f"{shown} is not a regular file.")
         if facts.st_nlink > 1:
-            raise Refusal(f"{shown} is a hard link: the same file has another name. Remove it and write it anew.")
+            raise CallRefused(f"{shown} is a hard link: the same file has another name. Remove it and write it anew.")
         if facts.st_size > MAX_BYTES:
-            raise Refusal(f"{shown} is larger than {MAX_BYTES >> 20} MiB. Use Grep or Bash to see parts of it.")
+            raise CallRefused(f"{shown} is larger than {MAX_BYTES >> 20} MiB. Use Grep or Bash to see parts of it.")
         with os.fdopen(handle, "rb", closefd=False) as stream:
             raw = stream.read(MAX_BYTES + 1)
     finally:
@@ -195,11 +207,11 @@ def _read_text(folder: int, name: str, shown: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise Refusal(f"{shown} is not text.") from None
+        raise NotText(f"{shown} is not text.") from None
 
 
 def _write_text(folder: int, name: str, text: str) -> None:
-    """Beside it, then over it: no reader sees half of it, and nothing is written through a link."""
+    """Writes a temporary file and renames it, so no reader sees half of it and nothing is written through a link."""
     temporary = f".{secrets.token_hex(8)}.part"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -213,12 +225,12 @@ def _write_text(folder: int, name: str, text: str) -> None:
             raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise Refusal(f"Can't write {name}: {error.strerror}.") from None
+            raise CallRefused(f"Can't write {name}: {error.strerror}.") from None
         raise StoreError(f"Can't write {name}: {error.strerror}", "Free some space or choose another --out") from None
 
 
-class MissingFile(Refusal, FileNotFoundError):
-    """The file isn't there."""
+class MissingFile(CallRefused, FileNotFoundError):
+    """The file doesn't exist."""
 
     def __init__(self, shown: str) -> None:
         super().__init__(f"{shown} doesn't exist. Use Glob to see what does.")

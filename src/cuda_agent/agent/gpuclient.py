@@ -1,6 +1,7 @@
-"""`gpu [--seconds N] COMMAND…` inside the agent's shell: asks the run, outside the sandbox, for a command on the GPU.
+"""`gpu [--seconds N] COMMAND…` inside the agent's shell. It asks the run, outside the sandbox, to run a command on the
+GPU.
 
-Standard library only: it is started as a script, by a Python that may not import this package.
+It uses the standard library only, because it is started as a script by a Python that can't import this package.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 
 VARIABLE = "CUDA_AGENT_GPU"
 USAGE = """Usage: gpu [--seconds N] COMMAND [ARGUMENT…]
-Runs COMMAND on the GPU, in this workspace's sandbox, for at most N seconds (60 by default, 300 at most), while nobody
+Runs COMMAND on the GPU, in this workspace's sandbox, for at most N seconds (60 by default, 300 at most), while nothing
 else uses the GPU. For pipes and redirections: gpu bash -c '…'. Everything else in this shell has no GPU."""
 
 
 def request(arguments: list[str]) -> dict[str, object] | None:
-    """What is asked for; None where the arguments make no sense."""
+    """Returns the request, or None for arguments that make no sense."""
     seconds = 60.0
     if arguments[:1] == ["--seconds"]:
         try:
@@ -32,7 +33,7 @@ def request(arguments: list[str]) -> dict[str, object] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code of the command; 2 where it can't be run."""
+    """Returns the exit code of the command, or 2 if it can't be run."""
     asked = request(arguments)
     if asked is None:
         sys.stderr.write(USAGE + "\n")
@@ -40,24 +41,24 @@ def main(arguments: list[str]) -> int:
     path = os.environ.get(VARIABLE, "")
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not by its path, which may be longer than the kernel takes.
+        # The full path may be longer than the kernel accepts for a socket.
         os.chdir(Path(path).parent)
         client.connect(Path(path).name)
     except OSError as error:
-        sys.stderr.write(f"gpu: nobody answers at {path!r} ({error.strerror}); the run may have ended\n")
+        sys.stderr.write(f"gpu: nothing answers at {path!r} ({error.strerror}); the run may have ended\n")
         return 2
     with client, client.makefile("rwb") as stream:
         stream.write(json.dumps(asked).encode() + b"\n")
         stream.flush()
         for line in stream:
-            message = json.loads(line)
-            if "output" in message:
-                sys.stdout.write(message["output"])
+            received = json.loads(line)
+            if "output" in received:
+                sys.stdout.write(received["output"])
                 sys.stdout.flush()
-            elif "note" in message:
-                sys.stderr.write(f"gpu: {message['note']}\n")
-            elif "exit" in message:
-                return int(message["exit"])
+            elif "note" in received:
+                sys.stderr.write(f"gpu: {received['note']}\n")
+            elif "exit" in received:
+                return int(received["exit"])
     sys.stderr.write(f"gpu: {shlex.join(arguments)} was not finished: the run ended\n")
     return 2
 

@@ -1,5 +1,5 @@
-"""The way from the agent's shell to the GPU: commands that ask for it run one at a time, in the workspace's sandbox
-with the GPU's devices, under the GPU's lock and for a bounded time."""
+"""Runs the `gpu` commands of the agent's shell: one at a time, in the workspace's sandbox with the GPU's device files,
+under the GPU's lock and for a bounded time."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _REQUEST_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
 _LOOK_S = 0.05
 
-#: (told once who holds the GPU, asked whether to give up) -> holds the GPU for as long as the block takes.
+#: lock(waiting, given_up) holds the GPU during the block. It calls waiting(holder) once if it has to wait, and gives up
+#: when given_up() is true.
 Lock = Callable[[Callable[[str], None], Callable[[], bool]], AbstractContextManager[None]]
 
 
 class GpuCommands:
-    """Answers `gpu` commands at a socket from a thread of its own. `held_s`: seconds for which the GPU was held."""
+    """Answers `gpu` commands at a socket, in its own thread. `held_s` counts the seconds for which it held the GPU."""
 
     def __init__(self, spec: SandboxSpec, workspace: Path, folder: Path, logs: Path, lock: Lock) -> None:
-        """`folder` gets the socket, `logs` (out of the shell's sight) what commands print; `spec` is the shell's."""
+        """The socket lies in `folder`. The output of commands goes to `logs`, which the shell can't see. `spec` is the
+        sandbox of the shell."""
         self._spec = replace(spec, gpu=True)
         self._workspace, self._logs, self._lock = workspace, logs, lock
         self._count = 0
@@ -48,10 +50,10 @@ class GpuCommands:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends a command that still runs."""
+        """Stops answering and ends a command that still runs."""
         self._stop.set()
         with suppress(OSError):
-            # Wakes who waits for a connection.
+            # Wakes the thread that waits for a connection.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._socket.close()
@@ -63,7 +65,7 @@ class GpuCommands:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            # A client that went away is no fault of ours.
+            # The client may have gone away.
             with connection, suppress(OSError, ValueError):
                 self._answer(connection)
 
@@ -94,7 +96,7 @@ class GpuCommands:
         send(exit=code)
 
     def _folder_of(self, wanted: str) -> Path:
-        """The folder to run in: the caller's where that is inside the workspace, else the workspace."""
+        """Returns the caller's folder if it is inside the workspace, else the workspace."""
         path = Path(wanted).resolve()
         return path if path.is_relative_to(self._workspace) and path.is_dir() else self._workspace
 
@@ -128,7 +130,7 @@ def _say_end(process: SandboxedProcess, code: int, send: Callable[..., None]) ->
 
 
 def _is_gone(connection: socket.socket) -> bool:
-    """Whether the client has closed its end: whoever called `gpu` was ended."""
+    """Whether the client has closed its end, because the caller of `gpu` was ended."""
     if not select.select([connection], [], [], 0)[0]:
         return False
     return connection.recv(1, socket.MSG_PEEK) == b""
@@ -138,8 +140,8 @@ def _is_gone(connection: socket.socket) -> bool:
 def gpu_commands(
     device: Device, spec: SandboxSpec, workspace: Path, folder: Path, logs: Path
 ) -> Iterator[GpuCommands | None]:
-    """The command `gpu` in `folder/bin`, and what answers it; on the cpu the command only says that there is no GPU.
-    The shell's environment has `environment(folder, …)`."""
+    """Makes the command `gpu` in `folder/bin` and yields its server. On the CPU the command only says that there is no
+    GPU. The shell needs the variables of `environment`."""
     shim = folder / "bin" / "gpu"
     shim.parent.mkdir()
     if device is not Device.CUDA:
@@ -161,7 +163,7 @@ def gpu_commands(
 
 
 def environment(folder: Path, path: str) -> dict[str, str]:
-    """What a shell needs to find the command and the command to find the run."""
+    """Returns the variables by which a shell finds the command, and the command its server."""
     return {"PATH": f"{folder / 'bin'}:{path}", gpuclient.VARIABLE: str(folder / "gpu.sock")}
 
 

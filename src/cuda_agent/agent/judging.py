@@ -1,4 +1,4 @@
-"""The judge of one run: its session, and the socket at which commands in the agent's shell reach the same session."""
+"""Opens the judge of one run: a session, and a socket at which commands in the agent's shell reach it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cuda_agent.agent.context import Progress, Session
 from cuda_agent.core.records import Task
 from cuda_agent.workspace.layout import Workspace
-
-if TYPE_CHECKING:
-    from cuda_agent.judge import JudgeSession
 
 
 @contextmanager
 def open_judge(
     task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
 ) -> Iterator[tuple[Session, Path]]:
-    """The session, with the task admitted, and the socket's path. A task that was `admitted` before is looked at again
-    only when something of it is to be judged. Raises TaskError and what `JudgeSession` raises."""
+    """Yields the session and the socket's path. The task is admitted first; one that was `admitted` before is checked
+    again only when a candidate is judged. Raises TaskError and what `JudgeSession` raises."""
     from cuda_agent.judge import JudgeServer, JudgeSession
 
     with ExitStack() as stack:
@@ -31,12 +27,6 @@ def open_judge(
         if not admitted:
             session.admit()
         server = stack.enter_context(JudgeServer(session, workspace, folder / "judge.sock"))
-        # Left in reverse: workers end first, so that a request that is still being answered fails at once.
-        stack.callback(_end_workers, session)
+        # The stack unwinds in reverse: workers end first, so that a request in progress fails at once.
+        stack.callback(session.end_workers)
         yield session, server.path
-
-
-def _end_workers(session: JudgeSession) -> None:
-    workers = getattr(session, "workers", None)
-    if workers is not None:
-        workers.close()

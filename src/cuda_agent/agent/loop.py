@@ -1,4 +1,4 @@
-"""The ReAct loop: the policy moves, the tools answer, the turn is on disk before the next one."""
+"""The ReAct loop: the policy chooses tool calls, the tools answer, and the turn is on disk before the next one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from enum import StrEnum
 from cuda_agent.agent.budget import exhausted
 from cuda_agent.agent.context import Progress
 from cuda_agent.agent.policy import Policy
-from cuda_agent.agent.storage.journal import Checkpoint, Journal
+from cuda_agent.agent.storage.journal import Checkpoint, RunJournal
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.errors import PolicyError, PolicyStalled
 from cuda_agent.core.records import ToolCall, ToolResult
 
-#: tools whose answer is a text that is only worth naming to whoever watches.
+#: tools of which the progress line shows the argument, since their answer is a long text.
 _LOOKS = ("Read", "Glob", "Grep")
 
 
-class Outcome(StrEnum):
-    """How a run ended. The first three are the policy's own word (tool Finish)."""
+class RunOutcome(StrEnum):
+    """How a run ended. The policy chooses one of the first three with the tool Finish."""
 
     FINISHED = "finished"
     NOT_COVERED = "not_covered"
@@ -34,23 +34,23 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """Outcome and one line on it."""
+    """The outcome and one line about it."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     message: str = ""
 
 
 def run(
     policy: Policy,
     tools: Toolbox,
-    journal: Journal,
+    journal: RunJournal,
     progress: Progress,
     *,
     stopped: Callable[[], bool] = lambda: False,
-    watch: Callable[[Journal], None] = lambda journal: None,
+    watch: Callable[[RunJournal], None] = lambda journal: None,
 ) -> Ending:
-    """Play until Finish, a spent limit, an interrupt or the policy's failure. A move that is pending in the journal is
-    ended first. `stopped` is asked between calls, `watch` is told after each turn.
+    """Plays until Finish, a limit, an interrupt or a failure of the policy. A move that is pending in the journal is
+    completed first. `stopped()` is checked between calls; `watch(journal)` is called after each turn.
 
     A turn that was interrupted is not in the transcript. Raises CudaAgentError when this machine fails (disk, judge).
     """
@@ -64,7 +64,7 @@ def run(
             for call in pending.move.calls[len(pending.results) :]:
                 result = _call(tools, call, progress)
                 if stopped():
-                    # Whoever stopped us ended the command too: that is no answer of it.
+                    # The same stop has ended the command, so its answer doesn't count.
                     raise KeyboardInterrupt
                 journal.add(result)
             journal.end()
@@ -72,26 +72,26 @@ def run(
     except KeyboardInterrupt:
         pass
     except PolicyStalled as error:
-        return Ending(Outcome.STALLED, str(error))
+        return Ending(RunOutcome.STALLED, str(error))
     except PolicyError as error:
-        return Ending(Outcome.POLICY_ERROR, str(error))
-    return Ending(Outcome.INTERRUPTED, f"interrupted after {len(journal.turns)} turns")
+        return Ending(RunOutcome.POLICY_ERROR, str(error))
+    return Ending(RunOutcome.INTERRUPTED, f"interrupted after {len(journal.turns)} turns")
 
 
-def _ending(tools: Toolbox, journal: Journal) -> Ending | None:
-    """How the run ended with its last turn, or because a limit is spent; None where it goes on."""
+def _ending(tools: Toolbox, journal: RunJournal) -> Ending | None:
+    """Returns how the run ended, by its last turn or by a limit, or None if it continues."""
     if journal.pending is not None:
         return None
     if tools.finished is not None:
-        return Ending(Outcome(tools.finished[0]), tools.finished[1])
+        return Ending(RunOutcome(tools.finished[0]), tools.finished[1])
     last = journal.turns[-1] if journal.turns else None
     if last is not None and not last.calls and not last.observation:
-        return Ending(Outcome.FINISHED, last.message)
+        return Ending(RunOutcome.FINISHED, last.message)
     spent = exhausted(journal.budget())
-    return Ending(Outcome.BUDGET, spent) if spent is not None else None
+    return Ending(RunOutcome.BUDGET, spent) if spent is not None else None
 
 
-def _ask(policy: Policy, journal: Journal, progress: Progress) -> Checkpoint:
+def _ask(policy: Policy, journal: RunJournal, progress: Progress) -> Checkpoint:
     started = time.monotonic()
     move = policy.next(journal.turns)
     pending = journal.begin(move, time.monotonic() - started)

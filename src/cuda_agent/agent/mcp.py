@@ -1,6 +1,6 @@
-"""The tools of one workspace over the Model Context Protocol, for people who have an agent of their own.
+"""The tools of one workspace over the Model Context Protocol, for people with their own agent.
 
-The official SDK speaks the protocol (extra `mcp`); this gives it the tools, one call at a time, and progress.
+The official SDK (extra `mcp`) speaks the protocol. This module provides the tools, one call at a time, and progress.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Context, Progress
+from cuda_agent.agent.context import Progress, ToolContext
 from cuda_agent.agent.files import WorkspaceFiles
 from cuda_agent.agent.judging import open_judge
 from cuda_agent.agent.shell import open_shell
@@ -26,13 +26,13 @@ from cuda_agent.workspace.layout import Workspace
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-#: ends a run of ours; here the agent ends when it likes.
+#: Finish ends a run of this project. Here the client decides when to end.
 _LEFT_OUT = ("Finish",)
 _FOLDER = Path(".cuda-agent") / "mcp"
 
 
 def serve(workspace: Workspace) -> None:
-    """Serve on standard input and output until the client closes them.
+    """Serves on standard input and output until the client closes them.
 
     Raises DeviceError without the SDK, StoreError while another process holds the workspace, and what a shell raises.
     """
@@ -59,21 +59,21 @@ def require_sdk() -> None:
 
 @contextmanager
 def opened(workspace: Workspace) -> Iterator[Tools]:
-    """The tools of a workspace; workers start when something is first judged, and end with the block."""
+    """Yields the tools of a workspace. Workers start with the first judged call and end with the block."""
     folder = workspace.directory / _FOLDER
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    told = Told()
+    told = ProgressRelay()
     with ExitStack() as stack:
-        # The task is looked at when something of it is first judged, so that a client needn't wait to see the tools.
+        # The task is checked with the first judged call, so that a client needn't wait to see the tools.
         session, socket = stack.enter_context(open_judge(workspace.task, workspace, told, (), admitted=True))
         shell = stack.enter_context(open_shell(workspace, hidden=(), socket=socket))
         files = WorkspaceFiles(workspace.directory, logs)
-        yield Tools(Context(workspace, session, files, shell, Best(folder), logs), told)
+        yield Tools(ToolContext(workspace, session, files, shell, Best(folder), logs), told)
 
 
-class Told:
-    """Progress goes to whoever asked for what is done now."""
+class ProgressRelay:
+    """Forwards progress to the client of the current call."""
 
     def __init__(self) -> None:
         self.listener: Progress | None = None
@@ -84,16 +84,16 @@ class Told:
 
 
 class Tools:
-    """The toolbox as an MCP server has it."""
+    """The toolbox behind an MCP server."""
 
-    def __init__(self, context: Context, told: Told) -> None:
+    def __init__(self, context: ToolContext, told: ProgressRelay) -> None:
         self._box = Toolbox(context, tuple(tool for tool in ALL if tool.name not in _LEFT_OUT))
         self._told = told
         self._lock = threading.Lock()
         self._calls = 0
 
     def call(self, name: str, arguments: dict[str, Any], progress: Progress) -> ToolResult:
-        """One call; whoever comes second waits. What this machine fails at is an answer too: the server goes on."""
+        """Runs one call at a time. A failure of this machine is an answer too, and the server continues."""
         with self._lock:
             self._calls += 1
             call = ToolCall(id=str(self._calls), tool=name, arguments=arguments)
@@ -128,7 +128,7 @@ class Tools:
                     await context.session.report_progress(float(steps), message=text)
 
             def progress(phase: str, text: str) -> None:
-                # The judge's own threads tell too; only those that the loop knows can reach it.
+                # The judge reports from its own threads too, which the event loop doesn't know.
                 with suppress(RuntimeError):
                     anyio.from_thread.run(report, f"{phase}: {text}" if text else phase)
 
@@ -148,7 +148,7 @@ class Tools:
 
 _INSTRUCTIONS = (
     "Tools of one workspace in which a PyTorch module is made faster by kernels of your own. Read SKILL.md first: it "
-    "holds the rules, the patterns and the workflow. Compile, Verify, Profile and Inspect ask the judge, who decides."
+    "holds the rules, the patterns and the workflow. Compile, Verify, Profile and Inspect ask the judge, which decides."
 )
 
 

@@ -1,4 +1,4 @@
-"""One task, one policy, one run directory: the whole job behind `cuda-agent optimize`."""
+"""Optimizes one task with one policy in one run directory: the work of `cuda-agent optimize`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.policies.registry import POLICIES, policy_name
 from cuda_agent.agent.policy import PolicyMaker
-from cuda_agent.agent.run import Run, Watch
+from cuda_agent.agent.run import AgentRun, Watch
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.agent.taskfile import load_task
 from cuda_agent.core.config import JudgeOptions, LanguageModelOptions, Limits, OptimizeOptions
@@ -38,16 +38,17 @@ def optimize(
     command: tuple[str, ...] = (),
     **judge: object,
 ) -> Trajectory:
-    """Make a task faster; returns what is also in the run directory (`trajectory.directory`).
+    """Makes a task faster. Returns the trajectory, which is also in the run directory (`trajectory.directory`).
 
-    `task` is a record or the path of a task file; `policy` a name, or a function that makes one from its `Brief`.
-    `limits`: those of `Limits`; `turns` is one of them. `parallel`: so many independent agents; the best candidate of
-    all counts. `seed_with="playbook"`: its best candidate is in the workspace at the start. `llm`: what the policy
-    "llm" talks to; its key comes from `api_key_file` or the environment. Further keywords are settings of the judge
-    (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run and is an outcome, not an exception.
+    `task` is a record or the path of a task file. `policy` is a name, or a function that makes one from its `Brief`.
+    `limits` are those of `Limits`; `turns` is one of them. `parallel` is the number of independent agents; the best
+    candidate of all counts. With `seed_with="playbook"` the playbook's best candidate is in the workspace at the start.
+    `llm` configures the model of the policy "llm"; its key comes from `api_key_file` or the environment. Further
+    keywords are settings of the judge (`JudgeOptions`, such as `timing_budget_s=10`). An interrupt ends the run; it is
+    an outcome, not an exception.
 
-    Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. A run directory that was begun is
-    whole all the same, and `resume` goes on with it.
+    Raises UsageError, TaskError, DeviceError, SandboxError, StoreError, WorkerError. The run directory stays complete,
+    and `resume` continues it.
     """
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
@@ -72,16 +73,16 @@ def optimize(
     directory = RunDirectory.create(out, record.name)
     with directory.lock():
         manifest = directory.write_start(record, options, command)
-        run = Run(record, options, policy, directory, manifest, key=key)
+        run = AgentRun(record, options, policy, directory, manifest, key=key)
         return _play(run, progress, watch)
 
 
 def _key(options: OptimizeOptions, file: str | Path | None) -> Key | None:
-    """Raises UsageError where the policy is a language model that can't be asked."""
+    """Raises UsageError if the policy is a language model that can't be reached."""
     return prepare(options.llm, Path(file) if file is not None else None) if options.policy == "llm" else None
 
 
-def _play(run: Run, progress: Progress | None, watch: Watch | None) -> Trajectory:
+def _play(run: AgentRun, progress: Progress | None, watch: Watch | None) -> Trajectory:
     run.progress, run.watch = progress or run.progress, watch or run.watch
     return parallel_agents.play(run) if run.options.parallel > 1 else run.play()
 
@@ -95,13 +96,13 @@ def resume(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Trajectory:
-    """Go on with a run that was killed, interrupted or spent a limit, at exactly the turn where it stopped.
+    """Continues a run that was killed, was interrupted or reached a limit, at exactly the turn where it stopped.
 
-    `policy`: the maker of a policy that has no name. `limits`: those that change. What else differs from when the run
-    was begun (versions, hardware) is told as progress and kept in the manifest.
+    `policy` is the maker of a policy without a name. `limits` are those that change. Other differences from the start
+    of the run (versions, hardware) are reported as progress and kept in the manifest.
 
-    Raises UsageError where there is no run, or one that came to its own end; StoreError while another process holds it;
-    and what `optimize` raises.
+    Raises UsageError if there is no run or the policy ended it, StoreError while another process holds it, and what
+    `optimize` raises.
     """
     run_directory = RunDirectory(Path(directory))
     with run_directory.lock():
@@ -117,4 +118,4 @@ def resume(
         if progress is not None:
             for change in changes:
                 progress("resume", change)
-        return _play(Run(task, options, policy or name, run_directory, manifest, key=key), progress, watch)
+        return _play(AgentRun(task, options, policy or name, run_directory, manifest, key=key), progress, watch)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.context import Progress
-from cuda_agent.agent.loop import Outcome
-from cuda_agent.agent.run import Run, Unsaved
+from cuda_agent.agent.loop import RunOutcome
+from cuda_agent.agent.run import AgentRun, Unsaved
 from cuda_agent.agent.storage.rundir import RunDirectory
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import StoreError
@@ -20,19 +20,19 @@ from cuda_agent.pool.session import PooledJudges
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
 
-#: an agent that waits for a model's answer is left behind after so long; its run can be resumed.
+#: after an interrupt, an agent that still waits for a model's answer is left after so long; its run can be resumed.
 _END_TIMEOUT_S = 15.0
 
 
 class _Agent:
-    """One of them, in a thread."""
+    """One agent, in a thread."""
 
-    def __init__(self, whole: Run, number: int, judges: PooledJudges) -> None:
+    def __init__(self, whole: AgentRun, number: int, judges: PooledJudges) -> None:
         directory = RunDirectory(whole.directory.path / f"agent-{number}")
         options = whole.options.model_copy(update={"parallel": 1})
         self.result: Trajectory | None = directory.ended()
         self.error: BaseException | None = None
-        self.run: Run | None = None
+        self.run: AgentRun | None = None
         self.thread: threading.Thread | None = None
         if self.result is not None:
             return
@@ -61,14 +61,14 @@ class _Agent:
                 self.result = self.run.play()
         except Unsaved as error:
             self.result, self.error = error.trajectory, error
-        except BaseException as error:  # noqa: BLE001 - the boundary of a thread; whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the boundary of a thread; `play` raises it
             self.error = error
 
 
-def play(whole: Run) -> Trajectory:
-    """Play all agents to their endings; the trajectory is that of the best one, with what all have spent.
+def play(whole: AgentRun) -> Trajectory:
+    """Plays all agents to their end. Returns the trajectory of the best one, with the budgets of all.
 
-    An interrupt ends them all. Raises what `Run.play` raises: where every agent failed, what the first one raised.
+    An interrupt ends them all. Raises what `AgentRun.play` raises; if every agent failed, the first one's error.
     """
     from cuda_agent.pool.pool import Pool
 
@@ -89,8 +89,8 @@ def play(whole: Run) -> Trajectory:
             pool.close()
             _wait(agents, _END_TIMEOUT_S)
         results = [agent.result for agent in agents if agent.result is not None]
-        # One that was interrupted alone can go on, so the whole can.
-        interrupted = interrupted or any(run.outcome == Outcome.INTERRUPTED.value for run in results)
+        # A single interrupted agent can be resumed, so the whole run can.
+        interrupted = interrupted or any(run.outcome == RunOutcome.INTERRUPTED.value for run in results)
         if not results:
             raise next((agent.error for agent in agents if agent.error is not None), None) or KeyboardInterrupt
         best = _best(results)
@@ -113,7 +113,7 @@ def _wait(agents: Sequence[_Agent], timeout_s: float | None) -> None:
 
 
 def _best(results: Sequence[Trajectory]) -> Trajectory:
-    """The one whose candidate is fastest; where none passed, the first that was judged at all."""
+    """Returns the run with the fastest candidate, or the first one with a verdict if none passed."""
     timed = [(time, index) for index, run in enumerate(results) if (time := _time(run)) is not None]
     if timed:
         return results[min(timed)[1]]
@@ -121,20 +121,23 @@ def _best(results: Sequence[Trajectory]) -> Trajectory:
 
 
 def _time(run: Trajectory) -> float | None:
-    evaluation = run.evaluation
-    passed = evaluation is not None and evaluation.verdict is Verdict.PASSED
-    return evaluation.profile.candidate.latency_us if passed and evaluation and evaluation.profile else None
+    return run.evaluation.latency_us if run.evaluation is not None else None
 
 
 def _end(
-    whole: Run, results: Sequence[Trajectory], best: Trajectory, evaluation: Evaluation | None, *, interrupted: bool
+    whole: AgentRun,
+    results: Sequence[Trajectory],
+    best: Trajectory,
+    evaluation: Evaluation | None,
+    *,
+    interrupted: bool,
 ) -> Trajectory:
-    """The run's own records and workspace. Raises Unsaved where they can't be written."""
+    """Writes the run's own records and workspace. Raises Unsaved if they can't be written."""
     name = Path(best.directory or "").name
     trajectory = best.model_copy(
         update={
             "budget": _together([run.budget for run in results]),
-            "outcome": Outcome.INTERRUPTED.value if interrupted else best.outcome,
+            "outcome": RunOutcome.INTERRUPTED.value if interrupted else best.outcome,
             "message": f"{name}, the best of {whole.options.parallel}: {best.message}",
             "evaluation": evaluation,
             "reward": reward(evaluation, whole.options.judge.reward_baseline) if evaluation is not None else None,
@@ -155,7 +158,7 @@ def _end(
 
 
 def _together(budgets: Sequence[Budget]) -> Budget:
-    """What all have spent of all their limits; they ran at the same time."""
+    """Returns the budgets of all agents together. They ran at the same time."""
 
     def total(values: Sequence[float | None]) -> float | None:
         return None if any(value is None for value in values) else sum(value or 0.0 for value in values)

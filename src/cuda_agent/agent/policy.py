@@ -1,4 +1,4 @@
-"""What chooses the next action: the built-in playbook, a language model, a trained checkpoint. One protocol."""
+"""The protocol of policies. A policy chooses the next action: the playbook, a language model, a trained checkpoint."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.graph import Graph
+from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Task, ToolCall, Turn
 from cuda_agent.llm.keys import Key
 
 
 class PolicyMove(Record):
-    """What a policy says and which tools it calls; the fields are those of `Turn`. A move with neither calls nor an
+    """What a policy says and which tools it calls. The fields are those of `Turn`. A move with neither calls nor an
     observation ends the run."""
 
     message: str = ""
@@ -33,16 +34,17 @@ class PolicyMove(Record):
     context_limit: int | None = None
     token_ids: tuple[int, ...] | None = Field(default=None)
     log_probabilities: tuple[float, ...] | None = Field(default=None)
+    plan: KernelPlan | None = None
 
 
 class Policy(Protocol):
-    """Raises PolicyError when it can't go on for good."""
+    """Chooses moves. Raises PolicyError when it can't continue."""
 
     @property
     def name(self) -> str: ...
 
     def next(self, history: Sequence[Turn]) -> PolicyMove:
-        """The next move, given every turn so far (with the tools' results)."""
+        """Returns the next move, given every turn so far with the tools' results."""
         ...
 
 
@@ -52,8 +54,8 @@ def _no_candidate(digest: str) -> Candidate:
 
 @dataclass(frozen=True)
 class Brief:
-    """What a policy is told at the start. `graph` captures the reference when it is called (seconds). What is left of
-    the limits later is in `history[-1].budget`."""
+    """What a policy receives at the start. `graph()` captures the reference, which takes seconds. The remaining budget
+    is in `history[-1].budget` later."""
 
     task: Task
     device: Device
@@ -61,15 +63,15 @@ class Brief:
     limits: Limits
     tools: list[dict[str, Any]]
     graph: Callable[[], Graph]
-    #: of the task where several stand together: the name of its run directory.
+    #: the name of the run directory, which tells apart tasks of one benchmark.
     id: str = ""
-    #: a candidate that this run had, by its digest. Raises StoreError.
+    #: candidate(digest) returns a candidate that this run had. Raises StoreError.
     candidate: Callable[[str], Candidate] = _no_candidate
-    #: notice(text): one line for whoever watches.
+    #: notice(text) shows one line to the user.
     notice: Callable[[str], None] = lambda text: None
     llm: LanguageModelOptions | None = None
     key: Key | None = None
 
 
-#: what `optimize` also takes in place of a name.
+#: `optimize` accepts it in place of a name.
 PolicyMaker = Callable[[Brief], Policy]

@@ -1,4 +1,4 @@
-"""Every candidate of a recorded run judged again, without a policy; the times beside the recorded ones."""
+"""Judges every candidate of a recorded run again, without a policy, and gives the times beside the recorded ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cuda_agent.agent.context import Progress
 from cuda_agent.agent.device import resolve_device
 from cuda_agent.agent.storage.journal import read_journal
 from cuda_agent.agent.storage.rundir import RunDirectory
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Replayed, Turn
 
@@ -17,7 +17,7 @@ _JUDGED = ("Compile", "Verify", "Profile")
 
 
 def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | None]]:
-    """Digest -> (turn, verdict, microseconds), for every candidate that a tool of the judge saw, in order."""
+    """Returns digest -> (turn, verdict, microseconds) of every candidate that was judged, in order."""
     found: dict[str, tuple[int, str | None, float | None]] = {}
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=False):
@@ -25,7 +25,7 @@ def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | 
             if call.tool not in _JUDGED or digest is None:
                 continue
             first, verdict, time_us = found.get(digest, (turn.index + 1, None, None))
-            # A verification alone says "void" of a candidate that may have been profiled before.
+            # A later verification without a profile must not replace the verdict of an earlier profile.
             if call.tool == "Profile" or verdict is None:
                 verdict = result.data.get("verdict", verdict)
             now = result.data.get("latency_us")
@@ -36,9 +36,9 @@ def recorded(turns: Sequence[Turn]) -> dict[str, tuple[int, str | None, float | 
 def replay(
     directory: str | Path, *, progress: Progress | None = None, timing_budget_s: float | None = None
 ) -> Iterator[Replayed]:
-    """Judge each candidate of a run again, in the order in which the run had them. Nothing is written.
+    """Judges each candidate of a run again, in the order of the run. Writes nothing.
 
-    Raises UsageError where there is no run, or none of its candidates was judged; and what `judge.evaluate` raises.
+    Raises UsageError if there is no run or none of its candidates was judged, and what `JudgeSession.evaluate` raises.
     """
     from cuda_agent.judge import JudgeSession
 
@@ -51,7 +51,7 @@ def replay(
     if timing_budget_s is not None:
         judge = judge.model_copy(update={"timing_budget_s": timing_budget_s})
     resolve_device(judge.device.value)
-    store = Store(run.path)
+    store = ContentStore(run.path)
     with JudgeSession(task, judge, progress=progress, hidden=(run.path,)) as session:
         session.admit()
         for digest, (turn, verdict, time_us) in found.items():

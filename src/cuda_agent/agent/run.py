@@ -1,4 +1,4 @@
-"""One run: its parts put together, played, and taken apart; begun or taken up again."""
+"""One run of an agent: it is started or resumed, played to its end, and recorded."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Protocol
 
 from cuda_agent.agent.best import Best
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.context import Context, Progress, Session
-from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.context import Progress, Session, ToolContext
+from cuda_agent.agent.files import CallRefused, WorkspaceFiles
 from cuda_agent.agent.judging import open_judge
-from cuda_agent.agent.loop import Ending, Outcome, run
+from cuda_agent.agent.loop import Ending, RunOutcome, run
 from cuda_agent.agent.policies.registry import make_policy
 from cuda_agent.agent.policy import Brief, PolicyMaker
 from cuda_agent.agent.shell import Shell, open_shell
-from cuda_agent.agent.storage.journal import Checkpoint, Journal, read_journal
+from cuda_agent.agent.storage.journal import Checkpoint, RunJournal, read_journal
 from cuda_agent.agent.storage.rundir import RunDirectory
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.tools.judged import snapshot
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.config import Limits, OptimizeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError
-from cuda_agent.core.records import Budget, Candidate, Evaluation, RunManifest, Task, Trajectory, Turn
+from cuda_agent.core.records import Budget, Candidate, RunManifest, Task, Trajectory, Turn
 from cuda_agent.llm.keys import Key
 from cuda_agent.reward import reward
 from cuda_agent.workspace import layout
@@ -35,8 +35,9 @@ from cuda_agent.workspace.layout import Workspace
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a run stands after a turn, for whoever watches. `times_us`: of every candidate that passed, in order."""
+class RunStatus:
+    """The state of a run after a turn, for display. `times_us` are the times of the candidates that passed, in
+    order."""
 
     agent: int
     budget: Budget
@@ -44,12 +45,12 @@ class Standing:
     times_us: tuple[float, ...]
 
 
-#: watch(standing): after each turn.
-Watch = Callable[[Standing], None]
+#: watch(status) is called after each turn.
+Watch = Callable[[RunStatus], None]
 
 
 class JudgeMaker(Protocol):
-    """`judging.open_judge`, or one that several runs share."""
+    """`judging.open_judge`, or a judge that several runs share."""
 
     def __call__(
         self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool
@@ -57,7 +58,7 @@ class JudgeMaker(Protocol):
 
 
 class Unsaved(StoreError):
-    """The run is over because, or although, something could not be written; `trajectory` holds it as far as it came."""
+    """Something could not be written at the end of the run. `trajectory` holds the run in memory."""
 
     def __init__(self, error: CudaAgentError, trajectory: Trajectory) -> None:
         super().__init__(error.cause, error.remedy, detail=error.detail)
@@ -65,8 +66,9 @@ class Unsaved(StoreError):
 
 
 @dataclass
-class Run:
-    """A run in its directory, which the caller holds locked. What the directory already has is gone on from."""
+class AgentRun:
+    """A run in its directory, which the caller has locked. If the directory holds turns, the run continues from
+    them."""
 
     task: Task
     options: OptimizeOptions
@@ -76,13 +78,13 @@ class Run:
     progress: Progress = lambda phase, text: None
     watch: Watch = lambda standing: None
     judge: JudgeMaker = open_judge
-    #: which of several that run side by side, counted from 1.
+    #: its number among agents that run side by side, counted from 1.
     agent: int = 1
-    #: of a language model's endpoint; its file is out of sight for all that runs in a sandbox.
+    #: key of a language model's endpoint. Its file is hidden in every sandbox.
     key: Key | None = None
-    #: what the agent may not see besides its own run directory.
+    #: paths that are hidden from the agent besides its own run directory.
     hidden: tuple[Path, ...] = ()
-    #: the run whose best candidate is in the workspace at the start.
+    #: the run whose best candidate stands in the workspace at the start.
     seed: Trajectory | None = None
 
     def __post_init__(self) -> None:
@@ -93,16 +95,16 @@ class Run:
         self._shell: Shell | None = None
 
     def stop(self) -> None:
-        """From another thread: end as an interrupt would. A command that runs in the shell ends with it."""
+        """Ends the run as an interrupt would, from another thread. A command in the shell ends with it."""
         self._stopped.set()
         shell = self._shell
         if shell is not None:
             shell.close()
 
     def play(self) -> Trajectory:
-        """Run to an ending; whatever happens, the run directory says so.
+        """Plays to the end and records the outcome in the run directory, whatever happens.
 
-        Raises what `optimize` says; a StoreError is an Unsaved.
+        Raises what `optimize` raises; a StoreError is an Unsaved.
         """
         self._turns = list(read_journal(self.directory.path))
         self._accounts = Accounts(self.options.limits, self._spent_before())
@@ -112,31 +114,25 @@ class Run:
         except KeyboardInterrupt:
             ending = self._interrupted()
         except StoreError as error:
-            ending, failure = Ending(Outcome.ERROR, str(error)), error
+            ending, failure = Ending(RunOutcome.ERROR, str(error)), error
         except CudaAgentError as error:
             if not self._stopped.is_set():
-                self._write_end(self._trajectory(Ending(Outcome.ERROR, str(error))))
+                self._write_end(self._trajectory(Ending(RunOutcome.ERROR, str(error))))
                 raise
             ending = self._interrupted()
         except BaseException:
-            self._write_end(self._trajectory(Ending(Outcome.ERROR, "stopped by an unexpected error")))
+            self._write_end(self._trajectory(Ending(RunOutcome.ERROR, "stopped by an unexpected error")))
             raise
         trajectory = self._trajectory(ending)
         unwritten = self._write_end(trajectory)
-        # What failed first says most.
+        # The first failure is the cause.
         failure = failure or unwritten
         if failure is not None:
             raise Unsaved(failure, trajectory)
         return trajectory
 
-    def judge_again(self, candidate: Candidate) -> Evaluation:
-        """The judge's word on a candidate of this run that is over; nothing is written. Raises what `play` raises."""
-        hidden = (self.directory.path, *self.hidden)
-        with self.judge(self.task, self._workspace(), self.progress, hidden, admitted=False) as (session, _socket):
-            return session.evaluate(candidate)
-
     def _write_end(self, trajectory: Trajectory) -> StoreError | None:
-        """What kept it from being written."""
+        """Returns the error that prevented it."""
         try:
             self.directory.write_end(self.manifest, trajectory)
         except StoreError as error:
@@ -144,7 +140,7 @@ class Run:
         return None
 
     def _spent_before(self) -> Budget | None:
-        """As it was when the run was left: at its last checkpoint, or at its end, where it came to one since."""
+        """Returns the budget at the last checkpoint, or at the end of the run if it has ended since."""
         checkpoint = self._checkpoint()
         known = [] if checkpoint is None else [checkpoint.budget]
         if (self.directory.path / Trajectory.file_name).exists():
@@ -156,7 +152,7 @@ class Run:
         return Checkpoint.read(self.directory.path) if known else None
 
     def _interrupted(self) -> Ending:
-        return Ending(Outcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
+        return Ending(RunOutcome.INTERRUPTED, f"interrupted after {len(self._turns)} turns")
 
     def _play(self) -> Ending:
         seed = self.seeded()
@@ -170,9 +166,9 @@ class Run:
             )
             shell = self._shell = stack.enter_context(open_shell(workspace, hidden=hidden, socket=socket))
             files = WorkspaceFiles(workspace.directory, self.directory.logs)
-            context = Context(workspace, session, files, shell, self.best, self.directory.logs)
+            context = ToolContext(workspace, session, files, shell, self.best, self.directory.logs)
             tools = Toolbox(context)
-            journal = Journal(self.directory.path, tools, self._accounts, self._turns)
+            journal = RunJournal(self.directory.path, tools, self._accounts, self._turns)
             journal.resume()
             self._turns = journal.turns
             if seed is not None and seed.best is not None and seed.evaluation is not None:
@@ -184,7 +180,7 @@ class Run:
                 ending = run(
                     policy, tools, journal, self.progress, stopped=self._stopped.is_set, watch=self._tell_standing
                 )
-                if ending.outcome is not Outcome.INTERRUPTED:
+                if ending.outcome is not RunOutcome.INTERRUPTED:
                     self._settle(context, session)
             finally:
                 self._device_s = context.device_s
@@ -193,8 +189,8 @@ class Run:
             return ending
 
     def seeded(self) -> Trajectory | None:
-        """The run that makes a first candidate, in a directory of its own inside this one's; None where none was asked
-        for, or where this run is beyond its start. Raises what `play` raises, and KeyboardInterrupt."""
+        """Returns the run that makes the first candidate, in its own directory inside this one, or None if none was
+        requested or this run is past its start. Raises what `play` raises, and KeyboardInterrupt."""
         begun = (self.directory.path / Checkpoint.file_name).exists()
         if self.seed is not None or self.options.seed_with is None or begun:
             return None if begun else self.seed
@@ -210,10 +206,10 @@ class Run:
             directory = RunDirectory.create(directory.path, self.task.name)
             manifest = directory.write_start(self.task, options, self.manifest.command)
         hidden = (*self.hidden, self.directory.path)
-        seed = Run(
+        seed = AgentRun(
             self.task, options, options.policy, directory, manifest, self.progress, judge=self.judge, hidden=hidden
         ).play()
-        if seed.outcome == Outcome.INTERRUPTED.value:
+        if seed.outcome == RunOutcome.INTERRUPTED.value:
             raise KeyboardInterrupt
         self.progress("agent", f"seed: {seed.outcome.replace('_', ' ')}: {seed.message}")
         return seed
@@ -228,14 +224,14 @@ class Run:
             tools=tools.schemas(),
             graph=session.graph,
             id=self.directory.path.name,
-            candidate=Store(self.directory.path).candidate,
+            candidate=ContentStore(self.directory.path).candidate,
             notice=lambda text: self.progress("model", text),
             llm=self.options.llm,
             key=self.key,
         )
 
     def _workspace(self) -> Workspace:
-        """The one that is there, or a new one where the run was ended before anything happened."""
+        """Returns the existing workspace, or a new one if the run was ended before anything happened."""
         path = self.directory.workspace
         if self._turns or self._checkpoint() is not None:
             workspace, renewed = layout.renew(path)
@@ -245,15 +241,15 @@ class Run:
         self.directory.clear_workspace()
         return layout.create(self.task, path, options=self.options.judge)
 
-    def _tell_standing(self, journal: Journal) -> None:
+    def _tell_standing(self, journal: RunJournal) -> None:
         budget = journal.turns[-1].budget or journal.budget()
-        self.watch(Standing(self.agent, budget, self.best.latency_us, passed_times(journal.turns)))
+        self.watch(RunStatus(self.agent, budget, self.best.latency_us, passed_times(journal.turns)))
 
-    def _settle(self, context: Context, session: Session) -> None:
-        """The final word on the best candidate: one full evaluation in a fresh worker.
+    def _settle(self, context: ToolContext, session: Session) -> None:
+        """Evaluates the best candidate once more, fully and in a fresh worker.
 
-        A precise Profile that passed is one already, and counts unless it won against others by its measured time.
-        Where nothing passed, what stands in the workspace is judged, if it wasn't.
+        A precise Profile that passed already is such an evaluation, unless the candidate won against others by its
+        measured time. If nothing passed, the workspace is judged as it stands, unless that was done.
         """
         best = self.best
         started = time.monotonic()
@@ -290,14 +286,14 @@ class Run:
 
 
 def passed_times(turns: list[Turn]) -> tuple[float, ...]:
-    """Microseconds of each judged profile that passed, in order."""
+    """Returns the microseconds of each judged profile that passed, in order."""
     found = (result.data for turn in turns for result in turn.results if result.data.get("verdict") == "passed")
     times = (data.get("latency_us") for data in found)
     return tuple(float(time) for time in times if isinstance(time, int | float))
 
 
-def _standing(context: Context) -> Candidate | None:
-    """What the workspace holds now, where that is a candidate."""
-    with suppress(Refusal):
+def _standing(context: ToolContext) -> Candidate | None:
+    """Returns what the workspace holds now, or None if that is no candidate."""
+    with suppress(CallRefused):
         return snapshot(context)
     return None

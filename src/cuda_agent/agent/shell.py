@@ -1,5 +1,5 @@
-"""Shell commands of the agent, in the workspace's sandbox: no network, no GPU but through the command `gpu`, the rest
-of the run out of sight."""
+"""Runs the agent's shell commands in the workspace's sandbox: without network, with the GPU only through the command
+`gpu`, and without sight of the rest of the run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.files import CallRefused
 from cuda_agent.agent.gpucommand import GpuCommands, environment, gpu_commands
 from cuda_agent.core.files import cache_dir
 from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, resolve_level, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, resolve_level, spawn
 from cuda_agent.workspace.sockets import listening_sockets
 
 MAX_BACKGROUND = 8
-#: what one look at a command's output may bring; the rest stays in the sandbox's log.
+#: bytes of a command's output that one look returns at most; the rest stays in the sandbox's log.
 MAX_OUTPUT_BYTES = 1 << 20
-#: our own records inside a workspace; readable, never changed by the agent.
+#: folder of our own records in a workspace. The agent can read it and not change it.
 PRIVATE = ".cuda-agent"
-LIMITS = Limits(memory_mib=8192, processes=256, file_mib=1024)
+LIMITS = SandboxLimits(memory_mib=8192, processes=256, file_mib=1024)
 
 
 @dataclass(frozen=True)
 class ShellState:
-    """New output of a command; `exit_code` is None while it runs; `ended` says in words how it stands."""
+    """New output of a command. `exit_code` is None while it runs; `ended` describes its state in words."""
 
     text: str
     exit_code: int | None
@@ -56,20 +56,21 @@ class Shell:
         self._logs = logs
         self._gpu = gpu
         self._commands: dict[str, _Command] = {}
-        #: how many were started: it numbers them, and a resumed run goes on from it.
+        #: number of commands started so far. It numbers them, and a resumed run continues the count.
         self.started = 0
         self.level = spec.level
 
     @property
     def gpu_s(self) -> float:
-        """Seconds for which its `gpu` commands have held the GPU."""
+        """Seconds for which `gpu` commands have held the GPU."""
         return self._gpu.held_s if self._gpu is not None else 0.0
 
     def start(self, command: str, *, timeout_s: float | None) -> str:
-        """Start `bash -c command`; without a timeout in the background. Raises Refusal when too many run."""
+        """Starts `bash -c command`. Without a timeout it runs in the background. Raises CallRefused when too many
+        run."""
         running = [name for name, item in self._commands.items() if item.process.poll() is None]
         if len(running) >= MAX_BACKGROUND:
-            raise Refusal(f"{len(running)} commands run already ({', '.join(running)}). End one with KillBash.")
+            raise CallRefused(f"{len(running)} commands run already ({', '.join(running)}). End one with KillBash.")
         self.started += 1
         name = f"shell-{self.started}"
         log = self._logs / f"{name}.log"
@@ -78,7 +79,7 @@ class Shell:
         return name
 
     def wait(self, name: str) -> ShellState:
-        """Wait for a command within its timeout; then it and all that it started is ended."""
+        """Waits for a command within its timeout, then ends it and everything that it started."""
         command = self._find(name)
         try:
             command.process.wait(command.timeout_s)
@@ -89,7 +90,7 @@ class Shell:
         return self.look(name)
 
     def look(self, name: str) -> ShellState:
-        """What it printed since the last look."""
+        """Returns what the command printed since the last look."""
         command = self._find(name)
         code = command.process.poll()
         with command.process.log.open("rb") as stream:
@@ -100,14 +101,14 @@ class Shell:
         text = raw.decode(errors="replace")
         if more:
             text += "\n[… more output follows]"
-        return ShellState(text, code, self._in_words(command, code))
+        return ShellState(text, code, self._describe(command, code))
 
     def kill(self, name: str) -> None:
-        """End a command and everything that it started."""
+        """Ends a command and everything that it started."""
         self._find(name).process.kill()
 
     def close(self) -> None:
-        """End all commands."""
+        """Ends all commands."""
         for command in self._commands.values():
             command.process.kill()
 
@@ -115,10 +116,10 @@ class Shell:
         command = self._commands.get(name)
         if command is None:
             known = ", ".join(key for key, item in self._commands.items() if item.background) or "none"
-            raise Refusal(f"No background command {name!r}. Known: {known}. Start one with Bash(background=true).")
+            raise CallRefused(f"No background command {name!r}. Known: {known}. Start one with Bash(background=true).")
         return command
 
-    def _in_words(self, command: _Command, code: int | None) -> str:
+    def _describe(self, command: _Command, code: int | None) -> str:
         if command.timed_out:
             return f"ended after {command.timeout_s:g} s; give a larger timeout_s or use background=true"
         if command.process.limit_hit is not None:
@@ -128,8 +129,8 @@ class Shell:
         return f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
 
 
-def _strange_sockets(ours: tuple[Path, ...]) -> list[Path]:
-    """Of the machine's services, where no hidden folder holds them already."""
+def _foreign_sockets(ours: tuple[Path, ...]) -> list[Path]:
+    """Returns sockets of the machine's services outside the folders that are hidden anyway."""
     return sorted(listening_sockets(outside=(*ours, Path("/tmp"), Path("/run"), Path("/var/run"))))
 
 
@@ -140,8 +141,8 @@ def open_shell(
     hidden: tuple[Path, ...],
     socket: Path | None = None,
 ) -> Iterator[Shell]:
-    """A shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The workspace's own
-    commands (`utils/*`) in it ask the judge at `socket`; `gpu COMMAND` is its only way to the GPU.
+    """Yields a shell for one run. It can't change the workspace's fixed files or see the `hidden` folders. The
+    workspace's commands (`utils/*`) reach the judge at `socket`; `gpu COMMAND` is the only way to the GPU.
 
     Raises SandboxError."""
     with tempfile.TemporaryDirectory(prefix="cuda-agent-shell-") as temporary:
@@ -154,9 +155,9 @@ def open_shell(
             scratch=scratch,
             level=resolve_level(workspace.options.sandbox),
             writable=(root,),
-            # Connecting to a socket needs no right to write to its folder, and nobody shall put another there.
+            # Connecting to a socket needs no write access to its folder, and no command may replace the socket.
             readable=(*workspace.fixed_paths, root / PRIVATE, *((socket.parent,) if socket is not None else ()), gpu),
-            hidden=(*hidden, cache_dir(), *_strange_sockets((gpu, *((socket.parent,) if socket is not None else ())))),
+            hidden=(*hidden, cache_dir(), *_foreign_sockets((gpu, *((socket.parent,) if socket is not None else ())))),
             environment={**environment(gpu, os.environ.get("PATH", os.defpath)), **judge},
             limits=LIMITS,
         )

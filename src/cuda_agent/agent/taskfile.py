@@ -1,4 +1,4 @@
-"""A task from a file in the KernelBench convention. Looks at the syntax only; the judge runs it, in its sandbox."""
+"""Reads a task file in the KernelBench convention. Checks only the syntax; the judge runs the file in its sandbox."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_BYTES = 4 << 20
 
 
 def load_task(path: str | Path) -> Task:
-    """Read a task file.
+    """Reads a task file.
 
     Raises UsageError when the file is missing or unreadable, TaskError when it doesn't parse or lacks `Model`,
     `get_inputs` or `get_init_inputs`.
@@ -38,7 +38,7 @@ def load_task(path: str | Path) -> Task:
 
 
 def check_source(source: str, where: str) -> None:
-    """Raises TaskError when `source` isn't Python or doesn't define the three names of the convention."""
+    """Raises TaskError if `source` isn't Python or doesn't define the three names of the convention."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -55,7 +55,7 @@ def check_source(source: str, where: str) -> None:
 
 
 def _bound_names(body: list[ast.stmt]) -> set[str]:
-    """Names that module-level statements bind, conditional branches included."""
+    """Returns the names that module-level statements bind, conditional branches included."""
     names: set[str] = set()
     for statement in body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):

@@ -53,6 +53,7 @@ from cuda_agent.core.config import JudgeOptions, Limits, OptimizeOptions, Timing
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from cuda_agent.report.plain import plain
+from cuda_agent.report.rows import BASELINES
 from cuda_agent.report.tables.metrics import metrics_view
 from cuda_agent.report.tables.suite import RunRow, suite_view
 from cuda_agent.report.units import bounds, times
@@ -192,7 +193,7 @@ def _play(bench: Bench, *, as_json: bool) -> int:
 
 def _tell(result: BenchResult, done: int, tasks: int) -> None:
     row = RunRow(result.task.id, result)
-    known = [(name, ratio) for name in ("eager", "compile", "matched") if (ratio := row.against(name))]
+    known = [(name, ratio) for name in BASELINES if (ratio := row.ratio(name))]
     ratios = [f"{times(ratio.value)} {bounds(ratio.low, ratio.high)} over {name}" for name, ratio in known]
     said = ", ".join(ratios) or " ".join(row.note.split())[:160]
     say(plain(f"[{done}/{tasks}] {result.task.id}: {row.state}: {said} ({result.wall_s:.0f} s)"))
@@ -210,7 +211,7 @@ def _document(bench: Bench, results: list[BenchResult], metrics: Metrics) -> dic
                 "note": row.note,
                 "reward": result.reward.value if result.reward is not None else None,
                 "latency_us": profile.candidate.latency_us if profile is not None else None,
-                "ratios": {name: row.ratio(name) for name in ("eager", "compile", "matched")},
+                "ratios": {name: ratio.value if (ratio := row.ratio(name)) else None for name in BASELINES},
                 "roofline": result.task.roofline,
                 "wall_s": result.wall_s,
             }

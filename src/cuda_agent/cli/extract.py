@@ -52,9 +52,9 @@ def extract(
 ) -> int:
     """Run your whole model, see where its time goes, and get its hot parts as task files for optimize."""
     from cuda_agent.release.extract.extract import extract as take_apart
-    from cuda_agent.release.extract.specs import whole_source
+    from cuda_agent.release.extract.specs import whole_model_source
 
-    whole = whole_source(model, inputs or (), init or (), cwd=Path.cwd())
+    whole = whole_model_source(model, inputs or (), init or (), cwd=Path.cwd())
     missing = next((path for path in read or () if not path.exists()), None)
     if missing is not None:
         raise UsageError(f"--read {missing}: no such file or folder", "Give one that exists")

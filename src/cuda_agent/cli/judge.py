@@ -31,7 +31,7 @@ def command(
     from cuda_agent.workspace import layout
 
     folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
-    workspace = layout.open(folder)
+    workspace = layout.open_workspace(folder)
     changes: dict[str, Any] = {} if timing_budget is None else {"timing_budget_s": timing_budget}
     options = JudgeOptions.parse({**workspace.options.model_dump(), **changes})
     resolve_device(options.device.value)

@@ -178,7 +178,7 @@ def _names(files: list[Path]) -> list[str]:
 def _document(rows: list[RunRow]) -> dict[str, Any]:
     runs = [
         {"task": row.task, "state": row.state, "note": row.note}
-        | ({"trajectory": row.trajectory.model_dump(mode="json")} if row.trajectory is not None else {})
+        | ({"trajectory": row.result.model_dump(mode="json")} if row.result is not None else {})
         for row in rows
     ]
     return {"schema_version": 1, "runs": runs, "summary": summary(rows)}

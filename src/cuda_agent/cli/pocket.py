@@ -19,7 +19,7 @@ from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import CANDIDATES_FILE
 
 if TYPE_CHECKING:
-    from cuda_agent.training.evaluate import Difference, Interval
+    from cuda_agent.training.evaluate import Interval, MetricDifference
     from cuda_agent.training.summary import RecipeSummary
 
 app = typer.Typer(
@@ -92,7 +92,7 @@ def fill(
         for row in rows:
             emit("  ".join(f"{key} {value}" for key, value in row.items()))
         for name, reason in done.failed.items():
-            say(reason if reason.startswith(name) else f"{name}: {reason}")
+            say(f"{name} can't be judged: {reason}")
         state = "the table is whole" if done.whole else "call again for the rest"
         refused = f", {done.refused} of tasks that can't be judged" if done.refused else ""
         emit(f"{done.known} of {done.wanted} choices known{refused} after {done.seconds:.0f} s: {state}")
@@ -100,9 +100,9 @@ def fill(
 
 
 def _row(name: str, split: str, choices: object) -> dict[str, object]:
-    from cuda_agent.training.pocket.table import Choice, best_us, spread
+    from cuda_agent.training.pocket.table import PlanChoice, best_us, spread
 
-    rows: list[Choice] = list(choices)  # type: ignore[call-overload]
+    rows: list[PlanChoice] = list(choices)  # type: ignore[call-overload]
     best, wide = best_us(rows), spread(rows)
     known = [one for one in rows if one.evaluation is not None]
     fastest = next((one for one in rows if best is not None and one.us == best), None)
@@ -222,5 +222,5 @@ def _interval(one: Interval) -> str:
     return f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
 
 
-def _gaps(gaps: Sequence[Difference]) -> str:
+def _gaps(gaps: Sequence[MetricDifference]) -> str:
     return ", ".join(f"{gap.metric} {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" for gap in gaps)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cuda_agent.agent.storage.journal import read_journal
 from cuda_agent.agent.storage.rundir import RunDirectory
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import console, emit
 from cuda_agent.core.errors import EXIT_OK, StoreError
@@ -47,7 +47,7 @@ def command(
 
 
 def _parts(run: RunDirectory, turns: tuple[Turn, ...]) -> list[RenderableType]:
-    store = Store(run.path)
+    store = ContentStore(run.path)
 
     def candidate(digest: str) -> Candidate | None:
         try:

@@ -53,7 +53,7 @@ def command(
         raise UsageError(
             f"{config} leaves the stage {stage.value} out", f"Give its options ({preset('pocket')} has all)"
         )
-    from cuda_agent.training.grounds import ToolGround
+    from cuda_agent.training.domain import KernelDomain
     from cuda_agent.training.stages.run import Training
 
     begun = time.monotonic()
@@ -61,7 +61,7 @@ def command(
     def progress(phase: str, text: str) -> None:
         say(f"{time.monotonic() - begun:7.1f} s  {phase:<7} {text}")
 
-    manifest = Training(directory, options, ToolGround(options, directory, progress), progress).run(chosen)
+    manifest = Training(directory, options, KernelDomain(options, directory, progress), progress).run(chosen)
     _report(manifest, directory, as_json)
     return 0
 
@@ -69,9 +69,9 @@ def command(
 def _check(options: TrainingOptions, as_json: bool) -> int:
     """Raises UsageError where verl or one of our own parts refuses a setting."""
     from cuda_agent.training.check import check
-    from cuda_agent.training.grounds import ToolGround
+    from cuda_agent.training.domain import KernelDomain
 
-    ToolGround(options, Path())
+    KernelDomain(options, Path())
     check(options)
     if as_json:
         emit(json.dumps(options.model_dump(mode="json"), indent=1))

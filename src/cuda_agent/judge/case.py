@@ -262,7 +262,8 @@ class Case:
         work = roofline.work_of(session.known_graph(), session.reference.spec.outputs)
         found = roofline.examine(self._profile.candidate.latency_us, work, limits)
         if found.flag is not None:
-            self._profile = self._profile.model_copy(update={"notes": (*self._profile.notes, found.flag)})
+            notes = (*self._profile.notes, found.flag)
+            self._profile = self._profile.model_copy(update={"notes": notes, "fewer_operations": True})
         if found.quarantine is not None:
             self._decide(Verdict.QUARANTINED, found.quarantine, self._log_tail)
 

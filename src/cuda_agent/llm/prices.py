@@ -1,4 +1,4 @@
-"""Prices by a table that the user gives; money is never guessed."""
+"""Prices from a table that the user gives. No price is estimated."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.llm.chat import Usage
 
 _ANY = "*"
-_FORM = "Write one line a model, per million tokens: MODEL: {input: 1.25, output: 10, cached_input: 0.125}"
+_FORM = "Write one line for each model, per million tokens: MODEL: {input: 1.25, output: 10, cached_input: 0.125}"
 
 
 def load_price(path: Path, model: str) -> Price:
-    """The price of `model` in a YAML or JSON table of model -> {input, output, cached_input}; `*` is any other model.
+    """Returns the price of `model` from a YAML or JSON table of model -> {input, output, cached_input}; `*` is any
+    other model.
 
     Raises UsageError: the file can't be read, isn't such a table, or doesn't name the model.
     """
@@ -35,7 +36,7 @@ def load_price(path: Path, model: str) -> Price:
 
 
 def cost_of(usage: Usage, price: Price) -> float:
-    """Σ tokens × price / 10⁶, in the table's currency; tokens that the server still held at their own price."""
+    """Returns Σ tokens × price / 10⁶ in the table's currency. Cached tokens have their own price."""
     cached_price = price.input if price.cached_input is None else price.cached_input
     read = (usage.read - usage.cached) * price.input + usage.cached * cached_price
     return (read + usage.written * price.output) / 1e6

@@ -19,6 +19,10 @@ class CantLower(Exception):
     """This call of the operator isn't covered; the text says why."""
 
 
+class NeedsOther(CantLower):
+    """The call reads a result that isn't covered, so it says nothing about its own operator."""
+
+
 def operator_name(op: str) -> str:
     """`aten.gelu.default` -> `gelu`; other namespaces keep theirs."""
     parts = op.split(".")
@@ -64,7 +68,7 @@ class Builder:
         if isinstance(raw, Ref):
             name = self.resolve(raw.ref)
             if name not in self.values:
-                raise CantLower(f"reads {raw.ref}, which no kernel makes")
+                raise NeedsOther(f"reads {raw.ref}, which no kernel makes")
             return name
         if isinstance(raw, NonFinite):
             return float(raw.nonfinite)
@@ -163,7 +167,7 @@ class Builder:
     def source(self, name: str, meta: TensorMeta, strides: tuple[int, ...] | None = None) -> str:
         return self.add(ir.Source(name, meta.shape, meta.dtype, strides if strides is not None else meta.strides))
 
-    def lower(self, node: Node, table: dict[str, Lowering]) -> str | None:
+    def lower(self, node: Node, table: dict[str, Lowering]) -> CantLower | None:
         """Add the node's value. Returns None, or why it isn't covered."""
         if node.op in ("getitem", "_operator.getitem", "operator.getitem"):
             return self._getitem(node)
@@ -171,13 +175,13 @@ class Builder:
         in_place = name.endswith("_") and not name.endswith("__") and name[:-1] in table
         rule = table.get(name[:-1] if in_place else name)
         if rule is None:
-            return "no kernel"
+            return CantLower("no kernel")
         try:
             if in_place:
                 self._check_in_place(node)
             result = rule(self, node)
         except CantLower as error:
-            return str(error)
+            return error
         if isinstance(result, tuple):
             self.tuples[node.name] = result
         elif result is not None and result != node.name:
@@ -194,11 +198,11 @@ class Builder:
             if isinstance(other, ir.Strided | ir.Reshape) and other.arg == target.name:
                 raise CantLower("changes memory that a view sees")
 
-    def _getitem(self, node: Node) -> str | None:
+    def _getitem(self, node: Node) -> CantLower | None:
         source, index = node.args[0], node.args[1]
         assert isinstance(source, Ref) and isinstance(index, int)
         items = self.tuples.get(source.ref)
         if items is None or items[index] is None:
-            return f"needs result {index} of {source.ref}"
+            return NeedsOther(f"needs result {index} of {source.ref}")
         self.alias[node.name] = str(items[index])
         return None

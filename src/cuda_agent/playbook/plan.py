@@ -51,7 +51,6 @@ class Step:
     tunables: Mapping[str, int] = field(default_factory=dict)
     scratch: tuple[Buffer, ...] = ()
     includes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,35 +117,6 @@ class Skill(Protocol):
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made before."""
-
-
-@dataclass(frozen=True)
-class Derivation:
-    """Weight-only work: `graph` maps weights (its inputs) to `outputs`, run when weights are loaded."""
-
-    graph: Graph
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Steps of `forward` in order; steps of `derive` in order; which values `derive` hands to `forward`."""
-
-    graph: Graph
-    device: Device
-    precision: Precision
-    steps: tuple[Step, ...]
-    derive_graph: Graph | None = None
-    derive_steps: tuple[Step, ...] = ()
-    derived: tuple[Buffer, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def tunables(self) -> dict[str, int]:
-        return {name: count for step in (*self.derive_steps, *self.steps) for name, count in step.tunables.items()}
-
-    @property
-    def skills(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(step.skill for step in (*self.derive_steps, *self.steps)))
 
 
 def pointer(buffer: str, offset: int, item_bytes: int) -> str:

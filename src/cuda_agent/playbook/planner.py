@@ -10,6 +10,7 @@ from cuda_agent.core.graph import Graph, Node
 from cuda_agent.playbook import kernel
 from cuda_agent.playbook.algebra.draft import live_nodes
 from cuda_agent.playbook.algebra.recurrent import LAYERS
+from cuda_agent.playbook.lower import CantLower, NeedsOther
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators import TABLE
 from cuda_agent.playbook.plan import Skill, Step
@@ -37,7 +38,7 @@ def plan(
     state._names.update(taken)
     live = live_nodes(graph)
     covered: set[str] = set()
-    missing: dict[str, str] = {}
+    missing: dict[str, CantLower] = {}
     for node in graph.nodes:
         if node.name in covered or node.name not in live:
             continue
@@ -50,16 +51,16 @@ def plan(
             continue
         reason = state.builder.lower(node, TABLE)
         if reason is not None and node.op in LAYERS:
-            missing.setdefault(node.op, "only float32 without projections")
+            missing.setdefault(node.op, CantLower("only float32 without projections"))
         elif reason is not None and node.op in LAYERS_OF:
-            missing.setdefault(LAYERS_OF[node.op], "states or weights that aren't plain tensors")
+            missing.setdefault(LAYERS_OF[node.op], CantLower("states or weights that aren't plain tensors"))
         elif reason is not None:
             missing.setdefault(node.op, reason)
         elif not fused and not missing and _has_place(node) and state.strided(node.name) is None:
             state.require([node.name])
     if missing:
         # Operators that only read a missing one's result say nothing of their own.
-        own = {op: why for op, why in missing.items() if not why.startswith(("reads ", "needs result"))} or missing
+        own = {op: why for op, why in missing.items() if not isinstance(why, NeedsOther)} or missing
         names = ", ".join(f"{op} ({why})" for op, why in sorted(own.items()))
         raise NotCovered(
             f"No skill of the playbook covers {names}", "Try another policy, or write these kernels by hand"

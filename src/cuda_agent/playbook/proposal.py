@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, Node, TensorMeta, ValueKind
+from cuda_agent.core.plan import KernelPlan, PlannedKernel
 from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
@@ -26,20 +27,22 @@ class Proposal:
 
     files: Mapping[str, str]
     tunables: Mapping[str, int]
-    notes: tuple[str, ...] = ()
-    skills: tuple[str, ...] = ()
-    steps: tuple[str, ...] = field(default=())
-    channels_last: bool = False
+    plan: KernelPlan
 
     @property
     def candidate(self) -> Candidate:
         return Candidate(files=dict(self.files))
 
     @property
-    def summary(self) -> str:
-        """One line: the kernels in order, and the algebra that was applied."""
-        text = " -> ".join(self.steps)
-        return f"{text} ({'; '.join(self.notes)})" if self.notes else text
+    def steps(self) -> tuple[str, ...]:
+        """The kernels' names in their order."""
+        return tuple(kernel.name for kernel in self.plan.kernels)
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """The skills that took part, the algebra first."""
+        algebra = ["algebra"] if self.plan.rewrites else []
+        return tuple(dict.fromkeys([*algebra, *(kernel.skill for kernel in self.plan.kernels)]))
 
     def config_line(self, config: Mapping[str, int] | None) -> str:
         """The line of `model_new.py` with these settings; the defaults for None."""
@@ -95,21 +98,20 @@ def propose(
     )
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
-    notes = [*rewritten.notes, *state.notes]
     if rewritten.derive is not None:
         derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS, [step.name for step in steps])
         inputs |= {item.name: item for item in rewritten.derive.inputs}
         given = _given(rewritten.derive, derived, derived_state.returned)
         stages.append(emit.Stage(emit.DERIVE, derived, given, derived_state.returned))
-        notes += derived_state.notes
     every = [step for stage in stages for step in stage.steps]
     return Proposal(
         files=emit.files(graph, stages, inputs, device),
         tunables={name: count for name, count in stages[0].tunables.items() if count > 1},
-        notes=tuple(dict.fromkeys([*notes, *(note for step in every for note in step.notes)])),
-        skills=tuple(dict.fromkeys([*(["algebra"] if rewritten.notes else []), *(step.skill for step in every)])),
-        steps=tuple(step.name for step in every),
-        channels_last=channels_last,
+        plan=KernelPlan(
+            kernels=tuple(PlannedKernel(name=step.name, skill=step.skill) for step in every),
+            rewrites=tuple(dict.fromkeys(rewritten.applied)),
+            channels_last=channels_last,
+        ),
     )
 
 

@@ -43,7 +43,6 @@ class State:
     builder: Builder = field(init=False)
     steps: list[Step] = field(default_factory=list)
     resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
     returned: tuple[str, ...] = ()
     _nodes: dict[str, Node] = field(default_factory=dict)
     _metas: dict[str, TensorMeta] = field(default_factory=dict)

@@ -1,9 +1,10 @@
-"""What was done to a task and why it helps, for learners: from the plan, the playbook's notes and the times."""
+"""Explains to learners what was done to a task and why it helps, from the plan, the playbook's notes and the times."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,33 +14,19 @@ from markupsafe import Markup, escape
 from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
+from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import microseconds, percent, times
 
-#: how the playbook's planner begins a kernel's name -> the skill that wrote it.
-SKILLS = {
-    "rows": "rowreduce",
-    "columns": "colreduce",
-    "windows": "stencil",
-    "gemm": "gemm",
-    "convolution": "convolution",
-    "attention": "attention",
-    "selection": "selection",
-    "scatter": "scatter",
-    "scan": "scan",
-    "recurrent": "recurrent",
-    "pointwise": "pointwise",
-}
-_PLAN = re.compile(r"\APlan(?P<layout>, channels last)?: (?P<steps>[^()]+?)(?: \((?P<notes>.*)\))?\Z", re.DOTALL)
 _FULL = 0.85
 _ROOM = 0.6
 
 
 @dataclass(frozen=True)
-class Step:
-    """Kernels of one skill, with what the playbook's notes say of it."""
+class ExplainedStep:
+    """Kernels of one skill, with its title and reason from the playbook's notes."""
 
     skill: str
     title: str
@@ -58,10 +45,11 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`computes`: the reference's own first line. `words`: the policy's, where it followed no plan of the playbook."""
+    """`computes` is the first paragraph of the reference's docstring. `words` is the policy's last message, where it
+    followed no plan of the playbook."""
 
     computes: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedStep, ...]
     rewrites: tuple[Rewrite, ...]
     channels_last: bool
     searched: tuple[str, ...]
@@ -69,33 +57,23 @@ class Explanation:
     words: str
 
 
-def explain(row: Row, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
-    """Of what ended in the best candidate."""
-    plan = _plan(turns)
-    steps = plan["steps"].split(" -> ") if plan else []
+def explain(row: ReportRow, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
+    """Explains the best candidate of a run."""
+    plan = next((turn.plan for turn in reversed(turns) if turn.plan is not None), None)
     found = row.evaluation
     numbers = list(_numbers(row, found, limits)) if found is not None and row.profile is not None else []
     return Explanation(
         computes=plain(_first_sentences(source)),
-        steps=_steps(steps),
-        rewrites=_rewrites((plan["notes"] or "") if plan else ""),
-        channels_last=bool(plan and plan["layout"]),
+        steps=() if plan is None else _steps(plan.kernels),
+        rewrites=() if plan is None else _rewrites(plan.rewrites),
+        channels_last=plan is not None and plan.channels_last,
         searched=tuple(_searched(turns)),
         numbers=tuple(numbers),
-        words="" if plan else plain(_last_words(turns)),
+        words=plain(_last_words(turns)) if plan is None else "",
     )
 
 
 # ---------------------------------------------------------------- what was done
-
-
-def _plan(turns: Sequence[Turn]) -> re.Match[str] | None:
-    """The plan that the run ended with: the one that its last message names, else the last one."""
-    plans = [found for turn in turns if (found := _PLAN.match(turn.message))]
-    ending = _last_words(turns)
-    kept = [plan for plan in plans if ending.startswith(f"{plan[0].partition(': ')[2]};")]
-    chosen = kept or plans
-    return chosen[-1] if chosen else None
 
 
 def _last_words(turns: Sequence[Turn]) -> str:
@@ -108,24 +86,21 @@ def _last_words(turns: Sequence[Turn]) -> str:
     return ""
 
 
-def _steps(names: Sequence[str]) -> tuple[Step, ...]:
+def _steps(kernels: Sequence[PlannedKernel]) -> tuple[ExplainedStep, ...]:
     """Kernels by skill, in the order in which they run."""
-    by_skill: dict[str, list[str]] = {}
-    for name in names:
-        skill = SKILLS.get(name.strip().partition("_")[0])
-        if skill is not None:
-            by_skill.setdefault(skill, []).append(plain(name.strip()))
     notes = skill_notes()
+    by_skill: dict[str, list[str]] = {}
+    for kernel in kernels:
+        if kernel.skill in notes:
+            by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
     return tuple(
-        Step(skill, notes[skill][0], tuple(kernels), notes[skill][1])
-        for skill, kernels in by_skill.items()
-        if skill in notes
+        ExplainedStep(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items()
     )
 
 
 @lru_cache(maxsize=1)
 def skill_notes() -> dict[str, tuple[str, Markup]]:
-    """Skill -> its notes' title, and why it is fast."""
+    """Returns skill -> (title, why it is fast) from its notes."""
     from cuda_agent.workspace.layout import skill_files
 
     found = {}
@@ -138,7 +113,7 @@ def skill_notes() -> dict[str, tuple[str, Markup]]:
 
 
 def _prose(text: str) -> Markup:
-    """A paragraph of notes: code and bold type kept."""
+    """Returns a paragraph of Markdown as HTML, with code and bold type."""
     line = str(escape(" ".join(text.split())))
     line = re.sub(r"`([^`]+)`", r"<code>\1</code>", line)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", line))
@@ -153,15 +128,14 @@ def _identities() -> dict[str, str]:
     return {rule.__name__: " ".join((rule.__doc__ or "").split()) for rule in rules}
 
 
-def _rewrites(notes: str) -> tuple[Rewrite, ...]:
-    names = [note.partition(":")[0].strip() for note in notes.split(";") if note.strip()]
-    known = _identities() if names else {}
-    kept = [name for name in dict.fromkeys(names) if name in known]
-    return tuple(Rewrite(name, names.count(name), known[name]) for name in kept)
+def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:
+    counts = Counter(one.rule for one in applied)
+    known = _identities() if counts else {}
+    return tuple(Rewrite(rule, count, known[rule]) for rule, count in counts.items() if rule in known)
 
 
 def _searched(turns: Sequence[Turn]) -> Iterator[str]:
-    """How many settings of what were timed, and what that brought."""
+    """Yields, for each search, how many settings were timed and what the fastest gained."""
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=False):
             tried, named = _settings(call)
@@ -178,7 +152,7 @@ def _searched(turns: Sequence[Turn]) -> Iterator[str]:
 
 
 def _gain(first: object, best: float) -> str:
-    """Over the setting that was held before."""
+    """Compares the fastest setting with the one before."""
     if not isinstance(first, int | float) or not best:
         return ""
     gain = first / best
@@ -195,7 +169,7 @@ def _settings(call: ToolCall) -> tuple[int, str]:
 
 
 def _first_sentences(source: str) -> str:
-    """The reference's docstring, its first paragraph."""
+    """Returns the first paragraph of the reference's docstring."""
     try:
         text = ast.get_docstring(ast.parse(source)) or ""
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -206,7 +180,7 @@ def _first_sentences(source: str) -> str:
 # ---------------------------------------------------------------- why it helps
 
 
-def _numbers(row: Row, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
+def _numbers(row: ReportRow, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
     profile = row.profile
     if profile is None:
         return
@@ -214,7 +188,8 @@ def _numbers(row: Row, found: Evaluation, limits: Roofline | None) -> Iterator[s
     yield from _gpu(found, profile)
     yield from _bytes(row, limits)
     yield from _precision(profile)
-    yield from (f"{note[:1].upper()}{note[1:]}." for note in profile.notes if note.startswith("fewer operations"))
+    if profile.fewer_operations:
+        yield "Fewer operations than the reference: its products alone would take longer at the datasheet's peak."
 
 
 def _memory(profile: ProfileReport) -> Iterator[str]:
@@ -225,7 +200,7 @@ def _memory(profile: ProfileReport) -> Iterator[str]:
         return
     said = f"Peak memory of a call: {after / 1e6:,.0f} MB, eager's {before / 1e6:,.0f} MB"
     if before > 1.15 * after:
-        yield f"{said}. What eager writes to memory between its operators, and reads again, isn't stored here."
+        yield f"{said}. Eager stores intermediate results in memory and reads them again; this candidate doesn't."
     else:
         yield f"{said}: about the same, so the win isn't in intermediate results."
 
@@ -249,7 +224,7 @@ def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
         yield f"The GPU is busy for {microseconds(busy)} of {microseconds(latency)} µs: {word}."
 
 
-def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
+def _bytes(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
     work, ours = row.task.work, row.ours
     if work is None or ours is None:
         return
@@ -263,13 +238,13 @@ def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
     said += f", {percent(share)} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
     cached = row.evaluation is not None and row.evaluation.device is Device.CPU
     if cached and share > 1.0:
-        yield f"{said}: more than memory gives, so that the caches hold much of it."
+        yield f"{said}: more than memory can deliver, so the caches hold much of it."
     elif share >= _FULL:
-        yield f"{said}: the task is bound by memory, and this is nearly all there is."
+        yield f"{said}: the task is bound by memory and reaches nearly all of its bandwidth."
     elif share >= _ROOM:
-        yield f"{said}: bound by memory, with some room left."
+        yield f"{said}: the task is bound by memory, with some room left."
     else:
-        yield f"{said}: memory is not what limits it, or more is moved than must be."
+        yield f"{said}: memory doesn't limit it, or it moves more bytes than it must."
 
 
 def _precision(profile: ProfileReport) -> Iterator[str]:
@@ -278,6 +253,6 @@ def _precision(profile: ProfileReport) -> Iterator[str]:
     if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
         return
     yield (
-        f"Of the {times(eager.value)} over eager float32, most is precision that the policy allows: over "
+        f"Most of the {times(eager.value)} over eager float32 comes from the precision that the policy allows: over "
         f"{strongest.label}, at the same precision, it is {times(matched.value)}."
     )

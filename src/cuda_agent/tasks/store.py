@@ -14,6 +14,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError
+from cuda_agent.core.files import append_lines
 from cuda_agent.core.record import SCHEMA_VERSION, Record
 
 #: of a data set's folder: every candidate, a line each.
@@ -69,20 +70,10 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
 
 
 def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:
-    """Write records at a file's end, past whatever was half-written there, and wait for the disk. Raises StoreError."""
-    text = "".join(record.model_dump_json() + "\n" for record in records)
-    if not text:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab+") as stream:
-            _cut_unfinished(stream.fileno())
-            stream.seek(0, os.SEEK_END)
-            stream.write(text.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise StoreError(f"Can't write {path}: {error.strerror}", "Free some space or choose another folder") from None
+    """Appends records durably. An incomplete last line, left by a kill, is removed. Raises StoreError."""
+    lines = [record.model_dump_json() for record in records]
+    if lines:
+        append_lines(path, lines)
 
 
 @contextlib.contextmanager
@@ -100,17 +91,3 @@ def only_one(folder: Path, work: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _cut_unfinished(handle: int) -> None:
-    """Drop the bytes after the last line's end."""
-    end = size = os.fstat(handle).st_size
-    while end > 0:
-        start = max(0, end - 65536)
-        found = os.pread(handle, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(handle, end)

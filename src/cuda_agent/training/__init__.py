@@ -1,1 +1,1 @@
-"""The recipe: warm-up, sampling, rejection fine-tuning, value pretraining, PPO; and the environment they train in."""
+"""The training recipe (warm-up, sampling, rejection fine-tuning, value pretraining, PPO) and its environment."""

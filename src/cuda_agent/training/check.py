@@ -11,7 +11,7 @@ from cuda_agent.training.ray.overrides import ray_overrides
 
 
 def check(options: TrainingOptions) -> None:
-    """Compose every stage with verl, with placeholders for the models that don't exist yet. Raises UsageError,
+    """Composes every stage with verl, with placeholders for models that don't exist yet. Raises UsageError and
     DeviceError."""
     platform.prepare(options.device)
     for stage in (options.warmup, options.rft, options.value, options.ppo):

@@ -1,4 +1,4 @@
-"""Configuration of a training: one file drives both launchers. Formulas and figures: docs/training.md."""
+"""Configuration of a training. One file drives both launchers. Formulas and figures: docs/training.md."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
 
 Precision = Literal["float32", "bfloat16", "float16"]
-#: how token losses become one: over all tokens of a batch, or first within each episode.
+#: how token losses are averaged: over all tokens of a batch, or first within each episode.
 Aggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 
 
 class ModelOptions(Configuration):
-    """The actor, and where the critic's body comes from."""
+    """The actor, and the critic's body."""
 
-    #: folder in transformers' format, with its tokenizer; None: the stage `base` makes it.
+    #: folder in transformers' format, with its tokenizer. None: the stage `base` makes the model.
     path: str | None = None
     attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
-    #: of the forward and backward pass; the weights that the optimiser holds are float32.
+    #: of the forward and backward pass. The optimiser's weights are float32.
     train_precision: Precision = "float32"
     #: of the copy that samples.
     sample_precision: Precision = "float32"
     gradient_checkpointing: bool = False
-    #: rank of low-rank adapters; 0: all weights are trained.
+    #: rank of low-rank adapters. 0: all weights are trained.
     lora_rank: int = Field(default=0, ge=0)
     lora_alpha: int = Field(default=32, ge=1)
-    #: what the launcher `ray` must know before an episode is played: most tokens of a prompt, and of the whole.
+    #: most tokens of a prompt and of a whole episode. The launcher `ray` needs both before it plays.
     prompt_tokens: int = Field(default=1024, ge=16)
     context_tokens: int = Field(default=2048, ge=64)
 
 
 class Mismatch(Configuration):
-    """An injected fault: for own tokens that the sampler gave a probability below `below`, the importance ratio is
-    taken against the sampler's number instead of the trainer's, so that their different precision counts."""
+    """An injected fault for an ablation. For tokens that the sampler drew with a probability below `below`, the
+    importance ratio uses the sampler's probability instead of the trainer's, so that the two precisions differ."""
 
     below: float = Field(gt=0, le=1)
 
 
 class PpoOptions(Configuration):
-    """Proximal policy optimisation with a critic. `batch` episodes a step."""
+    """Proximal policy optimisation with a critic. A step plays `batch` episodes."""
 
     steps: int = Field(ge=1)
     batch: int = Field(ge=1)
-    #: episodes of one update; None: the whole batch.
+    #: episodes of one update. None: the whole batch.
     mini_batch: int | None = Field(default=None, ge=1)
     epochs: int = Field(default=1, ge=1)
     actor_lr: float = Field(gt=0)
@@ -61,17 +61,17 @@ class PpoOptions(Configuration):
     clip_high: float = Field(default=0.28, gt=0)
     gamma: float = Field(default=1.0, gt=0, le=1)
     lam: float = Field(default=0.95, ge=0, le=1)
-    #: lower bound of the objective for negative advantages; None: none, as in the paper. verl's own default is 3.
+    #: lower bound of the objective for negative advantages. None: unbounded, as in the paper. verl's default is 3.
     dual_clip: float | None = Field(default=None, gt=1)
-    #: how far a value may move in one update; None: as far as it likes, as in the paper. verl's own default is 0.5.
+    #: how far a value may move in one update. None: unbounded, as in the paper. verl's default is 0.5.
     value_clip: float | None = Field(default=None, gt=0)
-    #: advantages to mean 0 and variance 1 over the batch's own tokens. `ray` can't do without: verl always does it.
+    #: scale advantages to mean 0 and variance 1 over the policy's tokens. verl always does it, so `ray` requires it.
     whiten: bool = False
     aggregation: Aggregation = "token-mean"
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    #: first steps in which only the critic learns.
+    #: number of first steps in which only the critic learns.
     critic_only_steps: int = Field(default=0, ge=0)
-    #: whose log-probabilities the importance ratio is taken against. verl's own default is the trainer.
+    #: source of the old log-probabilities in the importance ratio. verl's default is the trainer.
     old_log_probabilities: Literal["trainer", "sampler"] = "trainer"
     mismatch: Mismatch | None = None
     #: padded tokens of one forward pass.
@@ -83,12 +83,14 @@ class PpoOptions(Configuration):
         if self.mini_batch is not None and self.batch % self.mini_batch:
             raise ValueError("mini_batch must divide batch")
         if self.mismatch is not None and self.old_log_probabilities == "sampler":
-            raise ValueError("a mismatch is injected into the trainer's log-probabilities: leave them at `trainer`")
+            raise ValueError(
+                "a mismatch changes the trainer's log-probabilities: set old_log_probabilities to `trainer`"
+            )
         return self
 
 
 class SampleOptions(Configuration):
-    """Episodes that the warmed-up policy plays for the two stages that follow."""
+    """Episodes that the warmed-up policy plays for rejection fine-tuning and value pretraining."""
 
     episodes_per_task: int = Field(ge=1)
     #: episodes played together.
@@ -96,16 +98,16 @@ class SampleOptions(Configuration):
 
 
 class RftOptions(Configuration):
-    """Rejection fine-tuning: the log-likelihood of own tokens, over the episodes that are kept."""
+    """Rejection fine-tuning: maximises the log-likelihood of the policy's tokens in the kept episodes."""
 
     epochs: int = Field(default=1, ge=1)
     batch: int = Field(ge=1)
     lr: float = Field(gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     max_gradient_norm: float = Field(default=1.0, gt=0)
-    #: an episode needs a reward above this.
+    #: an episode is kept only with a reward above this.
     reward_above: float = 0.0
-    #: calls that repeat an earlier one with nothing changed between; one episode may hold so many.
+    #: most calls in a kept episode that repeat an earlier call with nothing changed in between.
     max_repeated_calls: int = Field(default=0, ge=0)
     max_invalid_calls: int = Field(default=0, ge=0)
     keep_truncated: bool = True
@@ -113,7 +115,7 @@ class RftOptions(Configuration):
 
 
 class ValueOptions(Configuration):
-    """Value pretraining of the critic, over all episodes."""
+    """Value pretraining of the critic on all episodes."""
 
     passes: int = Field(ge=1)
     batch: int = Field(ge=1)
@@ -126,16 +128,17 @@ class ValueOptions(Configuration):
 
 
 class ProtectOptions(Configuration):
-    """When a PPO stage halts with its last good checkpoint. None: never for that reason."""
+    """When a PPO stage halts with its last good checkpoint. None switches a reason off."""
 
-    #: mean entropy of own tokens, in nats, above this multiple of the first step's …
+    #: mean entropy of the policy's tokens, in nats, above this multiple of the first step's …
     entropy_factor: float | None = Field(default=3.0, gt=1)
     #: … and above this.
     entropy_floor: float = Field(default=1.0, ge=0)
-    #: an importance ratio of one token above this; before any update, where it should be 1, also below its inverse.
+    #: an importance ratio of one token above this. Before any update the ratio should be 1, so its inverse bounds it
+    #: too.
     ratio: float | None = Field(default=1e4, gt=1)
     explained_variance: float | None = -1.0
-    #: the mean reward so far below the best mean (both over `window` steps).
+    #: a mean reward so far below the best mean, both over `window` steps.
     reward_drop: float | None = Field(default=1.5, gt=0)
     window: int = Field(default=3, ge=1)
     #: steps in a row in which entropy or explained variance is out of bounds.
@@ -148,31 +151,32 @@ class RayOptions(Configuration):
     nodes: int = Field(default=1, ge=1)
     gpus_per_node: int = Field(default=8, ge=1)
     backend: Literal["fsdp2", "megatron"] = "fsdp2"
-    #: `transformers`: our own server around `generate`; no more than one GPU a replica.
+    #: `transformers` is our own server around `generate`, with at most one GPU per replica.
     rollout: Literal["vllm", "sglang", "transformers"] = "vllm"
     tensor_parallel: int = Field(default=1, ge=1)
-    #: tokens of one long sequence over so many GPUs.
+    #: number of GPUs that share one long sequence.
     sequence_parallel: int = Field(default=1, ge=1)
     offload: bool = False
     gpu_memory_utilization: float = Field(default=0.6, gt=0, lt=1)
     agent_workers: int = Field(default=8, ge=1)
-    #: CPU actors that build, and GPU actors that judge, one evaluation per GPU at a time. 0 judges: in this process.
+    #: CPU actors that build, and GPU actors that judge, one evaluation per GPU at a time. 0 judges: this process
+    #: judges.
     builders: int = Field(default=4, ge=1)
     judges: int = Field(default=0, ge=0)
-    #: address of a running cluster; None: one is begun here and ended with the training.
+    #: address of a running cluster. None: one is started here and ends with the training.
     address: str | None = None
 
 
 class TrainingOptions(Configuration):
-    """All stages. A stage whose options are None is left out: what follows begins from what was before it."""
+    """All stages. A stage without options is left out; the next one starts from the models before it."""
 
     name: str = Field(min_length=1)
     launcher: Literal["embedded", "ray"] = "embedded"
     device: Literal["auto", "cuda", "cpu"] = "auto"
     seed: int = 0
-    #: what is played, by its own configuration (training/environment).
+    #: configuration of the environment (training/environment).
     environment: dict[str, Any] = Field(default_factory=dict)
-    #: of the stage `base`, where there is no model.path (training/pocket/base.py).
+    #: configuration of the stage `base` if there is no model.path (training/pocket/base.py).
     base: dict[str, Any] = Field(default_factory=dict)
     model: ModelOptions = ModelOptions()
     warmup: PpoOptions | None = None
@@ -182,19 +186,19 @@ class TrainingOptions(Configuration):
     ppo: PpoOptions | None = None
     protect: ProtectOptions = ProtectOptions()
     ray: RayOptions = RayOptions()
-    #: ablation: the raw speed-up over the matched baseline as the reward; -1 where the candidate failed.
+    #: `speedup`, an ablation: the reward is the speed-up over the matched baseline, or -1 if the candidate failed.
     reward: Literal["milestone", "speedup"] = "milestone"
-    #: ablation: False plays single turns in every stage.
+    #: False, an ablation: every stage plays single turns.
     agent_loop: bool = True
     #: held-out tasks are played after every stage.
     evaluate: bool = True
-    #: how often (training/held_out.py).
+    #: configuration of their evaluation (training/held_out.py).
     held_out: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if (self.rft is not None or self.value is not None) and self.sample is None:
-            raise ValueError("rft and value learn from what `sample` plays: give its options")
+            raise ValueError("rft and value learn from the episodes of `sample`: give its options")
         if self.launcher == "ray":
             for name, stage in (("warmup", self.warmup), ("ppo", self.ppo)):
                 if stage is not None and not stage.whiten:
@@ -208,7 +212,7 @@ class TrainingOptions(Configuration):
 
 
 def read_options(path: Path, settings: Sequence[str] = ()) -> TrainingOptions:
-    """A configuration file, or one of the presets by its name, with some settings changed (`ppo.steps=20`). Raises
+    """Reads a configuration file or a preset by its name, with some settings changed (`ppo.steps=20`). Raises
     UsageError that names the bad key or value."""
     import yaml
 
@@ -248,7 +252,7 @@ def _change(values: dict[str, Any], setting: str) -> None:
 
 
 def parse_options(values: dict[str, Any]) -> TrainingOptions:
-    """Raises UsageError that names the bad key or value, also of a nested one, with a suggestion."""
+    """Raises UsageError that names the bad key or value, nested ones too, with a suggestion."""
     _check_keys(TrainingOptions, values, "")
     return TrainingOptions.parse(values)
 
@@ -258,7 +262,7 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str) -> Path:
-    """Where a preset lies; it need not exist."""
+    """Returns the path of a preset, which need not exist."""
     return _presets() / f"{name}.yaml"
 
 
@@ -279,6 +283,6 @@ def _check_keys(kind: type[Configuration], values: dict[str, Any], where: str) -
 
 
 def _configuration(hint: Any) -> type[Configuration] | None:
-    """The configuration class in `X` or `X | None`."""
+    """Returns the configuration class in `X` or `X | None`."""
     choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next((one for one in choices if isinstance(one, type) and issubclass(one, Configuration)), None)

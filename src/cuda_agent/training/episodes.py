@@ -1,18 +1,19 @@
-"""One played episode as token ids, and who plays it: what the environment hands to every stage of the training.
+"""Episodes as token ids, and the protocol of environments that play them.
 
-Training uses these ids as they were sampled; nothing is tokenised again.
+Training uses the ids exactly as they were sampled. Nothing is tokenised again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import Field, model_validator
 
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
+from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
@@ -21,12 +22,12 @@ from cuda_agent.tasks import store
 class Episode(StoredRecord):
     """One policy on one task, from the first prompt to its end.
 
-    `response_ids`: the policy's own tokens (`mask` 1) and the observations between them (`mask` 0), in order; it ends
-    with an own token, since a reward on a masked one would be lost. `log_probabilities`: of the own tokens under the
-    policy that sampled them, at temperature 1; 0.0 for observations. `prompt_ids` + `response_ids` is the context as
-    the policy read it: at every turn a prefix of that at the next one.
+    `response_ids` holds the policy's own tokens (`mask` 1) and the observations between them (`mask` 0), in order. It
+    ends with an own token, since a reward on a masked token would be lost. `log_probabilities` are those of the own
+    tokens under the policy that sampled them, at temperature 1, and 0.0 for observations. `prompt_ids` + `response_ids`
+    is the context of the policy. The context of a turn is a prefix of the context of the next.
 
-    `reward` is None where the judge failed, never where the candidate did; such an episode is not trained on.
+    `reward` is None only if the judge failed. Such an episode is not trained on.
     """
 
     task_key: str
@@ -37,30 +38,30 @@ class Episode(StoredRecord):
     log_probabilities: tuple[float, ...]
     reward: float | None
     milestone: Milestone | None
-    #: ended by a limit of turns or of length, not by the policy's Finish.
+    #: a limit of turns or of length ended the episode, not the policy's Finish.
     truncated: bool
     turns: int = Field(ge=1)
     calls: int = 0
-    #: calls that are no call: unreadable, of no tool, or with wrong arguments.
+    #: calls that can't be run: unreadable, of an unknown tool, or with wrong arguments.
     invalid_calls: int = 0
-    #: calls that had been made before with the candidate as it was then.
+    #: calls that were made before with the same candidate.
     repeated_calls: int = 0
-    #: calls that were well formed, and whose tool refused or failed (a compile error included).
+    #: well-formed calls whose tool refused or failed (also by a compile error).
     tool_errors: int = 0
-    #: rules that the judge found broken, of any candidate of the episode.
+    #: rules that any candidate of the episode broke, by the judge.
     violations: tuple[str, ...] = ()
-    #: verdicts of the judge that the episode asked for (builds are none), and how many of them the memo knew.
+    #: verdicts that the episode requested (builds don't count), and how many of them the memo knew.
     evaluations: int = 0
     memoised: int = 0
-    #: time of the best candidate that passed, and the matched baseline's time divided by it.
+    #: time of the best candidate that passed, and the matched baseline's time / this time.
     best_us: float | None = None
     ratio: float | None = None
-    #: of every timed verdict in order: time in microseconds and that ratio; None where the candidate did not pass.
+    #: (microseconds, that ratio) of every timed verdict in order; None if the candidate did not pass.
     judged: tuple[tuple[float | None, float | None], ...] = ()
-    #: step of the policy that played it, and the seed of its sampling.
+    #: training step of the policy, and the seed of its sampling.
     policy_version: int = 0
     seed: int = 0
-    #: of its sampling alone: the batch's times are shared out evenly.
+    #: time of sampling; a batch's time is divided evenly among its episodes.
     generate_s: float = 0.0
     judge_s: float = 0.0
     wall_s: float = 0.0
@@ -79,7 +80,7 @@ class Episode(StoredRecord):
 
     @property
     def input_ids(self) -> tuple[int, ...]:
-        """All tokens, prompt first."""
+        """All tokens, the prompt first."""
         return self.prompt_ids + self.response_ids
 
     @property
@@ -87,36 +88,53 @@ class Episode(StoredRecord):
         return sum(self.mask)
 
 
-@dataclass(frozen=True)
-class Generated:
-    """What a policy adds to one context: its own tokens with their log-probabilities, at temperature 1. It ends with a
-    stop token, or because there was no more room (`cut`)."""
-
-    token_ids: tuple[int, ...]
-    log_probabilities: tuple[float, ...]
-    cut: bool = False
+#: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. The key-value cache may be
+#: kept between calls: the context of an episode begins with the one before and what was added to it.
+Generate = Callable[[Sequence[Sequence[int]]], list[Sampled]]
 
 
-#: contexts (token ids, of any lengths) -> what the policy adds to each, in the same order. May keep its key-value cache
-#: between calls: a context of an episode begins with the one before and what was added to it.
-Generate = Callable[[Sequence[Sequence[int]]], list[Generated]]
+class Playing(Protocol):
+    """An episode that is being played (`environment.rollout.Rollout`)."""
+
+    ended: bool
+    room: int
+    context: Sequence[int]
+
+    def open(self) -> None: ...
+    def take(self, sampled: Sampled) -> None: ...
+    def act(self) -> None: ...
+    def settle(self) -> None: ...
+    def fail(self) -> None: ...
+    def close(self) -> None: ...
+    def episode(self, *, policy_version: int, seed: int) -> Episode: ...
+
+
+def act(playing: Playing) -> None:
+    """Runs the tools of a turn. A task that can't be judged, or a judge's worker that died, costs one episode. A full
+    disk ends the stage."""
+    try:
+        playing.act()
+        if playing.ended:
+            playing.settle()
+    except (TaskError, WorkerError, DeviceError):
+        playing.fail()
 
 
 class Environment(Protocol):
-    """Tasks in, episodes out. The same for sampling, training and evaluation."""
+    """Plays tasks and returns episodes, alike for sampling, training and evaluation."""
 
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        """One episode for each entry of `tasks` (the same task may stand there often), in that order and in lockstep:
-        all generate, then the tools of all run; generation and timing never at once. Raises CudaAgentError where this
-        machine fails."""
+        """Plays one episode for each entry of `tasks`, in that order; a task may occur several times. Episodes run in
+        lockstep: the policy generates for all, then the tools of all run, so generation and timing never overlap.
+        Raises CudaAgentError when this machine fails."""
         ...
 
 
 def read_episodes(path: Path) -> list[Episode]:
-    """All whole lines of a file; none where there is no file. Raises StoreError."""
+    """Returns the episodes of a file, none if it doesn't exist. Raises StoreError."""
     return store.read_lines(path, Episode) if path.exists() else []
 
 
 def append_episodes(path: Path, episodes: Sequence[Episode]) -> None:
-    """One JSON line each, on disk when this returns. Raises StoreError."""
+    """Appends episodes durably, one JSON line each. Raises StoreError."""
     store.append(path, episodes)

@@ -1,8 +1,8 @@
-"""Held-out tasks after every stage, and searches compared at an equal number of evaluations.
+"""Evaluates policies on the held-out tasks, and compares searches at an equal number of evaluations.
 
-An evaluation is a timed verdict of the judge, whether the memo knew it or not. The headline of a search is how many it
-needs until a candidate reaches 95 % of the speed of the best choice there is (the exhaustive table's). Uncertainty is
-over tasks: a paired bootstrap of per-task means.
+An evaluation is a timed verdict of the judge, whether the memo knew it or not. The main figure of a search is the
+number of evaluations until a candidate reaches 95 % of the speed of the best choice in the exhaustive table.
+Uncertainty is over tasks: a paired bootstrap of per-task means.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from cuda_agent.core.records import Task
 from cuda_agent.reward import MARGIN
 from cuda_agent.tasks import store
 from cuda_agent.training.episodes import Environment, Episode, Generate
-from cuda_agent.training.pocket.table import Choice, best_us, playbook_order
+from cuda_agent.training.pocket.table import PlanChoice, best_us, playbook_order, spread
 
 SCORES = "scores.jsonl"
 METRICS = ("reward", "pass_rate", "faster_rate", "geomean")
-#: of the exhaustive best's speed.
+#: share of the best choice's speed that counts as near.
 NEAR = 0.95
-#: episodes of one seed are numbered below this.
+#: the episodes of one seed are numbered below this.
 SEED_STEP = 1_000_000
 _RESAMPLES = 10_000
 _SHUFFLES = 200
 
 
 class TaskScore(Record):
-    """One policy on one task: means over its episodes. `geomean`: of the matched baseline's time over the best
-    candidate's, an episode that found none counted as 1. `to_near`: evaluations until 95 % of the best choice, one
-    number a seed, None where its episodes together never came there."""
+    """One policy on one task: means over its episodes. `geomean` is the geometric mean of the matched baseline's time /
+    the best candidate's; an episode without a candidate counts as 1. `to_near` has for each seed the evaluations until
+    95 % of the best choice, None if its episodes together never reached it."""
 
     task_key: str
     task_name: str
@@ -58,8 +58,8 @@ class Interval(Record):
 
 
 class StageScore(StoredRecord):
-    """A policy on all held-out tasks. `faster_rate`: at least 5 % faster than the matched baseline, by its measured
-    ratio."""
+    """A policy on all held-out tasks. `faster_rate` is the share that is at least 5 % faster than the matched
+    baseline."""
 
     stage: str
     policy_version: int
@@ -69,14 +69,14 @@ class StageScore(StoredRecord):
     reward: Interval
     pass_rate: Interval
     faster_rate: Interval
-    #: of the per-task geometric means, geometric again.
+    #: geometric mean of the tasks' geometric means.
     geomean: Interval
-    #: judge's verdicts that the memo knew.
+    #: share of the verdicts that the memo knew.
     hit_rate: float
 
 
-class Difference(Record):
-    """One policy less another on the same tasks: mean over tasks, 95 % interval of the paired bootstrap."""
+class MetricDifference(Record):
+    """One policy minus another on the same tasks: the mean over tasks with the 95 % interval of a paired bootstrap."""
 
     metric: str
     value: float
@@ -85,15 +85,15 @@ class Difference(Record):
 
     @property
     def settled(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 class SearchScore(Record):
-    """A way to search on all tasks. `to_near`: mean over tasks, a task where it never came there counted as one more
-    than `budget`. `to_near_once`: the same where a candidate that was judged before costs nothing, since the memo knows
-    its verdict. `reached`: by number of evaluations, the share of tasks that were there by then; `speed`: how fast
-    the best candidate found by then is, the best choice being 1 and none 0, mean over tasks; and for each task."""
+    """One search on all tasks. `to_near` is the mean of evaluations over tasks; a task that never came near counts as
+    `budget` + 1. `to_near_once` is the same if a candidate that was judged before costs nothing. `reached`: number of
+    evaluations -> the share of tasks that are near by then. `speed`: number of evaluations -> the mean speed of the
+    best candidate by then, where the best choice is 1 and no candidate 0; `speed_per_task` for each task."""
 
     name: str
     to_near: Interval
@@ -104,18 +104,18 @@ class SearchScore(Record):
     speed_per_task: dict[int, dict[str, float]] = Field(default_factory=dict)
 
 
-class Comparison(StoredRecord):
+class SearchComparison(StoredRecord):
     """Searches at an equal number of evaluations."""
 
     file_name = "comparison.json"
     budget: int
     searches: tuple[SearchScore, ...]
-    #: choices a task has, and its slowest choice's time over the fastest one's.
+    #: number of a task's choices, and its slowest choice's time / the fastest one's.
     choices: dict[str, int]
     spread: dict[str, float]
-    #: stage -> its metrics less those of the base model, paired by task.
-    over_base: dict[str, tuple[Difference, ...]] = Field(default_factory=dict)
-    #: tasks that were left out since the table has no time for them.
+    #: stage -> its metrics minus those of the base model, paired by task.
+    over_base: dict[str, tuple[MetricDifference, ...]] = Field(default_factory=dict)
+    #: tasks that are left out because the table has no time for them.
     left_out: tuple[str, ...] = ()
 
 
@@ -135,9 +135,9 @@ def evaluate_stage(
     best: dict[str, float] | None = None,
     reseed: Callable[[int], None] = lambda seed: None,
 ) -> StageScore:
-    """Plays `episodes` of every task for every seed, keeps them in `folder/STAGE.jsonl` and the score in
-    `folder/scores.jsonl`. `best`: time of the exhaustive best by task key, where it is known. `reseed` makes what
-    `generate` draws follow from a seed. A seed that is on disk already isn't played again.
+    """Plays `episodes` of every task for every seed. Writes them to `folder/STAGE.jsonl` and the score to
+    `folder/scores.jsonl`. `best` has the time of the best choice by task key, where it is known. `reseed(seed)` makes
+    the draws of `generate` follow from a seed. A seed that is on disk isn't played again.
 
     Raises what the environment raises.
     """
@@ -148,7 +148,7 @@ def evaluate_stage(
         if len(done) >= episodes * len(tasks):
             continue
         if done:
-            # A kill cut the writing of them short.
+            # A kill interrupted their writing.
             played = [episode for episode in played if episode.seed // SEED_STEP != seed]
             write_durably(path, "".join(one.model_dump_json() + "\n" for one in played))
         reseed(seed)
@@ -172,7 +172,7 @@ def score_of(
     episodes: int,
     best: dict[str, float],
 ) -> StageScore:
-    """The score of episodes that were played; those without a reward (the judge failed) don't count."""
+    """Returns the score of played episodes. Those without a reward, because the judge failed, don't count."""
     scores = []
     for task in tasks:
         mine = [e for e in played if e.task_key == task.key and e.reward is not None]
@@ -198,7 +198,7 @@ def score_over(
     episodes_per_task: int,
     hit_rate: float,
 ) -> StageScore:
-    """Means over tasks, with their intervals."""
+    """Returns means over tasks with their intervals."""
     return StageScore(
         stage=stage,
         policy_version=policy_version,
@@ -231,8 +231,8 @@ def _task_score(task: Task, mine: Sequence[Episode], seeds: Sequence[int], best:
     )
 
 
-def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
-    """`one` less `other`, metric by metric, over the tasks that both were played on."""
+def differences(one: StageScore, other: StageScore) -> tuple[MetricDifference, ...]:
+    """Returns `one` minus `other`, metric by metric, over the tasks of both."""
     pairs = [(a, b) for a in one.tasks for b in other.tasks if a.task_key == b.task_key]
     found = []
     for metric in METRICS:
@@ -241,7 +241,7 @@ def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
             values = [(math.log(a), math.log(b)) for a, b in values]
         spread = interval([a - b for a, b in values])
         name = "log geomean" if metric == "geomean" else metric
-        found.append(Difference(metric=name, value=spread.value, low=spread.low, high=spread.high))
+        found.append(MetricDifference(metric=name, value=spread.value, low=spread.low, high=spread.high))
     return tuple(found)
 
 
@@ -249,19 +249,19 @@ def differences(one: StageScore, other: StageScore) -> tuple[Difference, ...]:
 
 
 def evaluations_to(times_us: Sequence[float | None], best: float, near: float = NEAR) -> int | None:
-    """How many evaluations it took until a candidate was that near to the best; None where none was."""
+    """Returns the number of evaluations until a candidate came near the best time, or None."""
     return next((n for n, us in enumerate(times_us, 1) if us is not None and us <= best / near), None)
 
 
 def compare(
-    tables: Mapping[str, Sequence[Choice]],
+    tables: Mapping[str, Sequence[PlanChoice]],
     players: Mapping[str, Mapping[str, Sequence[Sequence[float | None]]]],
     *,
     budget: int,
     seed: int = 0,
-) -> Comparison:
-    """`tables`: a task's key -> all its choices. `players`: a policy's name -> task key -> for each seed the times of
-    its evaluations in order. Random search (without repeats) and the playbook's order come from the tables."""
+) -> SearchComparison:
+    """Compares searches. `tables`: task key -> all its choices. `players`: policy -> task key -> for each seed the
+    times of its evaluations in order. Random search (without repeats) and the playbook's order come from the tables."""
     known = {key: choices for key, choices in tables.items() if best_us(choices) is not None}
     runs: dict[str, dict[str, list[Sequence[float | None]]]] = {
         name: {key: list(by_task.get(key, ())) for key in known} for name, by_task in players.items()
@@ -269,11 +269,11 @@ def compare(
     rng = random.Random(seed)
     runs["random"] = {key: [_shuffled(choices, rng) for _ in range(_SHUFFLES)] for key, choices in known.items()}
     runs["playbook"] = {key: [[one.us for one in playbook_order(choices)]] for key, choices in known.items()}
-    return Comparison(
+    return SearchComparison(
         budget=budget,
         searches=tuple(_search(name, by_task, known, budget) for name, by_task in runs.items()),
         choices={key: len(choices) for key, choices in known.items()},
-        spread={key: _spread(choices) for key, choices in known.items()},
+        spread={key: spread(choices) or 1.0 for key, choices in known.items()},
         left_out=tuple(sorted(set(tables) - set(known))),
     )
 
@@ -281,7 +281,7 @@ def compare(
 def _search(
     name: str,
     runs: dict[str, list[Sequence[float | None]]],
-    tables: dict[str, Sequence[Choice]],
+    tables: dict[str, Sequence[PlanChoice]],
     budget: int,
 ) -> SearchScore:
     needed: dict[str, list[int]] = {}
@@ -316,31 +316,27 @@ def _needed(times_us: Sequence[float | None], best: float, budget: int) -> int:
 
 
 def _judged_once(times_us: Sequence[float | None]) -> list[float | None]:
-    """Without those that came before: the memo gives the same verdict, to the last digit. Failures all stay."""
+    """Returns the times without repeats, for which the memo gives the same verdict. All failures stay."""
     return [us for place, us in enumerate(times_us) if us is None or us not in times_us[:place]]
 
 
 def _speed(times_us: Sequence[float | None], best: float) -> float:
-    """Of the fastest that passed; luckier than the table's best time is no more than 1."""
+    """Returns the speed of the fastest candidate that passed, relative to the best choice and at most 1."""
     return min(1.0, max((best / us for us in times_us if us is not None), default=0.0))
 
 
-def _shuffled(choices: Sequence[Choice], rng: random.Random) -> list[float | None]:
+def _shuffled(choices: Sequence[PlanChoice], rng: random.Random) -> list[float | None]:
     times = [one.us for one in choices]
     rng.shuffle(times)
     return times
-
-
-def _spread(choices: Sequence[Choice]) -> float:
-    times = [one.us for one in choices if one.us is not None]
-    return max(times) / min(times)
 
 
 # ---------------------------------------------------------------- uncertainty
 
 
 def interval(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """The mean, and the 2.5 and 97.5 percentiles of the means of resampled tasks. Of differences: the paired one."""
+    """Returns the mean, with the 2.5 and 97.5 percentiles of the means of resampled tasks. Of paired differences it is
+    the paired bootstrap."""
     if not values:
         return Interval(value=0.0, low=0.0, high=0.0)
     mean = statistics.fmean(values)

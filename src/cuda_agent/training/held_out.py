@@ -1,4 +1,4 @@
-"""Plays a checkpoint on the held-out tasks, and compares what trainings left there with other searches."""
+"""Plays a checkpoint on the held-out tasks, and compares trainings with other searches there."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.agent.trained.checkpoint import make_sampler
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
-from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.agent.trained.sampler import Sampled, load_model, torch_device
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
@@ -15,12 +16,12 @@ from cuda_agent.core.records import Task
 from cuda_agent.tasks import store
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
-from cuda_agent.training.episodes import Generated, read_episodes
+from cuda_agent.training.episodes import read_episodes
 from cuda_agent.training.evaluate import (
     SCORES,
     SEED_STEP,
-    Comparison,
-    Difference,
+    MetricDifference,
+    SearchComparison,
     StageScore,
     compare,
     differences,
@@ -28,7 +29,7 @@ from cuda_agent.training.evaluate import (
 )
 from cuda_agent.training.pocket.table import best_us, table
 
-#: of a training's folder: a folder a stage.
+#: folder in a training's folder, with one folder for each stage.
 HELD_OUT = "held-out"
 STAGES = ("base", "warmup", "rft", "ppo")
 
@@ -41,26 +42,19 @@ class HeldOutOptions(Configuration):
 
 
 class CheckpointGenerate:
-    """`episodes.Generate` by a checkpoint, with draws that follow from a seed."""
+    """`episodes.Generate` by a checkpoint. The draws follow from a seed."""
 
     def __init__(self, checkpoint: Path, dialogue: Dialogue, settings: DialogueSettings, device: Device) -> None:
-        """Raises UsageError, StoreError."""
+        """Raises UsageError and StoreError."""
         self._model = load_model(checkpoint, torch_device(device))
         self._dialogue, self._settings = dialogue, settings
         self.reseed(0)
 
     def reseed(self, seed: int) -> None:
-        self._sampler = Sampler(
-            self._model,
-            stop_id=self._dialogue.stop_id,
-            pad_id=self._dialogue.pad_id,
-            turn_tokens=self._settings.turn_tokens,
-            context_tokens=self._settings.context_tokens,
-            seed=seed,
-        )
+        self._sampler = make_sampler(self._model, self._dialogue, self._settings, seed)
 
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Generated]:
-        return [Generated(one.token_ids, one.log_probabilities, one.cut) for one in self._sampler(contexts)]
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
+        return self._sampler(contexts)
 
 
 def evaluate_checkpoint(
@@ -74,8 +68,8 @@ def evaluate_checkpoint(
     single_turn: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> StageScore:
-    """Plays the held-out tasks; episodes and score go to `directory`, named as it is. `training`: the folder with the
-    memo. Raises UsageError where no task is held out, and what the environment raises."""
+    """Plays the held-out tasks. Writes the episodes and the score to `directory`, under its name. `training` is the
+    folder with the memo. Raises UsageError if no task is held out, and what the environment raises."""
     how = held_out or HeldOutOptions()
     with open_environment(
         options, checkpoint, device=device, folder=training, single_turn=single_turn, progress=progress
@@ -100,7 +94,7 @@ def evaluate_checkpoint(
 
 
 def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
-    """The fastest choice's time of each task whose choices are all known."""
+    """Returns the fastest choice's time of each task whose choices are all known."""
     found = {}
     for task in tasks:
         choices = table(judges, task)
@@ -111,13 +105,13 @@ def known_best(judges: Judges, tasks: Sequence[Task]) -> dict[str, float]:
 
 
 def said(score: StageScore) -> str:
-    """One line."""
+    """Returns the score in one line."""
     parts = {"reward": score.reward, "pass": score.pass_rate, "faster": score.faster_rate, "geomean": score.geomean}
     return ", ".join(f"{name} {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for name, one in parts.items())
 
 
 def numbers(score: StageScore) -> dict[str, float]:
-    """Flat, for a manifest."""
+    """Returns the score as flat numbers, for a manifest."""
     names = ("reward", "pass_rate", "faster_rate", "geomean")
     found = {name: getattr(score, name).value for name in names}
     near = [count for task in score.tasks for count in task.to_near]
@@ -129,8 +123,8 @@ def numbers(score: StageScore) -> dict[str, float]:
     return {**found, "hit_rate": score.hit_rate}
 
 
-def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
-    """The score of every stage that was played, less that of the first one that was. Raises StoreError."""
+def over_first(training: Path, stages: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
+    """Returns the score of every evaluated stage minus that of the first. Raises StoreError."""
     found: dict[str, StageScore] = {}
     for stage in stages:
         path = training / HELD_OUT / stage / SCORES
@@ -148,9 +142,9 @@ def compare_training(
     device: str,
     budget: int,
     progress: Callable[[str], None] = lambda text: None,
-) -> Comparison:
-    """`players`: a policy's name -> its file of held-out episodes. Nothing is played: times come from the episodes and
-    from the memo. Writes `training/comparison.json`. Raises StoreError, UsageError where there are no episodes."""
+) -> SearchComparison:
+    """Compares searches without playing: times come from the episodes and the memo. `players`: policy -> its file of
+    held-out episodes. Writes `training/comparison.json`. Raises StoreError, and UsageError without episodes."""
     runs = {name: times_of(path) for name, path in players.items()}
     with open_judges(options, device=device, folder=training, progress=progress) as (judges, _, held):
         tables = {task.key: table(judges, task) for task in held}
@@ -161,7 +155,7 @@ def compare_training(
 
 
 def times_of(path: Path) -> dict[str, list[list[float | None]]]:
-    """Task key -> for each seed the times of its evaluations in order. Raises UsageError."""
+    """Returns task key -> for each seed the times of its evaluations in order. Raises UsageError."""
     by_task: dict[str, dict[int, list[float | None]]] = {}
     for episode in read_episodes(path):
         seeds = by_task.setdefault(episode.task_key, {})

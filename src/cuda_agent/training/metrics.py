@@ -1,10 +1,9 @@
-"""What is told of every step: one JSON object with flat numeric keys a line, and TensorBoard where it is installed."""
+"""Logs every step: one JSON object with flat numeric keys per line, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,16 +11,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from cuda_agent.core.enums import Milestone
-from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import write_durably
+from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.training.episodes import Episode
 
-#: all stages of a run, in order.
+#: file of all stages of a run, in order.
 METRICS_FILE = "metrics.jsonl"
 
 
 def of_episodes(episodes: Sequence[Episode], rewards: Sequence[float]) -> dict[str, float]:
-    """Shares are of all episodes, those where the judge failed included; means of those it judged. Times in seconds."""
+    """Returns metrics of episodes. Shares are of all episodes, means of those that the judge judged. Times in
+    seconds."""
     judged = [one for one in episodes if one.milestone is not None]
     found = {
         "episodes": float(len(episodes)),
@@ -64,8 +63,8 @@ def _ratio(episodes: Sequence[Episode], part: str, whole: str) -> float:
     return sum(getattr(one, part) for one in episodes) / total if total else 0.0
 
 
-class Metrics:
-    """The file of a run, for one stage of it. Lines of later steps than the one that is resumed are dropped."""
+class MetricsLog:
+    """The metrics file of a run, for one stage. Lines of the resumed step and later ones are dropped."""
 
     def __init__(self, directory: Path, stage: str, *, from_step: int) -> None:
         self._path = directory / METRICS_FILE
@@ -77,16 +76,10 @@ class Metrics:
         self._board = _board(directory / "tensorboard" / stage, from_step)
 
     def add(self, step: int, values: dict[str, float]) -> None:
-        """On disk when this returns. What is no number is left out. Raises StoreError."""
+        """Appends a step durably. Values that aren't finite are left out. Raises StoreError."""
         numbers = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         line = {"stage": self._stage, "step": step, **numbers}
-        try:
-            with open(self._path, "a") as stream:
-                stream.write(json.dumps(line) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise StoreError(f"Can't write {self._path}: {error.strerror}", "Free some space") from None
+        append_lines(self._path, [json.dumps(line)])
         self.lines.append(line)
         if self._board is not None:
             for name, value in numbers.items():
@@ -104,7 +97,7 @@ class Metrics:
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Every whole line of a run; a line that a kill cut off is left out."""
+    """Returns every complete line of a run."""
     path = directory / METRICS_FILE
     if not path.exists():
         return []

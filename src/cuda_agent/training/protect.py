@@ -1,4 +1,4 @@
-"""Stops that protect: a training that has gone wrong halts before it spends more, with its last good checkpoint."""
+"""Protective stops: a training that has gone wrong halts with its last good checkpoint."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Line = dict[str, Any]
 
 
 class TrainingHalted(CudaAgentError):
-    """A protective stop. The last good checkpoint stays."""
+    """A protective stop. The last good checkpoint is kept."""
 
     exit_code = 12
 
 
 def reason_to_stop(lines: Sequence[Line], options: ProtectOptions) -> str | None:
-    """Why the last step is one too many; None: it isn't. `lines`: a stage's steps so far, as `Metrics` keeps them."""
+    """Returns why the training must stop after its last step, or None. `lines` are a stage's steps in `MetricsLog`."""
     if not lines:
         return None
     for look in (_ratio, _entropy, _explained_variance, _reward):
@@ -32,7 +32,7 @@ def reason_to_stop(lines: Sequence[Line], options: ProtectOptions) -> str | None
 def _ratio(lines: Sequence[Line], options: ProtectOptions) -> str | None:
     if options.ratio is None:
         return None
-    # An update that makes a rare token rarer still does no harm: clipping leaves it alone from 0.8 on.
+    # `update_ratio_min` is not checked: an update that makes a rare token rarer is clipped at 0.8 and harmless.
     for name in ("ratio_max", "update_ratio_max", "ratio_min"):
         value = lines[-1].get(name)
         if value is None:

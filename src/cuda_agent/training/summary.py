@@ -1,5 +1,5 @@
-"""Several trainings of the same tasks side by side: seeds of one recipe, recipes with something left out. Read from
-their folders alone; nothing is played, and no device is needed."""
+"""Compares trainings on the same tasks: seeds of one recipe, and recipes with a part left out. It reads their folders
+only; nothing is played and no device is needed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from cuda_agent.core.config import JudgeOptions
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks import store
@@ -23,8 +24,8 @@ from cuda_agent.training.environment.opening import EnvironmentOptions, read_tas
 from cuda_agent.training.evaluate import (
     METRICS,
     SCORES,
-    Comparison,
-    Difference,
+    MetricDifference,
+    SearchComparison,
     SearchScore,
     StageScore,
     TaskScore,
@@ -35,12 +36,11 @@ from cuda_agent.training.evaluate import (
 )
 from cuda_agent.training.held_out import HELD_OUT, STAGES, times_of
 from cuda_agent.training.metrics import read_metrics
-from cuda_agent.training.pocket.table import Choice, table
+from cuda_agent.training.pocket.table import PlanChoice, table
 from cuda_agent.training.stages.records import Halt, TrainingManifest
-from cuda_agent.training.stages.records import differences as changes
 
 FULL = "full"
-#: a setting that differs from the first run's -> what the recipe is called.
+#: a setting that differs from the first run's -> the name of the recipe.
 _NAMES = {
     "ppo.mismatch": "mismatch",
     "agent_loop": "no agent loop",
@@ -48,7 +48,7 @@ _NAMES = {
     "rft": "no RFT",
     "value": "no value pretraining",
 }
-#: settings that make no other recipe.
+#: settings that don't make another recipe.
 _SAME = (
     "seed", "model.path", "environment.memo", "environment.stack", "environment.gpus", "environment.play.threads",
     "environment.sessions", "protect", "warmup.save_every", "ppo.save_every",
@@ -57,44 +57,44 @@ _CURVES = ("reward", "entropy", "explained_variance")
 
 
 class StageSummary(Record):
-    """Held-out tasks after one stage of all runs of a recipe. `by_seed`: a metric's name -> its mean over tasks, a
-    number a run, in the order of `seeds`; `score`: per task means over the runs; `over_base`: less the base model."""
+    """One stage of all runs of a recipe on the held-out tasks. `by_seed`: metric -> its mean over tasks for each run,
+    in the order of `seeds`. `score`: means over the runs for each task. `over_base`: `score` minus the base model's."""
 
     stage: str
     seeds: tuple[int, ...]
     by_seed: dict[str, tuple[float, ...]]
     score: StageScore
-    over_base: tuple[Difference, ...]
+    over_base: tuple[MetricDifference, ...]
 
 
 class RecipeSummary(Record):
-    """`over_full`: the last stage less the full recipe's, of the seeds that both have. `halted`: run -> why and where
-    a protective stop ended it. `unfinished`: runs that have not ended, and the last stage that has."""
+    """All runs of one recipe. `over_full`: the last stage minus the full recipe's, for seeds of both. `halted`: run ->
+    where and why a protective stop ended it. `unfinished`: run -> its last finished stage."""
 
     name: str
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     stages: tuple[StageSummary, ...]
-    over_full: tuple[Difference, ...] = ()
+    over_full: tuple[MetricDifference, ...] = ()
     halted: dict[str, str] = Field(default_factory=dict)
     unfinished: dict[str, str] = Field(default_factory=dict)
 
 
 class Summary(StoredRecord):
-    """`searches.searches` holds one named like each recipe, for its trained policies, beside base, random and playbook;
-    `gaps`: recipe -> evaluations to 95 %, and the speed found by so many, less those of the others, paired by task.
-    `curves`: run -> a line a step."""
+    """Several trainings. `searches` has one search for the trained policies of each recipe, beside base, random and
+    playbook. `gaps`: recipe -> its evaluations to 95 % and its speeds minus those of the others, paired by task.
+    `curves`: run -> one line per step."""
 
     file_name = "summary.json"
     recipes: tuple[RecipeSummary, ...]
-    searches: Comparison
-    gaps: dict[str, tuple[Difference, ...]]
+    searches: SearchComparison
+    gaps: dict[str, tuple[MetricDifference, ...]]
     curves: dict[str, tuple[dict[str, float | str], ...]]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A training's folder as it stands."""
+class TrainingRun:
+    """A training's folder."""
 
     folder: Path
     manifest: TrainingManifest
@@ -110,7 +110,7 @@ class Run:
         return found[-1] if found else None
 
     def state(self) -> tuple[str | None, str | None]:
-        """(why it was halted, the last stage that has ended where it isn't the last of all)."""
+        """Returns (why the run was halted or None, its last finished stage or None if the run has ended)."""
         ended = [one.stage for one in self.manifest.stages]
         wanted = [stage for stage in ("ppo", "rft", "warmup") if self.manifest.configuration.get(stage) is not None]
         if not wanted or wanted[0] in ended:
@@ -122,21 +122,21 @@ class Run:
         return None, ended[-1] if ended else "nothing"
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The first one's recipe is the full one. Raises UsageError, StoreError."""
-    found: list[Run] = []
+def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
+    """Reads runs. The recipe of the first is the full one. Raises UsageError and StoreError."""
+    found: list[TrainingRun] = []
     for folder in folders:
         if not (folder / TrainingManifest.file_name).exists():
             raise UsageError(f"{folder} holds no training", "Give folders that cuda-agent train wrote")
         manifest = TrainingManifest.read(folder)
         first = found[0].manifest if found else manifest
-        found.append(Run(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
+        found.append(TrainingRun(folder, manifest, recipe_name(first.configuration, manifest.configuration)))
     return found
 
 
 def recipe_name(full: dict[str, Any], other: dict[str, Any]) -> str:
-    """What differs in the second configuration, in words."""
-    names = [name for name in changes(full, other) if not name.startswith(_SAME)]
+    """Returns a name for what differs in the second configuration."""
+    names = [name for name in differing(full, other) if not name.startswith(_SAME)]
     for key, said in _NAMES.items():
         if any(name == key or name.startswith(f"{key}.") for name in names):
             return said
@@ -156,8 +156,8 @@ def summarize(
     memo: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """`memo`: where the table lies, if not where the first run's configuration says. Runs of which no stage was
-    evaluated are named and left out. Raises UsageError, StoreError."""
+    """Summarises runs. `memo` is the folder of the table if it isn't the first run's. Runs without an evaluated stage
+    are reported and left out. Raises UsageError and StoreError."""
     every = read_runs(folders)
     runs = [run for run in every if run.score("base") is not None]
     for run in every:
@@ -175,7 +175,7 @@ def summarize(
     )  # fmt: skip
 
 
-def _recipe(name: str, mine: Sequence[Run], every: Sequence[Run]) -> RecipeSummary:
+def _recipe(name: str, mine: Sequence[TrainingRun], every: Sequence[TrainingRun]) -> RecipeSummary:
     base = merged("base", [score for run in mine if (score := run.score("base")) is not None])
     states = {run.folder.name: run.state() for run in mine}
     return RecipeSummary(
@@ -189,7 +189,7 @@ def _recipe(name: str, mine: Sequence[Run], every: Sequence[Run]) -> RecipeSumma
     )
 
 
-def _stage(stage: str, runs: Sequence[Run], base: StageScore) -> StageSummary:
+def _stage(stage: str, runs: Sequence[TrainingRun], base: StageScore) -> StageSummary:
     found = [(run.seed, score) for run in runs if (score := run.score(stage)) is not None]
     whole = merged(stage, [score for _, score in found])
     return StageSummary(
@@ -201,8 +201,8 @@ def _stage(stage: str, runs: Sequence[Run], base: StageScore) -> StageSummary:
     )
 
 
-def _over_full(mine: Sequence[Run], full: Sequence[Run]) -> tuple[Difference, ...]:
-    """After PPO, seed by seed."""
+def _over_full(mine: Sequence[TrainingRun], full: Sequence[TrainingRun]) -> tuple[MetricDifference, ...]:
+    """Returns the differences after PPO, paired by seed."""
     pairs = [
         (one, other)
         for run in mine
@@ -215,7 +215,7 @@ def _over_full(mine: Sequence[Run], full: Sequence[Run]) -> tuple[Difference, ..
 
 
 def merged(stage: str, scores: Sequence[StageScore]) -> StageScore:
-    """Several policies as one: per task the mean over them, so that intervals stay those over tasks."""
+    """Averages several policies for each task, so that intervals are still over tasks."""
     keys = dict.fromkeys(task.task_key for score in scores for task in score.tasks)
     tasks = [_mean([task for score in scores for task in score.tasks if task.task_key == key]) for key in keys]
     return score_over(
@@ -242,8 +242,8 @@ _MEANS = ("reward", "pass_rate", "faster_rate", "evaluations")
 # ---------------------------------------------------------------- searches
 
 
-def _tables(run: Run, memo: Path | None) -> dict[str, list[Choice]]:
-    """Of the held-out tasks, with the verdicts of the stack that the run was on."""
+def _tables(run: TrainingRun, memo: Path | None) -> dict[str, list[PlanChoice]]:
+    """Returns the tables of the held-out tasks, with the verdicts on the run's stack."""
     manifest = run.manifest
     options = EnvironmentOptions.parse(manifest.configuration["environment"])
     device = manifest.configuration["device"]
@@ -255,9 +255,9 @@ def _tables(run: Run, memo: Path | None) -> dict[str, list[Choice]]:
         return {task.key: table(judges, task) for task in usable(judges, read_tasks(options)[1])[0]}
 
 
-def _players(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float | None]]]]:
-    """A recipe's name -> task key -> times of evaluations in order, for each run and each seed of its evaluation. Runs
-    that share their base model share its episodes."""
+def _players(runs: Sequence[TrainingRun]) -> dict[str, dict[str, list[list[float | None]]]]:
+    """Returns recipe -> task key -> times of evaluations in order, for each run and each seed. Runs with the same base
+    model share its episodes."""
     found: dict[str, dict[str, list[list[float | None]]]] = {}
     seen = set()
     for run in runs:
@@ -271,9 +271,9 @@ def _players(runs: Sequence[Run]) -> dict[str, dict[str, list[list[float | None]
     return found
 
 
-def _gaps(found: Comparison, recipes: Sequence[str]) -> dict[str, tuple[Difference, ...]]:
+def _gaps(found: SearchComparison, recipes: Sequence[str]) -> dict[str, tuple[MetricDifference, ...]]:
     by_name = {search.name: search for search in found.searches}
-    gaps: dict[str, tuple[Difference, ...]] = {}
+    gaps: dict[str, tuple[MetricDifference, ...]] = {}
     for name in recipes:
         if name in by_name:
             others = [other for other in ("base", "random", "playbook", FULL) if other in by_name and other != name]
@@ -281,18 +281,18 @@ def _gaps(found: Comparison, recipes: Sequence[str]) -> dict[str, tuple[Differen
     return gaps
 
 
-def _search_gaps(mine: SearchScore, other: SearchScore) -> list[Difference]:
+def _search_gaps(mine: SearchScore, other: SearchScore) -> list[MetricDifference]:
     gaps = [_gap(f"to_near - {other.name}", mine.per_task, other.per_task)]
     for count, speeds in mine.speed_per_task.items():
         gaps.append(_gap(f"speed by {count} - {other.name}", speeds, other.speed_per_task[count]))
     return gaps
 
 
-def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> Difference:
+def _gap(metric: str, mine: dict[str, float], theirs: dict[str, float]) -> MetricDifference:
     spread = interval([mine[key] - theirs[key] for key in mine if key in theirs])
-    return Difference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
+    return MetricDifference(metric=metric, value=spread.value, low=spread.low, high=spread.high)
 
 
-def _curve(run: Run) -> tuple[dict[str, float | str], ...]:
+def _curve(run: TrainingRun) -> tuple[dict[str, float | str], ...]:
     lines = [line for line in read_metrics(run.folder) if line["stage"] in ("warmup", "ppo")]
     return tuple({key: line[key] for key in ("stage", "step", *_CURVES) if key in line} for line in lines)

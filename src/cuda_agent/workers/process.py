@@ -33,7 +33,7 @@ from cuda_agent.workers.requests import A, Done, FailureKind, WorkerRequest
 from cuda_agent.workers.requests.lifecycle import Detach, ImportTask, Start
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 #: from the start of the process to torch imported; a cold disk takes its time.
 START_TIMEOUT_S = 180.0
@@ -64,13 +64,14 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """How a worker failed."""
+    """How a worker failed. `how` is the part of a death's reason that doesn't name the request."""
 
     verdict: Verdict
     reason: str
     kind: FailureKind
     log_tail: str = ""
     violations: tuple[Violation, ...] = ()
+    how: str = ""
 
 
 class WorkerFault(Exception):
@@ -156,7 +157,7 @@ class Worker:
                 hidden=self.settings.hidden,
                 gpu=self.settings.device is Device.CUDA,
                 pass_fds=(theirs.fileno(),),
-                limits=Limits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
+                limits=SandboxLimits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
                 fixed_addresses=True,
                 # On a cpu the program's own tensors are host memory, and theirs are the pages that its user gets.
                 small_pages=self.settings.device is Device.CUDA,
@@ -316,14 +317,13 @@ class Worker:
             time.sleep(0.01)
         limit = self._process.limit_hit
         self.kill()
+        verdict, how = Verdict.CRASHED, how_it_ended(code)
         if limit == "memory" or (code == -signal.SIGKILL and limit is None):
-            reason = f"{op}: killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
-            return Fault(Verdict.OUT_OF_MEMORY, reason, FailureKind.DIED, self.tail())
-        if limit is not None:
-            return Fault(
-                Verdict.CRASHED, f"{op}: ended for exceeding the limit of {limit}", FailureKind.DIED, self.tail()
-            )
-        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(code)}", FailureKind.DIED, self.tail())
+            verdict = Verdict.OUT_OF_MEMORY
+            how = f"killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
+        elif limit is not None:
+            how = f"ended for exceeding the limit of {limit}"
+        return Fault(verdict, f"{op}: {how}", FailureKind.DIED, self.tail(), how=how)
 
 
 def how_it_ended(code: int | None) -> str:

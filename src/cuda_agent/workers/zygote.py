@@ -151,7 +151,7 @@ class Fork:
             return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FailureKind.PROTOCOL, tail)
         assert isinstance(error, ChannelClosed)
         if isinstance(ended, Fault):
-            return replace(ended, reason=f"{op}: {ended.reason.removeprefix('end: ')}")
+            return replace(ended, reason=f"{op}: {ended.how or ended.reason}")
         return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", FailureKind.DIED, tail)
 
 

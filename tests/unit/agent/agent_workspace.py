@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Context, Session
+from cuda_agent.agent.context import Session, ToolContext
 from cuda_agent.agent.files import WorkspaceFiles
 from cuda_agent.agent.shell import open_shell
 from cuda_agent.agent.tools.registry import Toolbox
@@ -39,7 +39,7 @@ def get_init_inputs():
 class Calls:
     """`calls("Read", path=…)`: one tool call."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ToolContext) -> None:
         self.context = context
         self.box = Toolbox(context)
 
@@ -60,4 +60,4 @@ def calls(run_directory: Path) -> Iterator[Calls]:
     with open_shell(workspace, hidden=(run_directory,)) as shell:
         files = WorkspaceFiles(workspace.directory, run_directory / "logs")
         session = cast(Session, None)
-        yield Calls(Context(workspace, session, files, shell, Best(run_directory), run_directory / "logs"))
+        yield Calls(ToolContext(workspace, session, files, shell, Best(run_directory), run_directory / "logs"))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.loop import Ending, Outcome, run
+from cuda_agent.agent.loop import Ending, RunOutcome, run
 from cuda_agent.agent.policy import PolicyMove
-from cuda_agent.agent.storage.journal import Journal, read_journal
+from cuda_agent.agent.storage.journal import RunJournal, read_journal
 from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.core.config import Limits
 from cuda_agent.core.errors import PolicyError, StoreError
@@ -49,7 +49,7 @@ def silent(phase: str, text: str) -> None:
 def play(
     moves: Scripted | list[PolicyMove | BaseException], calls: Calls, folder: Path, turns: int = 10, **limits: float
 ) -> Ending:
-    journal = Journal(folder, calls.box, Accounts(Limits.parse({"turns": turns, **limits})))
+    journal = RunJournal(folder, calls.box, Accounts(Limits.parse({"turns": turns, **limits})))
     return run(moves if isinstance(moves, Scripted) else Scripted(moves), calls.box, journal, silent)
 
 
@@ -61,7 +61,7 @@ def test_turns_are_on_disk_before_the_next_begins(calls: Calls, run_directory: P
     ]
     policy = Scripted(moves, run_directory / FILE_NAME)
     ending = play(policy, calls, run_directory)
-    assert (ending.outcome, ending.message) == (Outcome.FINISHED, "done")
+    assert (ending.outcome, ending.message) == (RunOutcome.FINISHED, "done")
     assert policy.seen_on_disk == [0, 1, 2]
     turns = read_transcript(run_directory)
     assert [turn.index for turn in turns] == [0, 1, 2]
@@ -72,20 +72,22 @@ def test_turns_are_on_disk_before_the_next_begins(calls: Calls, run_directory: P
 def test_a_wrong_call_does_not_end_the_run(calls: Calls, run_directory: Path) -> None:
     moves: list[PolicyMove | BaseException] = [move("Nothing"), move("Finish", message="x", outcome="gave_up")]
     ending = play(moves, calls, run_directory)
-    assert ending.outcome is Outcome.GAVE_UP
+    assert ending.outcome is RunOutcome.GAVE_UP
 
 
 def test_the_limit_of_turns(calls: Calls, run_directory: Path) -> None:
     moves: list[PolicyMove | BaseException] = [move("Glob")] * 5
-    assert play(moves, calls, run_directory, turns=3).outcome is Outcome.BUDGET
+    assert play(moves, calls, run_directory, turns=3).outcome is RunOutcome.BUDGET
     assert len(read_transcript(run_directory)) == 3
 
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
-    [(KeyboardInterrupt(), Outcome.INTERRUPTED), (PolicyError("no answer"), Outcome.POLICY_ERROR)],
+    [(KeyboardInterrupt(), RunOutcome.INTERRUPTED), (PolicyError("no answer"), RunOutcome.POLICY_ERROR)],
 )
-def test_interrupt_and_policy_error(calls: Calls, run_directory: Path, error: BaseException, outcome: Outcome) -> None:
+def test_interrupt_and_policy_error(
+    calls: Calls, run_directory: Path, error: BaseException, outcome: RunOutcome
+) -> None:
     assert play([move("Glob"), error], calls, run_directory).outcome is outcome
     assert len(read_transcript(run_directory)) == 1
 
@@ -128,7 +130,7 @@ def test_a_spent_limit_ends_the_run(calls: Calls, run_directory: Path, limits: d
     ] * 20
     calls.context.judge_s = 2.0
     ending = play(moves, calls, run_directory, turns=20, **limits)
-    assert ending.outcome is Outcome.BUDGET
+    assert ending.outcome is RunOutcome.BUDGET
     assert says in ending.message
     turns = read_journal(run_directory)
     assert len(turns) == {"tokens": 3, "cost": 3}.get(next(iter(limits)), 0)
@@ -145,17 +147,17 @@ def test_a_move_that_was_not_played_is_played_first(calls: Calls, run_directory:
             ToolCall(id="2", tool="Bash", arguments={"command": "echo b >> notes"}),
         )
     )
-    first = Journal(run_directory, calls.box, Accounts(Limits()))
+    first = RunJournal(run_directory, calls.box, Accounts(Limits()))
     first.begin(both, 0.0)
     first.add(calls.box.call(both.calls[0]))
     # The second one was at work, and so was killed.
     calls.box.call(both.calls[1])
 
-    again = Journal(run_directory, calls.box, Accounts(Limits()))
+    again = RunJournal(run_directory, calls.box, Accounts(Limits()))
     again.resume()
     finish = move("Finish", message="done")
     policy = Scripted([finish, finish])
-    assert run(policy, calls.box, again, silent).outcome is Outcome.FINISHED
+    assert run(policy, calls.box, again, silent).outcome is RunOutcome.FINISHED
     assert (calls.context.workspace.directory / "notes").read_text() == "a\nb\n"
     assert [len(turn.results) for turn in read_transcript(run_directory)] == [2, 1]
 

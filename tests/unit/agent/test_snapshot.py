@@ -9,7 +9,7 @@ import pytest
 
 from cuda_agent.agent.storage import snapshot
 from cuda_agent.agent.storage.snapshot import Snapshots, objects
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate
 
@@ -39,7 +39,7 @@ def look(root: Path) -> dict[str, object]:
 
 
 def snapshots(root: Path) -> Snapshots:
-    return Snapshots(root, Store(root.parent / "run"), {"SKILL.md"})
+    return Snapshots(root, ContentStore(root.parent / "run"), {"SKILL.md"})
 
 
 def test_what_a_command_did_is_undone(root: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_link_planted_in_place_of_a_folder_leads_nowhere(root: Path, tmp_path:
 
 def test_only_what_changed_is_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_TICK_NS", -1)
-    store = Store(root.parent / "run")
+    store = ContentStore(root.parent / "run")
     taken = Snapshots(root, store, set())
     first = taken.take()
     read: list[bytes] = []
@@ -101,12 +101,12 @@ def test_a_file_that_is_too_large_is_left_alone_unless_it_changed(root: Path, mo
 
 
 def test_the_store_keeps_candidates_and_forgets_the_rest(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ContentStore(tmp_path)
     candidate = Candidate(files={"model_new.py": "a", "kernels/b.cu": "b"})
     store.keep(candidate)
     other = store.put(b"c")
     store.drop([other, store.put(b"a")])
-    assert Store(tmp_path).candidate(candidate.digest) == candidate
+    assert ContentStore(tmp_path).candidate(candidate.digest) == candidate
     with pytest.raises(StoreError, match="Can't read"):
         store.get(other)
     with pytest.raises(StoreError, match="holds no candidate"):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.chat import ChatDialogue
-from cuda_agent.agent.trained.dialogue import Opening, Spoken
+from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
 from cuda_agent.agent.trained.offers import assignment, laid_out, laying_out, offers
 from cuda_agent.agent.trained.pocket import PocketDialogue
 from cuda_agent.core.enums import Device, Precision
@@ -23,8 +23,8 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PLANS = offers(ground.graph(), Device.CUDA, Precision.TF32, "key")
-OPENING = Opening(ground.TASK, Device.CUDA, Precision.TF32, 10, ground.graph, PLANS)
+PLANS = offers(domain.graph(), Device.CUDA, Precision.TF32, "key")
+OPENING = Opening(domain.TASK, Device.CUDA, Precision.TF32, 10, domain.graph, PLANS)
 CALLS = [
     pocket.take(2), pocket.read(), pocket.read(pocket.BINDING), pocket.change("b", 3, 0), pocket.breaking(),
     pocket.breaking(repair=True), *(pocket.call(name) for name in ("Compile", "Verify", "Profile")), pocket.finish(),
@@ -56,18 +56,18 @@ def chat(template: str = TEMPLATE) -> ChatDialogue:
 
 @pytest.mark.parametrize("text", CALLS)
 def test_a_call_is_a_few_tokens_and_comes_back_as_it_was(small: PocketDialogue, text: str) -> None:
-    ids = small.say(text)
+    ids = small.encode_turn(text)
     assert len(ids) <= 10 and ids[-1] == small.stop_id
-    (call,) = small.hear(ids, 1).calls
+    (call,) = small.parse_turn(ids, 1).calls
     assert not call.malformed and pocket.call(call.tool, **call.arguments) == text
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 380), max_size=30))
 def test_any_tokens_can_be_heard(small: PocketDialogue, ids: list[int]) -> None:
-    spoken = small.hear(ids, 1)
-    results = [ToolResult(call_id=call.id, text="", ok=not call.malformed) for call in spoken.calls]
-    assert small.observe(spoken, results, 3)
+    parsed = small.parse_turn(ids, 1)
+    results = [ToolResult(call_id=call.id, text="", ok=not call.malformed) for call in parsed.calls]
+    assert small.encode_answers(parsed, results, 3)
 
 
 def test_the_prompt_names_operators_shapes_and_plans(small: PocketDialogue) -> None:
@@ -87,22 +87,22 @@ def test_plans_differ_and_their_settings_are_edits() -> None:
     assert {path.split("/")[1] for path in laid_out(PLANS)} == {"1", "2"}
     # One argument of a command line holds 128 KiB.
     assert all(len(command) < 120_000 for command in laying_out(PLANS))
-    assert [p.name for p in offers(ground.graph(), Device.CUDA, Precision.TF32, "key")] == [p.name for p in PLANS]
+    assert [p.name for p in offers(domain.graph(), Device.CUDA, Precision.TF32, "key")] == [p.name for p in PLANS]
 
 
 def test_a_chat_is_continued_as_its_template_would_write_it() -> None:
     dialogue = chat()
     prompt = dialogue.prompt(OPENING)
-    own = dialogue.say('<tool_call>\n{"name": "Profile", "arguments": {}}\n</tool_call>')
-    spoken = dialogue.hear(own, 1)
-    assert [call.tool for call in spoken.calls] == ["Profile"]
-    answer = dialogue.observe(spoken, [ToolResult(call_id="1", text="passed: 90.0 us")], 4)
+    own = dialogue.encode_turn('<tool_call>\n{"name": "Profile", "arguments": {}}\n</tool_call>')
+    parsed = dialogue.parse_turn(own, 1)
+    assert [call.tool for call in parsed.calls] == ["Profile"]
+    answer = dialogue.encode_answers(parsed, [ToolResult(call_id="1", text="passed: 90.0 us")], 4)
     text = dialogue.tokenizer.decode([*prompt, *own, *answer])
     assert "class Model(nn.Module)" in text and '"name": "Edit"' not in text
     tail = text.rpartition("</tool_call>")[2]
     assert tail.startswith("<|im_end|>\n<|im_start|>user\n<tool_response") and tail.endswith("<|im_start|>assistant\n")
     assert "passed: 90.0 us" in tail and "[Left: 4 turns.]" in tail
-    assert "no tool" in dialogue.tokenizer.decode(dialogue.observe(Spoken("hm", ()), [], 1))
+    assert "no tool" in dialogue.tokenizer.decode(dialogue.encode_answers(ParsedTurn("hm", ()), [], 1))
 
 
 def test_a_template_that_rewrites_the_past_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_a_second_plan_only_where_it_differs() -> None:
     module, inputs = LAST_CASES["residual"](torch.float32)
     graph = graph_of(module, inputs)
     default, other = proposals(graph, Device.CUDA, Precision.TF32)
-    assert (default.channels_last, other.channels_last) == (False, True)
+    assert (default.plan.channels_last, other.plan.channels_last) == (False, True)
     assert len(proposals(graph, Device.CPU, Precision.TF32)) == 1
     odd = graph_of(nn.Conv2d(3, 7, 3), [torch.randn(2, 3, 9, 9)])
     assert len(proposals(odd, Device.CUDA, Precision.TF32)) == 1

@@ -45,7 +45,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("- 1\n", "holds no settings"),
         ("a: [\n", "not YAML"),
         ("speed: {baselines: [triton]}\n", "baselines"),
-        ("speed: {kernels: {../up: x}}\n", "is no name"),
+        ("speed: {kernels: {../up: x}}\n", "is not a valid name"),
     ],
 )
 def test_what_is_wrong_with_one(tmp_path: Path, text: str, said: str) -> None:

@@ -8,13 +8,15 @@ import pytest
 
 from builders import timing
 from cuda_agent.core.bench import SuiteTask
+from cuda_agent.core.plan import AppliedRule, KernelPlan, PlannedKernel
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
+from cuda_agent.playbook import skills
 from cuda_agent.report import charts
-from cuda_agent.report.explain import SKILLS, _plan, explain, skill_notes
+from cuda_agent.report.explain import explain, skill_notes
 from cuda_agent.report.highlight import highlighted
 from cuda_agent.report.load import load
 from cuda_agent.report.plain import plain, symbol
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.samples import _strip, programs
 from cuda_agent.report.scales import Scale, short
 from cuda_agent.report.units import geometric_mean, times
@@ -53,7 +55,7 @@ def test_charts_of_a_run(tmp_path: Path) -> None:
     assert all(dot.before is None or dot.before >= dot.after for dot in roof.dots), "faster is higher, y grows down"
     unmeasured = charts.roofline(run.rows, None)
     assert unmeasured is not None and unmeasured.ceilings == () and not unmeasured.measured
-    assert charts.roofline([Row(SuiteTask(id="a", name="a", key="0"))], run.limits) is None
+    assert charts.roofline([ReportRow(SuiteTask(id="a", name="a", key="0"))], run.limits) is None
 
 
 def test_samples_make_a_strip(tmp_path: Path) -> None:
@@ -68,16 +70,16 @@ def test_samples_make_a_strip(tmp_path: Path) -> None:
 
 
 def test_every_skill_that_writes_kernels_is_explained() -> None:
-    # What is left writes no kernels of its own: rewrites, and advice.
-    assert set(skill_notes()) - {"algebra", "matvec"} == set(SKILLS.values())
+    folders = {path.name for path in Path(skills.__path__[0]).iterdir() if (path / "skill.py").exists()}
+    assert folders <= set(skill_notes())
     assert "<code>held</code>" in skill_notes()["rowreduce"][1]
 
 
 def test_an_explanation_follows_the_plan_that_was_kept() -> None:
-    plans = (
-        "Plan: gemm_linear -> rows_sum (expose_bias: linear; fold_batch_norm: a; fold_batch_norm: b)",
-        "Plan: gemm_linear",
-    )
+    gemm, rows = PlannedKernel(name="gemm_linear", skill="gemm"), PlannedKernel(name="rows_sum", skill="rowreduce")
+    applied = [("expose_bias", "linear"), ("fold_batch_norm", "a"), ("fold_batch_norm", "b")]
+    kept = KernelPlan(kernels=(gemm, rows), rewrites=tuple(AppliedRule(rule=rule, node=node) for rule, node in applied))
+    assert kept.summary.startswith("gemm_linear -> rows_sum (expose_bias: linear; fold_batch_norm: a; ")
     configs = [{"rows_sum": 0}, {"rows_sum": 1}]
     screen = Turn(
         index=1,
@@ -85,16 +87,13 @@ def test_an_explanation_follows_the_plan_that_was_kept() -> None:
         calls=(ToolCall(id="1", tool="Profile", arguments={"configs": configs}),),
         results=(ToolResult(call_id="1", text="", data={"latency_us": [30.0, 20.0]}),),
     )
-    finish = ToolCall(id="2", tool="Finish", arguments={"message": f"{plans[0][6:]}; 20.0 us"})
     turns = [
-        Turn(index=0, message=plans[0]),
+        Turn(index=0, message="", plan=kept),
         screen,
-        Turn(index=2, message=plans[1]),
-        Turn(index=3, message="", calls=(finish,)),
+        Turn(index=2, message="", plan=KernelPlan(kernels=(gemm,))),
+        Turn(index=3, message="", plan=kept),
     ]
-    found = _plan(turns)
-    assert found is not None and found["steps"] == "gemm_linear -> rows_sum"
-    said = explain(Row(SuiteTask(id="a", name="a", key="0")), '"""Norm.\n\nMore."""', turns, None)
+    said = explain(ReportRow(SuiteTask(id="a", name="a", key="0")), '"""Norm.\n\nMore."""', turns, None)
     assert said.computes == "Norm." and [step.skill for step in said.steps] == ["gemm", "rowreduce"]
     assert [(rewrite.name, rewrite.count) for rewrite in said.rewrites] == [("expose_bias", 1), ("fold_batch_norm", 2)]
     assert said.searched == ("2 settings of rows_sum: the fastest took 20.00 µs, 1.50× as fast as the one before.",)
@@ -102,7 +101,7 @@ def test_an_explanation_follows_the_plan_that_was_kept() -> None:
 
 def test_without_a_plan_the_policys_own_words_are_shown() -> None:
     turn = Turn(index=0, message="I fused it.")
-    said = explain(Row(SuiteTask(id="a", name="a", key="0")), "def broken(:", [turn], None)
+    said = explain(ReportRow(SuiteTask(id="a", name="a", key="0")), "def broken(:", [turn], None)
     assert said.words == "I fused it." and said.steps == () and said.computes == ""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
 from cuda_agent.training.episodes import Episode, Generate
@@ -25,7 +25,7 @@ from cuda_agent.training.pocket.table import best_us, playbook_order, spread, ta
 
 def episode(reward: float | None, ratio: float | None, times: tuple[float | None, ...] = (), seed: int = 0) -> Episode:
     return Episode(
-        task_key=ground.TASK.key, task_name="scale", prompt_ids=(1,), response_ids=(2,), mask=(1,),
+        task_key=domain.TASK.key, task_name="scale", prompt_ids=(1,), response_ids=(2,), mask=(1,),
         log_probabilities=(-1.0,), reward=reward, milestone=None if reward is None else Milestone.CORRECT,
         truncated=False, turns=1, ratio=ratio, judged=tuple((us, None) for us in times), seed=seed,
         evaluations=len(times), memoised=len(times),
@@ -41,7 +41,7 @@ def test_evaluations_to_95_percent() -> None:
 def test_a_score_counts_failures_and_leaves_out_what_the_judge_lost() -> None:
     played = [episode(3.0, 2.0, (100.0,)), episode(-1.0, None, (None,)), episode(None, None)]
     played += [episode(1.0, 1.04, (300.0, 102.0), seed=SEED_STEP)]
-    score = score_of("ppo", played, [ground.TASK], seeds=(0, 1), episodes=2, best={ground.TASK.key: 100.0})
+    score = score_of("ppo", played, [domain.TASK], seeds=(0, 1), episodes=2, best={domain.TASK.key: 100.0})
     (one,) = score.tasks
     assert (one.episodes, one.reward) == (3, 1.0)
     assert one.pass_rate == pytest.approx(2 / 3) and one.faster_rate == pytest.approx(1 / 3)
@@ -62,18 +62,18 @@ def test_intervals_are_over_tasks_and_repeatable() -> None:
 
 
 def test_searches_at_an_equal_number_of_evaluations(tmp_path: Path) -> None:
-    choices = table(ground.judges(tmp_path / "memo"), ground.TASK)
+    choices = table(domain.judges(tmp_path / "memo"), domain.TASK)
     assert best_us(choices) == 60.0 and spread(choices) == pytest.approx(400 / 60)
     assert [one.us for one in playbook_order(choices)] == [100.0, 60.0, 130.0, 400.0]
-    players = {"trained": {ground.TASK.key: [[60.0], [None, 61.0], [400.0, 100.0, 60.0]]}}
-    found = {one.name: one for one in compare({ground.TASK.key: choices}, players, budget=2).searches}
+    players = {"trained": {domain.TASK.key: [[60.0], [None, 61.0], [400.0, 100.0, 60.0]]}}
+    found = {one.name: one for one in compare({domain.TASK.key: choices}, players, budget=2).searches}
     # The third seed would need three, and may make two: it counts as three.
     assert found["trained"].to_near.value == 2.0 and found["trained"].reached == {1: 1 / 3, 2: 2 / 3}
     assert found["playbook"].to_near.value == found["playbook"].to_near_once.value == 2.0
     # Four choices, one of them good: 1/4 at once, 1/4 at the second, else counted as three.
     assert found["random"].to_near.value == pytest.approx(0.25 + 0.5 + 1.5, abs=0.25)
-    repeating = {"trained": {ground.TASK.key: [[400.0, 400.0, 60.0], [None, None, 60.0]]}}
-    (trained, *_) = compare({ground.TASK.key: choices}, repeating, budget=3).searches
+    repeating = {"trained": {domain.TASK.key: [[400.0, 400.0, 60.0], [None, None, 60.0]]}}
+    (trained, *_) = compare({domain.TASK.key: choices}, repeating, budget=3).searches
     assert trained.to_near.value == 3.0 and trained.to_near_once.value == 2.5, "a known verdict costs nothing"
 
 
@@ -93,7 +93,7 @@ def test_a_seed_that_a_kill_cut_short_is_played_anew(tmp_path: Path) -> None:
 
     def score() -> StageScore:
         return evaluate_stage(
-            environment, [ground.TASK], lambda contexts: [], stage="ppo", folder=tmp_path, seeds=(0, 1), episodes=3
+            environment, [domain.TASK], lambda contexts: [], stage="ppo", folder=tmp_path, seeds=(0, 1), episodes=3
         )
 
     whole = score()

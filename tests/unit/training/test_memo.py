@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import builders
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Phase, Verdict
 from cuda_agent.core.errors import StoreError, WorkerError
@@ -25,10 +25,10 @@ def test_a_verdict_is_asked_for_once_and_outlives_the_process(tmp_path: Path) ->
 
     def judge() -> Evaluation:
         calls.append(1)
-        return ground.evaluation(CANDIDATE, 50.0)
+        return domain.evaluation(CANDIDATE, 50.0)
 
-    first, known = memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, judge)
-    second, known_then = memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, judge)
+    first, known = memo.evaluation("evaluate", domain.TASK.key, CANDIDATE, judge)
+    second, known_then = memo.evaluation("evaluate", domain.TASK.key, CANDIDATE, judge)
     assert (known, known_then, len(calls), memo.hit_rate) == (False, True, 1, 0.5)
     assert first.profile is not None and second.profile == first.profile
     # Half a line is what a kill leaves; another stack's verdicts are none of ours.
@@ -44,10 +44,10 @@ def test_who_asks_meanwhile_waits_for_the_same_answer(tmp_path: Path) -> None:
     def judge() -> Evaluation:
         calls.append(1)
         go.wait(5)
-        return ground.evaluation(CANDIDATE, 50.0)
+        return domain.evaluation(CANDIDATE, 50.0)
 
     with ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(memo.evaluation, "evaluate", ground.TASK.key, CANDIDATE, judge) for _ in range(4)]
+        asked = [threads.submit(memo.evaluation, "evaluate", domain.TASK.key, CANDIDATE, judge) for _ in range(4)]
         go.set()
         assert sorted(one.result()[1] for one in asked) == [False, True, True, True]
     assert len(calls) == 1
@@ -60,12 +60,12 @@ def test_failures_of_the_judge_and_void_timings_are_not_kept(tmp_path: Path) -> 
         raise WorkerError("gone")
 
     with pytest.raises(WorkerError):
-        memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, fails)
-    passed = ground.evaluation(CANDIDATE, 50.0)
+        memo.evaluation("evaluate", domain.TASK.key, CANDIDATE, fails)
+    passed = domain.evaluation(CANDIDATE, 50.0)
     void = passed.model_copy(update={"verdict": Verdict.TIMING_VOID, "phase": Phase.PROFILE, "profile": None})
-    memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, lambda: void)
+    memo.evaluation("evaluate", domain.TASK.key, CANDIDATE, lambda: void)
     assert len(memo) == 0
-    memo.evaluation("verify", ground.TASK.key, CANDIDATE, lambda: void)
+    memo.evaluation("verify", domain.TASK.key, CANDIDATE, lambda: void)
     assert len(memo) == 1
 
 
@@ -90,14 +90,14 @@ def test_sources_that_did_not_compile_are_refused_without_a_pool(tmp_path: Path)
     refused = builders.build(
         candidate_digest=CANDIDATE.digest, succeeded=False, library_digest=None, log="a.cpp:1: error: no"
     )
-    first = ground.evaluation(CANDIDATE, None).model_copy(
+    first = domain.evaluation(CANDIDATE, None).model_copy(
         update={"verdict": Verdict.BUILD_FAILED, "phase": Phase.BUILD, "build": refused, "verify": None}
     )
     model = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
     other = Candidate(files={**CANDIDATE.files, "model_new.py": model})
-    with Judges(tmp_path, ground.OPTIONS, make_pool=no_pool) as judges:
-        judges.memo.evaluation("evaluate", ground.TASK.key, CANDIDATE, lambda: first)
-        found = judges.session(ground.TASK).evaluate(other, stop="decided")
+    with Judges(tmp_path, domain.OPTIONS, make_pool=no_pool) as judges:
+        judges.memo.evaluation("evaluate", domain.TASK.key, CANDIDATE, lambda: first)
+        found = judges.session(domain.TASK).evaluate(other, stop="decided")
     assert (found.verdict, found.phase, found.reason) == (Verdict.BUILD_FAILED, Phase.BUILD, "a.cpp:1: error: no")
     assert found.candidate_digest == other.digest and found.build is not None
     assert found.build.candidate_digest == other.digest
@@ -110,10 +110,10 @@ def test_a_full_disk_is_told_to_all_who_wait(tmp_path: Path) -> None:
 
     def judge() -> Evaluation:
         go.wait(5)
-        return ground.evaluation(CANDIDATE, 50.0)
+        return domain.evaluation(CANDIDATE, 50.0)
 
     with ThreadPoolExecutor(3) as threads:
-        asked = [threads.submit(memo.evaluation, "evaluate", ground.TASK.key, CANDIDATE, judge) for _ in range(3)]
+        asked = [threads.submit(memo.evaluation, "evaluate", domain.TASK.key, CANDIDATE, judge) for _ in range(3)]
         go.set()
         assert all(isinstance(one.exception(timeout=10), StoreError) for one in asked)
 
@@ -121,27 +121,27 @@ def test_a_full_disk_is_told_to_all_who_wait(tmp_path: Path) -> None:
 def test_equal_machines_share_verdicts() -> None:
     gpu = {"name": "G", "uuid": "1", "compute_capability": "9.0"}
     one, other = (builders.stack(gpus=({**gpu, "uuid": uuid},)) for uuid in "12")
-    assert stack_digest(one, ground.OPTIONS) == stack_digest(other, ground.OPTIONS)
-    changed = ground.OPTIONS.model_copy(update={"trials": 9})
-    assert stack_digest(one, changed) != stack_digest(one, ground.OPTIONS)
+    assert stack_digest(one, domain.OPTIONS) == stack_digest(other, domain.OPTIONS)
+    changed = domain.OPTIONS.model_copy(update={"trials": 9})
+    assert stack_digest(one, changed) != stack_digest(one, domain.OPTIONS)
 
 
 def test_plans_stay_as_they_were_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A playbook that has changed since would write other texts, on which there is no verdict."""
-    with ground.judges(tmp_path) as judges:
-        before = judges.offers(ground.TASK)
+    with domain.judges(tmp_path) as judges:
+        before = judges.offers(domain.TASK)
 
     def changed(*_: object) -> object:
         raise AssertionError("the playbook was asked again")
 
     monkeypatch.setattr("cuda_agent.training.environment.judges.offers", changed)
-    with Judges(tmp_path, ground.OPTIONS) as again:
-        assert again.offers(ground.TASK) == before
-        assert all(choice.evaluation is not None for choice in table(again, ground.TASK))
+    with Judges(tmp_path, domain.OPTIONS) as again:
+        assert again.offers(domain.TASK) == before
+        assert all(choice.evaluation is not None for choice in table(again, domain.TASK))
 
 
 def test_verdicts_of_a_stack_that_is_named_are_known_anywhere(tmp_path: Path) -> None:
-    Memo(tmp_path, "there").keep("evaluate", ground.evaluation(CANDIDATE, 50.0))
-    with Judges(tmp_path, ground.OPTIONS) as here, Judges(tmp_path, ground.OPTIONS, stack="there") as named:
-        assert here.memo.known("evaluate", ground.TASK.key, CANDIDATE) is None
-        assert named.memo.known("evaluate", ground.TASK.key, CANDIDATE) is not None
+    Memo(tmp_path, "there").keep("evaluate", domain.evaluation(CANDIDATE, 50.0))
+    with Judges(tmp_path, domain.OPTIONS) as here, Judges(tmp_path, domain.OPTIONS, stack="there") as named:
+        assert here.memo.known("evaluate", domain.TASK.key, CANDIDATE) is None
+        assert named.memo.known("evaluate", domain.TASK.key, CANDIDATE) is not None

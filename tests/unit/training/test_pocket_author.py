@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.offers import offers
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.training.pocket.author import Shares, script
 
-PLANS = offers(ground.graph(), Device.CUDA, Precision.TF32, "key")
+PLANS = offers(domain.graph(), Device.CUDA, Precision.TF32, "key")
 NONE = dict.fromkeys(Shares.model_fields, 0.0)
 
 

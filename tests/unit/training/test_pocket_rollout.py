@@ -7,45 +7,46 @@ from collections.abc import Sequence
 
 import pytest
 
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.agent.trained import pocket
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
 from cuda_agent.training.environment.play import ToolEnvironment
-from cuda_agent.training.episodes import Episode, Generated
+from cuda_agent.training.episodes import Episode
 from cuda_agent.training.pocket.author import Author, Shares
 
 
 @pytest.fixture(scope="module")
 def judges(tmp_path_factory: pytest.TempPathFactory) -> Judges:
-    return ground.judges(tmp_path_factory.mktemp("memo"))
+    return domain.judges(tmp_path_factory.mktemp("memo"))
 
 
 class Scripted:
     """Says its texts in order, as tokens; and keeps every context that it was given."""
 
     def __init__(self, environment: ToolEnvironment, texts: Sequence[str]) -> None:
-        self._say, self._texts = environment.dialogue.say, list(texts)
+        self._encode, self._texts = environment.dialogue.encode_turn, list(texts)
         self.contexts: list[list[int]] = []
 
-    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Generated]:
+    def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
         assert len(contexts) == 1
         self.contexts.append(list(contexts[0]))
-        ids = self._say(self._texts.pop(0)) if self._texts else self._say("nothing more to say")
-        return [Generated(tuple(ids), tuple(-0.5 for _ in ids))]
+        ids = self._encode(self._texts.pop(0)) if self._texts else self._encode("nothing more to say")
+        return [Sampled(tuple(ids), tuple(-0.5 for _ in ids))]
 
 
 def play(judges: Judges, *texts: str, turns: int = 8) -> tuple[Episode, Scripted, ToolEnvironment]:
-    dialogue, settings = ground.dialogue(judges, turns)
+    dialogue, settings = domain.dialogue(judges, turns)
     environment = ToolEnvironment(judges, dialogue, settings)
     player = Scripted(environment, texts)
-    (episode,) = environment.play([ground.TASK], player, seed=3, policy_version=2)
+    (episode,) = environment.play([domain.TASK], player, seed=3, policy_version=2)
     return episode, player, environment
 
 
 def test_a_chosen_setting_is_paid_by_the_judge(judges: Judges) -> None:
-    number = ground.fused(judges)
+    number = domain.fused(judges)
     episode, player, environment = play(
         judges, pocket.take(number), pocket.call("Profile"), pocket.read(), pocket.change("a", 0, 1),
         pocket.call("Profile"), pocket.finish(),
@@ -85,7 +86,7 @@ def test_every_context_is_a_prefix_of_the_next(judges: Judges) -> None:
 
 
 def test_mistakes_are_counted(judges: Judges) -> None:
-    number = ground.fused(judges)
+    number = domain.fused(judges)
     episode, _, _ = play(
         judges, pocket.call("Profile"), pocket.take(number), pocket.change("a", 0, 1), pocket.call("Fly"), "no call",
         pocket.call("Profile"), pocket.call("Profile"), turns=7,
@@ -96,29 +97,29 @@ def test_mistakes_are_counted(judges: Judges) -> None:
 
 
 def test_what_was_never_profiled_is_judged_at_the_end(judges: Judges) -> None:
-    episode, _, _ = play(judges, pocket.take(ground.fused(judges)), pocket.finish())
+    episode, _, _ = play(judges, pocket.take(domain.fused(judges)), pocket.finish())
     assert episode.best_us == 100.0 and episode.evaluations == 1
     nothing, _, _ = play(judges, pocket.finish())
     assert nothing.reward == -1.0 and nothing.milestone is Milestone.FAILED and nothing.evaluations == 0
 
 
 def test_one_answer_may_hold_all_calls(judges: Judges) -> None:
-    dialogue, settings = ground.dialogue(judges)
+    dialogue, settings = domain.dialogue(judges)
     environment = ToolEnvironment(judges, dialogue, single(settings))
-    text = pocket.take(ground.fused(judges)) + pocket.read() + pocket.change("a", 0, 1) + pocket.finish()
-    (episode,) = environment.play([ground.TASK], Scripted(environment, [text]), seed=0)
+    text = pocket.take(domain.fused(judges)) + pocket.read() + pocket.change("a", 0, 1) + pocket.finish()
+    (episode,) = environment.play([domain.TASK], Scripted(environment, [text]), seed=0)
     assert (episode.turns, episode.calls, episode.best_us) == (1, 4, 60.0)
     assert set(episode.mask) == {1}
 
 
 def test_transcripts_vary_and_keep_to_their_limits(judges: Judges) -> None:
-    dialogue, settings = ground.dialogue(judges)
+    dialogue, settings = domain.dialogue(judges)
     environment = ToolEnvironment(judges, dialogue, settings)
     shares = Shares(broken=0.0, playbook=0.2, unread=0.5, nothing_yet=0.3, repeated=0.5)
-    played = environment.play_by([ground.TASK] * 12, Author(shares, 1, settings.turn_tokens), seed=1)
+    played = environment.play_by([domain.TASK] * 12, Author(shares, 1, settings.turn_tokens), seed=1)
     assert len({episode.response_ids for episode in played}) > 6
     assert all(episode.turns <= settings.turns for episode in played)
     assert {episode.best_us for episode in played} > {60.0, 400.0} or len({e.best_us for e in played}) >= 3
     assert sum(e.tool_errors for e in played) > 0 and sum(e.invalid_calls for e in played) == 0
-    again = environment.play_by([ground.TASK] * 12, Author(shares, 1, settings.turn_tokens), seed=1)
+    again = environment.play_by([domain.TASK] * 12, Author(shares, 1, settings.turn_tokens), seed=1)
     assert [e.response_ids for e in again] == [e.response_ids for e in played]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import builders
-import pocket_ground as ground
+import pocket_domain as domain
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Milestone, Verdict
 from cuda_agent.core.errors import UsageError
@@ -19,7 +19,7 @@ from cuda_agent.training.config import parse_options
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
 from cuda_agent.training.episodes import Episode, append_episodes
 from cuda_agent.training.evaluate import SCORES, SEED_STEP, score_of
-from cuda_agent.training.metrics import Metrics
+from cuda_agent.training.metrics import MetricsLog
 from cuda_agent.training.stages.records import Halt, StageEnd, TrainingManifest
 from cuda_agent.training.summary import Summary, recipe_name, summarize
 
@@ -30,10 +30,10 @@ JUDGE = {"precision": "fp32", "timing_budget_s": 0.3, "trials": 1}
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     """One to train on, one held out, whose choices are all known."""
-    ground.judges(tmp_path / "memo").close()
-    held = ground.TASK.model_copy(update={"split": "held_out"})
-    train = ground.TASK.model_copy(update={"name": "other", "source": ground.SOURCE + "# other\n"})
-    (tmp_path / "memo/graphs" / f"{train.key}.json").write_text(ground.graph().to_json())
+    domain.judges(tmp_path / "memo").close()
+    held = domain.TASK.model_copy(update={"split": "held_out"})
+    train = domain.TASK.model_copy(update={"name": "other", "source": domain.SOURCE + "# other\n"})
+    (tmp_path / "memo/graphs" / f"{train.key}.json").write_text(domain.graph().to_json())
     lines = [DatasetTask(task=one, ops=("scale",), composer="test", number=n) for n, one in enumerate((train, held))]
     store.append(tmp_path / "tasks.jsonl", lines)
     return tmp_path
@@ -51,7 +51,7 @@ def training(root: Path, name: str, seed: int, rewards: dict[str, list[float]], 
         times = [60.0 if value > 2 else 130.0 for value in values]
         episodes = [
             Episode(
-                task_key=ground.TASK.key, task_name="scale", prompt_ids=(1,), response_ids=(2,), mask=(1,),
+                task_key=domain.TASK.key, task_name="scale", prompt_ids=(1,), response_ids=(2,), mask=(1,),
                 log_probabilities=(-1.0,), reward=value, milestone=list(Milestone)[int(max(value, 0))], turns=1,
                 truncated=False, ratio=120.0 / us, best_us=us, judged=((us, 120.0 / us),), seed=number * SEED_STEP,
             )
@@ -59,14 +59,14 @@ def training(root: Path, name: str, seed: int, rewards: dict[str, list[float]], 
         ]  # fmt: skip
         held = folder / "held-out" / stage
         append_episodes(held / f"{stage}.jsonl", episodes)
-        score = score_of(stage, episodes, [ground.TASK], seeds=(0, 1), episodes=1, best={ground.TASK.key: 60.0})
+        score = score_of(stage, episodes, [domain.TASK], seeds=(0, 1), episodes=1, best={domain.TASK.key: 60.0})
         store.append(held / SCORES, [score])
         ends.append(StageEnd(stage=stage, ended="now", wall_s=1.0))
     TrainingManifest(
         command=("train",), configuration=options.model_dump(mode="json"), version="0", commit=None,
         stack=builders.stack(), started="now", stages=tuple(ends),
     ).write(folder)  # fmt: skip
-    with Metrics(folder, "ppo", from_step=1) as metrics:
+    with MetricsLog(folder, "ppo", from_step=1) as metrics:
         metrics.add(1, {"reward": 1.5, "entropy": 0.2, "explained_variance": 0.5, "wall_s": 9.0})
     return folder
 

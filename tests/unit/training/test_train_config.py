@@ -42,7 +42,7 @@ def test_the_paper_preset_has_the_published_figures() -> None:
         ({"name": "x", "pppo": STAGE}, "Unknown setting 'pppo'. Did you mean 'ppo'"),
         ({"name": "x", "ppo": {**STAGE, "stepz": 1}}, "Unknown setting 'ppo.stepz'. Did you mean 'ppo.steps'"),
         ({"name": "x", "ppo": {**STAGE, "mini_batch": 3}}, "mini_batch must divide batch"),
-        ({"name": "x", "rft": {"batch": 1, "lr": 1e-4}}, "learn from what `sample` plays"),
+        ({"name": "x", "rft": {"batch": 1, "lr": 1e-4}}, "learn from the episodes of `sample`"),
         ({"name": "x", "launcher": "ray", "ppo": STAGE}, "always whitens"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Policies: what chooses the next action. One file each."""
+"""The policies, one file each."""

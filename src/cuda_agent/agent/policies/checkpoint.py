@@ -1,4 +1,4 @@
-"""A checkpoint that this project trained, as a policy. Needs transformers and no training engine."""
+"""A policy that plays a checkpoint trained by this project. It needs transformers and no training engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from cuda_agent.agent.policies import stall
 from cuda_agent.agent.policy import Brief, PolicyMove
-from cuda_agent.agent.trained.checkpoint import load_dialogue
-from cuda_agent.agent.trained.dialogue import Opening, Spoken
+from cuda_agent.agent.trained.checkpoint import load_dialogue, make_sampler
+from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn
 from cuda_agent.agent.trained.offers import Offer, laying_out, offers
-from cuda_agent.agent.trained.sampler import Sampler, load_model, torch_device
+from cuda_agent.agent.trained.sampler import load_model, torch_device
 from cuda_agent.core.errors import NotCovered, TaskError
 from cuda_agent.core.records import ToolCall, Turn
 
@@ -20,17 +20,17 @@ _FINISH = "Finish"
 
 
 class CheckpointPolicy:
-    """Plays a checkpoint in episodes as it was trained: from the prompt to its Finish or its limit of turns, then once
-    more from the prompt with other draws, until `episodes` are played or the run's limits end it. The best candidate of
-    all counts.
+    """Plays a checkpoint in episodes, as in its training. An episode goes from the prompt to Finish or the limit of
+    turns. The next one starts from the prompt with another seed, until `episodes` are played or the run's limits end
+    it. The best candidate of all episodes counts.
 
-    Every move is a function of the checkpoint and the turns before, so a resumed run goes on as it would have.
+    Every move is a function of the checkpoint and the turns before, so a resumed run continues as it would have.
     """
 
     name = "checkpoint"
 
     def __init__(self, brief: Brief, checkpoint: Path, *, episodes: int = 8) -> None:
-        """Raises UsageError, StoreError as `load_dialogue` and `load_model` do."""
+        """Raises UsageError and StoreError as `load_dialogue` and `load_model` do."""
         self._brief, self._episodes = brief, episodes
         self._settings, self._dialogue = load_dialogue(checkpoint)
         self._model = _model(checkpoint.resolve(), torch_device(brief.device))
@@ -49,7 +49,7 @@ class CheckpointPolicy:
         opening = _opening_calls(plans)
         if opening and not history:
             return PolicyMove(message=f"Laying out {len(plans)} plans of the playbook.", calls=opening)
-        played = _episodes(history[1:] if opening else history, self._settings.turns)
+        played = self._split(history[1:] if opening else history)
         if len(played) > self._episodes:
             return _finish(f"{self._episodes} episodes played", "finished" if _passed(history) else "gave_up")
         return self._move(plans, played[-1], len(played), len(history))
@@ -66,23 +66,15 @@ class CheckpointPolicy:
 
     def _move(self, plans: tuple[Offer, ...], episode: Sequence[Turn], number: int, index: int) -> PolicyMove:
         context = self._context(plans, episode)
-        settings = self._settings
-        sampler = Sampler(
-            self._model,
-            stop_id=self._dialogue.stop_id,
-            pad_id=self._dialogue.pad_id,
-            turn_tokens=settings.turn_tokens,
-            context_tokens=settings.context_tokens,
-            seed=1_000 * number + len(episode),
-        )
-        (sampled,) = sampler([context])
-        spoken = self._dialogue.hear(sampled.token_ids, index)
-        # Its Finish ends an episode, not the run; the run's own comes when all are played.
-        calls = tuple(call for call in spoken.calls if call.tool != _FINISH or call.malformed)
-        ends = len(calls) < len(spoken.calls)
+        seed = 1_000 * number + len(episode)
+        (sampled,) = make_sampler(self._model, self._dialogue, self._settings, seed)([context])
+        parsed = self._dialogue.parse_turn(sampled.token_ids, index)
+        # The model's Finish ends an episode. The run ends when all episodes are played.
+        calls = tuple(call for call in parsed.calls if call.tool != _FINISH or call.malformed)
+        ends = len(calls) < len(parsed.calls)
         said = "Done with this episode." if ends else "No tool was called; call one."
         return PolicyMove(
-            message=spoken.text,
+            message=parsed.text,
             calls=calls,
             observation="" if calls else said,
             tokens_in=len(context),
@@ -91,28 +83,29 @@ class CheckpointPolicy:
             log_probabilities=sampled.log_probabilities,
         )
 
+    def _split(self, turns: Sequence[Turn]) -> list[list[Turn]]:
+        """Returns the turns by episode. The last episode is the current one; it is empty where a new one begins."""
+        found: list[list[Turn]] = [[]]
+        for turn in turns:
+            found[-1].append(turn)
+            parsed = self._dialogue.parse_turn(turn.token_ids or (), turn.index)
+            finished = any(call.tool == _FINISH and not call.malformed for call in parsed.calls)
+            if finished or len(found[-1]) >= self._settings.turns:
+                found.append([])
+        return found
+
     def _context(self, plans: tuple[Offer, ...], episode: Sequence[Turn]) -> list[int]:
-        """The tokens of the episode so far, exactly as they were sampled."""
+        """Returns the tokens of the episode so far, exactly as they were sampled."""
         brief = self._brief
         opening = Opening(
             brief.task, brief.device, brief.precision, self._settings.turns, brief.graph, plans, brief.tools
         )
         context = self._dialogue.prompt(opening)
         for number, turn in enumerate(episode, 1):
-            spoken = Spoken(turn.message, turn.calls)
+            parsed = ParsedTurn(turn.message, turn.calls)
             context += turn.token_ids or ()
-            context += self._dialogue.observe(spoken, turn.results, self._settings.turns - number)
+            context += self._dialogue.encode_answers(parsed, turn.results, self._settings.turns - number)
         return context
-
-
-def _episodes(turns: Sequence[Turn], most: int) -> list[list[Turn]]:
-    """The turns by episodes; the last one is the one to go on with, empty where a new one begins."""
-    found: list[list[Turn]] = [[]]
-    for turn in turns:
-        found[-1].append(turn)
-        if len(found[-1]) >= most or turn.observation.startswith("Done"):
-            found.append([])
-    return found
 
 
 def _opening_calls(plans: Sequence[Offer]) -> tuple[ToolCall, ...]:
@@ -134,5 +127,5 @@ def _finish(message: str, outcome: str) -> PolicyMove:
 
 @lru_cache(maxsize=1)
 def _model(checkpoint: Path, device: str) -> Any:
-    """Several agents of one process share it."""
+    """Loads the model once; several agents of one process share it."""
     return load_model(checkpoint, device)

@@ -1,4 +1,4 @@
-"""Old turns in few words: what must not be lost of them. A pure function of the turns and the run's candidates."""
+"""Condenses old turns to what must not be lost. A pure function of the turns and the run's candidates."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
 
-#: shares of the context, in characters of it: the best candidate's source, the measurements, the failed ideas.
+#: shares of the context's characters: the best candidate's source, the measurements, the failed ideas.
 _SOURCE, _MEASUREMENTS, _FAILURES = 0.2, 0.1, 0.1
 _JUDGED = ("Compile", "Verify", "Profile")
 _MEASURING = ("Verify", "Profile", "Inspect")
-#: the workspace's own command that measures, where a model prefers the shell.
+#: the workspace's own command for measuring, which some models prefer to the tool.
 _MEASURING_COMMAND = "utils.profiling"
 _IDEA, _RESULT_LINES, _SHORT = 1500, 4, 200
 
 
 @dataclass(frozen=True)
 class BestSource:
-    """The best candidate's text, whole files first come; `left_out` says what didn't fit and where it is."""
+    """The best candidate's files as far as they fit. `left_out` names the others and where they are."""
 
     turn: int
     headline: str
@@ -29,7 +29,7 @@ class BestSource:
 
 @dataclass(frozen=True)
 class Condensed:
-    """What the template says of the turns before the first that stands word for word."""
+    """The facts that the template states about the condensed turns."""
 
     turns: int
     standing: str
@@ -47,7 +47,8 @@ class _Step:
 
 
 def condense(turns: Sequence[Turn], candidate: Callable[[str], Candidate], characters: int) -> Condensed:
-    """`characters`: what the whole context holds. `candidate` gives a candidate by its digest (StoreError: lost)."""
+    """Condenses turns. `characters` is the size of the whole context. `candidate` returns a candidate by its digest; it
+    raises StoreError for a lost one."""
     steps = list(_steps(turns))
     kept = next((step for step in reversed(steps) if step.result.ok and step.result.data.get("kept")), None)
     best = None if kept is None else _source(kept, candidate, int(characters * _SOURCE))
@@ -67,7 +68,7 @@ def condense(turns: Sequence[Turn], candidate: Callable[[str], Candidate], chara
 
 
 def _steps(turns: Sequence[Turn]) -> Iterator[_Step]:
-    """Every call with its answer; `idea` is what the policy has said since the idea before was measured or refused."""
+    """Yields every call with its answer. `idea` is what the policy said since its last idea was measured or refused."""
     said: list[str] = []
     settled = False
     for turn in turns:
@@ -85,7 +86,7 @@ def _source(step: _Step, candidate: Callable[[str], Candidate], room: int) -> Be
         return BestSource(step.turn, _first_line(step.result.text), (), "its source, which was lost")
     shown: list[tuple[str, str]] = []
     left_out: list[str] = []
-    # Short files first: the most of them then stand whole.
+    # Short files first, so that most files fit.
     for path, text in sorted(files.items(), key=lambda item: len(item[1])):
         if len(text) <= room:
             room -= len(text)
@@ -102,7 +103,7 @@ def _measures(step: _Step) -> bool:
 
 
 def _failed(step: _Step) -> bool:
-    """The judge refused it, or it was no faster than the best. Without a word on the idea there is nothing to keep."""
+    """Whether a stated idea was refused by the judge, or was no faster than the best candidate."""
     if step.call.tool not in _JUDGED or not step.idea:
         return False
     return not step.result.ok or step.result.data.get("kept") is False
@@ -115,7 +116,7 @@ def _entry(step: _Step, *, whole: bool) -> str:
 
 
 def _failure(step: _Step) -> tuple[str, str]:
-    """Long and short form: the idea in the policy's own words, and what came of it."""
+    """Returns a long and a short form of an idea, in the policy's own words, with its result."""
     idea = cut_middle(step.idea, _IDEA)
     lines = [line for line in step.result.text.splitlines() if line.strip()][:_RESULT_LINES]
     outcome = "\n  ".join(lines)
@@ -124,8 +125,8 @@ def _failure(step: _Step) -> tuple[str, str]:
 
 
 def _fit(entries: Sequence[tuple[str, str]], room: int) -> tuple[str, ...]:
-    """All entries in their short form, the newest in their long one as far as there is room; where even the short ones
-    have none, how many of the oldest are left out."""
+    """Returns the entries in short form, and the newest in long form as far as they fit in `room` characters. The
+    oldest are left out, with their number, where even the short forms don't fit."""
     first = len(entries)
     while first > 0 and len(entries[first - 1][1]) <= room:
         first -= 1
@@ -141,7 +142,7 @@ def _fit(entries: Sequence[tuple[str, str]], room: int) -> tuple[str, ...]:
 
 
 def cut_middle(text: str, limit: int, remedy: str = "") -> str:
-    """Both ends of a text that is longer than `limit` characters; `remedy`: how to get at the rest."""
+    """Returns both ends of a text longer than `limit` characters. `remedy` says how to get the rest."""
     if len(text) <= limit:
         return text
     half = limit // 2

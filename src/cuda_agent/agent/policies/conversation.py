@@ -1,8 +1,9 @@
-"""What a language model is sent: a pure function of the brief and the turns, so that a resumed run goes on alike.
+"""Composes the requests to a language model: a pure function of the brief and the turns, so that a resumed run
+continues alike.
 
-All turns stand word for word until the next request would be too long, by the server's own counts; from there on the
-older ones are condensed (`condensed.py`). Between two condensations requests only grow at their end, which lets servers
-keep what they have read.
+All turns stand word for word until the next request would be too long, by the server's token counts. Then the older
+turns are condensed (`condensed.py`). Between two condensations requests only grow at their end, so servers can keep
+their prefix caches.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.records import Budget, ToolCall, Turn
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, Message, Request, estimate_tokens
+from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 
-#: kept free for the answer: this many tokens, but at most this part of the context.
+#: tokens kept free for the answer, but at most one part in so many of the context.
 _ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
-#: shares of the context: turns that stay when the older ones are condensed; what one turn's answers may fill; the task.
+#: shares of the context: the turns that stay when older ones are condensed, one turn's answers, the task.
 _KEPT, _ONE_TURN, _TASK = 0.2, 0.2, 0.15
 _LAST_TURNS = 3
 
 
 @dataclass(frozen=True)
 class Window:
-    """Turns before `first` are condensed; request and answer together have `limit` tokens."""
+    """Turns before `first` are condensed. Request and answer together have `limit` tokens."""
 
     first: int
     limit: int
@@ -46,7 +47,7 @@ class Window:
 
 @dataclass(frozen=True)
 class _Rendered:
-    """A turn as messages, and what they were made from; `said` and `answered`: their characters."""
+    """A turn as messages, and what they were made from. `said` and `answered` count their characters."""
 
     turn: Turn
     limit: int
@@ -57,7 +58,7 @@ class _Rendered:
 
 
 class Conversation:
-    """Composes requests for one brief. What it remembers of turns only saves the work of rendering them again."""
+    """Composes requests for one brief. It caches rendered turns."""
 
     def __init__(self, brief: Brief, options: LanguageModelOptions) -> None:
         self._brief, self._options = brief, options
@@ -66,8 +67,8 @@ class Conversation:
         self._rendered: dict[int, _Rendered] = {}
         self._system = _render("system.md.j2", device=brief.device.value, tools=described)
 
-    def request(self, history: Sequence[Turn], refused: int | None = None) -> Request:
-        """The next request; `refused`: the server takes no more than that many tokens."""
+    def request(self, history: Sequence[Turn], refused: int | None = None) -> ChatRequest:
+        """Returns the next request. `refused` is a limit of tokens that the server has just shown."""
         repeats = rounds(history)
         window = self._window(history, repeats, refused)
         messages: list[Message] = [
@@ -76,14 +77,14 @@ class Conversation:
         ]
         for turn, times in zip(history[window.first :], repeats[window.first :], strict=True):
             messages += self._once(turn, window, times).messages
-        return Request(messages, None if self._tagged else self._brief.tools)
+        return ChatRequest(messages, None if self._tagged else self._brief.tools)
 
     def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
-        """What stands word for word in the request that follows `history`."""
+        """Returns which turns stand word for word in the request after `history`."""
         return self._window(history, rounds(history), refused)
 
     def expected(self, history: Sequence[Turn]) -> int:
-        """Tokens of the next request if it only grows; the context where nothing is known yet."""
+        """Returns the tokens of the next request if it only grows, or the whole context before the first request."""
         if not history:
             return self._options.context_tokens
         repeats = rounds(history)
@@ -102,13 +103,13 @@ class Conversation:
         return window
 
     def _grown(self, turn: Turn, window: Window, repeats: int) -> int:
-        """Tokens of the request after `turn` if it only grows: the server's count of this one, and what is added."""
+        """Returns the tokens of the request after `turn` if it only grows: the server's count and what is added."""
         rendered = self._once(turn, window, repeats)
         answer = min(turn.tokens_out, estimate_tokens(rendered.said))
         return turn.tokens_in + answer + estimate_tokens(rendered.answered)
 
     def _first_kept(self, history: Sequence[Turn], repeats: Sequence[int], window: Window) -> int:
-        """The earliest of the last turns that fit into their share; at least the last one."""
+        """Returns the earliest of the last turns that fit in their share; the last turn always stays."""
         room = window.characters * _KEPT
         first = len(history)
         while first > 0:
@@ -138,7 +139,7 @@ class Conversation:
         )
 
     def _once(self, turn: Turn, window: Window, repeats: int) -> _Rendered:
-        """The turn as it was rendered before, if nothing that counts has changed."""
+        """Returns the turn as it was rendered before, unless its inputs have changed."""
         known = self._rendered.get(turn.index)
         same = known is not None and known.turn is turn and known.limit == window.limit
         if known is None or not same or known.repeats != repeats:
@@ -148,7 +149,8 @@ class Conversation:
         return known
 
     def _turn(self, turn: Turn, window: Window, repeats: int) -> list[Message]:
-        """One turn as messages: what the model said and called; the answers, the last with what is left."""
+        """Returns one turn as messages: the model's words and calls, then the answers, the last with the remaining
+        budget."""
         said: Message = {"role": "assistant", "content": turn.message or None}
         if turn.reasoning and self._options.reasoning == "keep":
             said["reasoning_content"] = turn.reasoning
@@ -170,7 +172,7 @@ class Conversation:
         return [said, *({"role": "tool", "tool_call_id": call.id, "content": text} for call, text in answered)]
 
     def _status(self, turn: Turn, repeats: int) -> str:
-        """What is left after `turn`, and a word where the model turns in circles."""
+        """Returns the remaining budget after `turn`, and a warning if the model repeats itself."""
         budget = turn.budget or Budget(turns_limit=self._brief.limits.turns, turns_spent=turn.index + 1)
         used = turn.tokens_in + turn.tokens_out
         lines = [f"[Left: {_left(budget)}. Context: {used:,} of {self._options.context_tokens:,} tokens.]"]
@@ -214,12 +216,12 @@ def _as_sent(call: ToolCall) -> dict[str, Any]:
 
 
 def _name(call: ToolCall) -> str:
-    """A name as servers accept it in an old call, also where the model invented one."""
+    """Returns a tool's name as servers accept it in an old call, even if the model invented it."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", call.tool)[:64] or "unknown"
 
 
 def _length(messages: Sequence[Message]) -> int:
-    """Characters of messages, calls and reasoning included."""
+    """Counts the characters of messages, with calls and reasoning."""
     total = 0
     for message in messages:
         total += len(message["content"] or "") + len(message.get("reasoning_content", ""))

@@ -1,8 +1,7 @@
-"""Kernels that others wrote, as a policy: `files:DIR` writes what DIR holds for a task, and has it judged like any
-other.
+"""A policy that submits existing kernels: `files:DIR` writes the files that DIR holds for a task and has them judged.
 
-DIR/ID or DIR/NAME (a benchmark's id of the task, or its name) is a folder like a workspace: `model_new.py` and
-`kernels/`; or a run directory, whose `workspace/` is one.
+DIR/ID or DIR/NAME (the benchmark's id of the task, or its name) is a folder like a workspace, with `model_new.py` and
+`kernels/`, or a run directory, which contains a workspace.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 from cuda_agent.agent.policy import Brief, PolicyMove
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import PolicyError, UsageError
-from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
+from cuda_agent.core.records import Candidate, ToolCall, Turn
 from cuda_agent.workspace.layout import Workspace
 
 
 class FilesPolicy:
-    """Write → compile → verify → profile → finish. What it does next follows from the turns alone."""
+    """Writes, compiles, verifies, profiles and finishes. The next step follows from the turns alone."""
 
     def __init__(self, brief: Brief, folder: Path) -> None:
         self.name = f"files:{folder}"
@@ -36,8 +35,8 @@ class FilesPolicy:
         if "Finish" in tools:
             raise PolicyError("There is nothing left to do", "Start a new run")
         if failed is not None:
-            return self._finish(history, f"{failed[0].tool}: {_first_line(failed[1])}", "gave_up")
-        # Nothing to compile: a comparison, or what the judge refuses with its own reason.
+            return self._finish(history, f"{failed[0].tool}: {failed[1].first_line}", "gave_up")
+        # Without kernels there is nothing to compile; the judge compares or refuses the module.
         built = any(str(call.arguments.get("path", "")).startswith("kernels/") for call in last.calls)
         if tools == ["Profile"]:
             return self._finish(history, f"{last.results[0].data.get('latency_us', 0.0):,.1f} us", "finished")
@@ -63,11 +62,11 @@ class FilesPolicy:
         return PolicyMove(message=f"Kernels from {where}.", calls=tuple(calls))
 
     def _found(self) -> tuple[Path, Candidate] | None:
-        """Raises UsageError where what is there is no candidate."""
+        """Returns the folder and its candidate, or None. Raises UsageError if the folder holds no candidate."""
         root = self._folder.resolve()
         for name in filter(None, (self._brief.id, self._brief.task.name)):
             folder = root / name
-            # A task's name is its author's.
+            # The task's author chose its name, so it may be a path.
             if name in (".", "..") or folder.parent != root or not folder.is_dir():
                 continue
             inside = folder / "workspace"
@@ -81,7 +80,3 @@ class FilesPolicy:
 
     def _call(self, history: Sequence[Turn], tool: str, **arguments: Any) -> ToolCall:
         return ToolCall(id=f"call-{1 + sum(len(turn.calls) for turn in history)}", tool=tool, arguments=arguments)
-
-
-def _first_line(result: ToolResult) -> str:
-    return next((line for line in result.text.splitlines() if line.strip()), "no reason given")

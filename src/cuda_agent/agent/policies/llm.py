@@ -1,4 +1,4 @@
-"""A language model as policy: the turns become a request, the reply becomes a move. Keeps nothing between moves."""
+"""A language model as policy: the turns become a request, the reply becomes a move. It keeps no state of its own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.records import ToolCall, Turn
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CallText, ChatClient, ContextExceeded, Reply
+from cuda_agent.llm.chat import ChatClient, ContextExceeded, Reply, WrittenCall
 from cuda_agent.llm.client import make_client
 from cuda_agent.llm.prices import cost_of
 from cuda_agent.llm.stream import well_formed
 
-#: where the server refuses a request as too long, it is composed anew for these parts of that length.
+#: parts of its length to which a request is shortened, in turn, when the server refuses it as too long.
 _SMALLER = (0.75, 0.5, 0.25)
 _SHOWN = 300
 
 
 class LanguageModelPolicy:
-    """`Policy` over a `ChatClient`; without one, over the endpoint that the brief names. Raises UsageError when the
-    brief names none, or the client's package is missing."""
+    """`Policy` over a `ChatClient`, or over the endpoint that the brief names. Raises UsageError if the brief names
+    none or the client's package is missing."""
 
     name = "llm"
 
@@ -73,14 +73,14 @@ class LanguageModelPolicy:
         )
 
 
-def _call(written: CallText, finish: str) -> ToolCall:
-    """The call, or what is wrong with it as it was written."""
+def _call(written: WrittenCall, finish: str) -> ToolCall:
+    """Returns the call, or a malformed call that says what is wrong."""
     arguments: Any = None
     problem = written.problem
     if not problem:
         try:
             arguments = json.loads(written.arguments or "{}")
-            # Escapes in it may stand for halves of surrogate pairs, which no file can hold.
+            # Escapes may stand for half of a surrogate pair, which no file can hold.
             arguments = json.loads(well_formed(json.dumps(arguments, ensure_ascii=False)))
         except (ValueError, RecursionError) as error:
             problem = f"the arguments aren't JSON: {error}"
@@ -95,7 +95,7 @@ def _call(written: CallText, finish: str) -> ToolCall:
 
 
 def _distinct(calls: Sequence[ToolCall], index: int) -> tuple[ToolCall, ...]:
-    """Calls with ids that occur once: some servers give none, or the same ones each time."""
+    """Returns the calls with unique ids. Some servers give none, or the same ones each time."""
     seen: set[str] = set()
     found = []
     for position, call in enumerate(calls):
@@ -107,7 +107,7 @@ def _distinct(calls: Sequence[ToolCall], index: int) -> tuple[ToolCall, ...]:
 
 
 def _nothing_called(reply: Reply, options: LanguageModelOptions) -> str:
-    """What a model is told that called no tool."""
+    """Returns what a model is told after an answer without a tool call."""
     if reply.finish == "length":
         return (
             "Your answer was cut off at the limit of its length before it called a tool. Think and write less at once."

@@ -1,4 +1,4 @@
-"""The built-in policy: plans with the playbook's skills and acts through the same tools as a language model would."""
+"""The built-in policy. It plans with the playbook's skills and acts through the same tools as a language model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from cuda_agent.agent.tools.profile import MAX_CONFIGS
 from cuda_agent.core.enums import Precision, Verdict
 from cuda_agent.core.errors import NotCovered, PolicyError, TaskError
 from cuda_agent.core.graph import Graph
+from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
 from cuda_agent.playbook import Proposal, proposals
 
 Results = tuple[ToolResult, ...]
 Script = Generator[PolicyMove, Results, None]
 
-#: up to this many settings are tried in all combinations.
+#: up to this many combinations of settings, all are tried.
 _FULL_GRID = 12
-#: a setting replaces the default only when it is this much faster, so that noise doesn't choose.
+#: a setting replaces the default only if it is faster by this share, so that noise doesn't choose.
 _GAIN = 0.01
 
 
 class PlaybookPolicy:
-    """A script of moves. Given a history it replays to where that ends, so that a run can be taken up again; one that
-    another version of the playbook began goes on from an empty workspace."""
+    """A script of moves. It replays a history to its end, so a run can be resumed. A run that another version of the
+    playbook started continues from an empty workspace."""
 
     name = "playbook"
 
@@ -58,7 +59,7 @@ class PlaybookPolicy:
 
 @dataclass(frozen=True)
 class _Tuned:
-    """A plan with its fastest setting; `latency_us` is None where nothing was screened or could be timed."""
+    """A plan with its fastest setting. `latency_us` is None if nothing was screened or could be timed."""
 
     proposal: Proposal
     config: dict[str, int]
@@ -67,7 +68,7 @@ class _Tuned:
 
 @dataclass(frozen=True)
 class _Screened:
-    """Settings that were timed side by side, the one held so far first, and their times, µs."""
+    """Settings that were timed side by side, the current one first, and their times in microseconds."""
 
     settings: list[dict[str, int]]
     times: list[float | None]
@@ -77,7 +78,7 @@ class _Screened:
 
     @property
     def fastest(self) -> tuple[dict[str, int], float | None]:
-        """The first setting unless another is faster by more than `_GAIN`, and its time."""
+        """The fastest setting and its time. Another setting than the first must be faster by more than `_GAIN`."""
         held = self.times[0]
         timed = [(time, index) for index, time in enumerate(self.times) if time is not None]
         time, index = min(timed, default=(None, 0))
@@ -86,7 +87,7 @@ class _Screened:
         return self.settings[index], time
 
     def best_of_each(self, default: Mapping[str, int]) -> dict[str, int]:
-        """The fastest value of each tunable among the settings that differ from the default in no other."""
+        """Returns the fastest value of each tunable, among settings that differ from the default only there."""
         best = dict(default)
         pairs = list(zip(self.settings, self.times, strict=True))
         for name in default:
@@ -95,14 +96,14 @@ class _Screened:
         return best
 
     def time(self, setting: Mapping[str, int]) -> float | None:
-        """The last time of a setting."""
+        """Returns the last time of a setting."""
         return next((t for s, t in reversed(list(zip(self.settings, self.times, strict=True))) if s == setting), None)
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """How plans fared: the one in the workspace now, what the judge said last, the one that passed with its time, and
-    whether any was refused for its values."""
+    """The result of trying plans. `held`: the plan in the workspace. `said`: the judge's last words. `chosen`: the plan
+    that passed. `wrong`: whether a plan was refused for its values."""
 
     held: Proposal
     said: str
@@ -112,15 +113,15 @@ class _Tried:
 
 
 class _Moves:
-    """Read → plan → (write → compile → screen) for each plan → settle → profile → finish. Where the judge finds every
-    plan wrong, the same once more with the plans whose products are in full float32."""
+    """Read → plan → (write → compile → screen) for each plan → settle → profile → finish. If the judge finds every plan
+    wrong, the same is done once more with plans whose products are in full float32."""
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
         self._count = 0
 
     def play(self, *, cleared: bool = False) -> Script:
-        """`cleared`: of what another version left in the workspace."""
+        """Yields the moves. `cleared`: another version's files are removed first."""
         if cleared:
             yield self._move("Clearing another version's plan.", self._call("Bash", command="rm -rf kernels/*"))
         yield self._move("Reading the reference.", self._call("Read", path="model.py"))
@@ -131,8 +132,7 @@ class _Moves:
             yield self._finish(gap.cause, "not_covered")
             return
         except TaskError as error:
-            why = error.cause.replace("can't be captured: ", "", 1)
-            yield self._finish(f"the reference can't be captured as a graph: {why}. {error.remedy}", "not_covered")
+            yield self._finish(f"there is no graph of the reference: {error}", "not_covered")
             return
         tried = yield from self._try(plans)
         if tried.chosen is None and tried.wrong:
@@ -142,10 +142,11 @@ class _Moves:
         if tried.chosen is None:
             yield self._give_up(tried.said)
         else:
-            yield self._finish(f"{tried.chosen.summary}; {tried.latency_us:,.1f} us", "finished")
+            plan = tried.chosen.plan
+            yield self._finish(f"{plan.summary}; {tried.latency_us:,.1f} us", "finished", plan)
 
     def _more_precise(self, graph: Graph, plans: Sequence[Proposal]) -> list[Proposal]:
-        """The plans without TF32 or halved operands, where that changes anything."""
+        """Returns the plans without TF32 or 16-bit operands that differ from `plans`."""
         if self._brief.precision is Precision.FP32:
             return []
         try:
@@ -155,10 +156,10 @@ class _Moves:
         return [plan for plan in found if all(plan.files != other.files for other in plans)]
 
     def _try(self, plans: Sequence[Proposal], before: Proposal | None = None) -> Generator[PolicyMove, Results, _Tried]:
-        """Build and screen all of them, then profile until one passes. `before`: the plan in the workspace now."""
+        """Builds and screens all plans, then profiles until one passes. `before` is the plan in the workspace."""
         compiled = yield from self._build(plans[0], before)
         if not compiled.ok:
-            return _Tried(plans[0], f"Compile: {_first_line(compiled)}")
+            return _Tried(plans[0], f"Compile: {compiled.first_line}")
         first = yield from self._tune(plans[0], timed=len(plans) > 1)
         ranked, held = yield from self._try_others(first, plans[1:])
         wrong = False
@@ -170,13 +171,13 @@ class _Moves:
             if result.ok:
                 return _Tried(held, "", held, result.data.get("latency_us", 0.0))
             wrong = wrong or result.data.get("verdict") == Verdict.INCORRECT.value
-        return _Tried(held, _first_line(result), wrong=wrong)
+        return _Tried(held, result.first_line, wrong=wrong)
 
     def _try_others(
         self, first: _Tuned, others: Sequence[Proposal]
     ) -> Generator[PolicyMove, Results, tuple[list[_Tuned], Proposal]]:
-        """The plans to profile until one passes: the default one, before it those that screened clearly faster,
-        fastest first; and the plan that is in the workspace now."""
+        """Returns the plans in the order to profile them, and the plan that is in the workspace. Plans that screened
+        clearly faster than the default come before it."""
         ranked, held = [first], first.proposal
         for plan in others:
             compiled = yield from self._build(plan, before=held)
@@ -188,7 +189,7 @@ class _Moves:
         return ranked, held
 
     def _build(self, proposal: Proposal, before: Proposal | None = None) -> Generator[PolicyMove, Results, ToolResult]:
-        """Write a plan in the place of another, and compile it."""
+        """Writes a plan in place of another and compiles it."""
         stale = sorted(set(before.files) - set(proposal.files)) if before is not None else []
         if stale:
             yield self._move("Clearing the other plan.", self._call("Bash", command=f"rm -f {shlex.join(stale)}"))
@@ -198,14 +199,15 @@ class _Moves:
 
     def _write(self, proposal: Proposal) -> PolicyMove:
         calls = [self._call("Write", path=path, content=text) for path, text in sorted(proposal.files.items())]
-        layout = ", channels last" if proposal.channels_last else ""
-        return self._move(f"Plan{layout}: {proposal.summary}", *calls)
+        plan = proposal.plan
+        layout = ", channels last" if plan.channels_last else ""
+        return PolicyMove(message=f"Plan{layout}: {plan.summary}", calls=tuple(calls), plan=plan)
 
     def _tune(self, proposal: Proposal, *, timed: bool) -> Generator[PolicyMove, Results, _Tuned]:
-        """The fastest setting by the judge's times; what can't be timed keeps its default, 0. `timed`: a time is
-        wanted even where there is nothing to choose.
+        """Finds the fastest setting by the judge's times. A tunable that can't be timed keeps its default, 0. `timed`:
+        a time is measured even if there is nothing to choose.
 
-        A large grid takes two screenings: each tunable by itself, then the fastest of each together, and that with
+        A large grid takes two screenings: each tunable by itself, then the fastest values together, and together with
         one of them left out."""
         default = dict.fromkeys(proposal.tunables, 0)
         free = {name: count for name, count in proposal.tunables.items() if count > 1}
@@ -215,7 +217,7 @@ class _Moves:
             found = yield from self._screen(", ".join(free) or "the plan", _grid(default, free))
             return _Tuned(proposal, *found.fastest)
         found = _Screened([], [])
-        # In turns, so that where a screening's time ends each tunable has had some of its settings.
+        # The tunables alternate, so each has had some settings when a screening runs out of time.
         turns = range(1, max(free.values()))
         for part in _parts([{**default, name: k} for k in turns for name, count in free.items() if k < count]):
             found += yield from self._screen("each tunable", [default, *part])
@@ -232,8 +234,8 @@ class _Moves:
         return _Screened(settings, times[: len(settings)])
 
     def _profile(self, chosen: _Tuned) -> Generator[PolicyMove, Results, ToolResult]:
-        """The full judged profile of the chosen setting; where that fails, since screening times a setting but only
-        compares answers among settings, that of the default."""
+        """Profiles the chosen setting fully, and the default if that fails. Screening times a setting, but compares its
+        answers only with those of other settings."""
         proposal, config = chosen.proposal, chosen.config
         default = dict.fromkeys(config, 0)
         current = default
@@ -253,8 +255,8 @@ class _Moves:
     def _give_up(self, reason: str) -> PolicyMove:
         return self._finish(f"the playbook's kernel was not accepted: {reason}", "gave_up")
 
-    def _finish(self, message: str, outcome: str) -> PolicyMove:
-        return self._move("", self._call("Finish", message=message, outcome=outcome))
+    def _finish(self, message: str, outcome: str, plan: KernelPlan | None = None) -> PolicyMove:
+        return PolicyMove(calls=(self._call("Finish", message=message, outcome=outcome),), plan=plan)
 
     def _move(self, message: str, *calls: ToolCall) -> PolicyMove:
         return PolicyMove(message=message, calls=calls)
@@ -265,23 +267,19 @@ class _Moves:
 
 
 def _is_faster(one: _Tuned, other: _Tuned) -> bool:
-    """By more than `_GAIN`; a time is better than none."""
+    """Whether it is faster by more than `_GAIN`. A time is better than none."""
     if one.latency_us is None or other.latency_us is None:
         return other.latency_us is None and one.latency_us is not None
     return one.latency_us < other.latency_us * (1 - _GAIN)
 
 
 def _grid(default: Mapping[str, int], free: Mapping[str, int]) -> list[dict[str, int]]:
-    """All combinations, the default first."""
+    """Returns all combinations of settings, the default first."""
     choices = itertools.product(*(range(count) for count in free.values()))
     return [{**default, **dict(zip(free, choice, strict=True))} for choice in choices]
 
 
 def _parts(settings: list[dict[str, int]]) -> Iterator[list[dict[str, int]]]:
-    """As many at a time as one screening takes besides the default."""
+    """Yields as many settings at a time as one screening takes besides the default."""
     for start in range(0, len(settings), MAX_CONFIGS - 1):
         yield settings[start : start + MAX_CONFIGS - 1]
-
-
-def _first_line(result: ToolResult) -> str:
-    return next((line for line in result.text.splitlines() if line.strip()), "no reason given")

@@ -1,4 +1,4 @@
-"""The policies by their names."""
+"""Finds policies by their names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cuda_agent.agent.trained.checkpoint import check_checkpoint
 from cuda_agent.core.errors import UsageError
 
 POLICIES = ("playbook", "llm")
-#: begins the name of the policy that takes others' kernels from a folder.
+#: prefix of the policy that submits existing kernels from a folder.
 FILES = "files:"
 
 
 def policy_name(policy: str | PolicyMaker) -> str:
-    """The name that records hold: that of a trained checkpoint is its folder's path, and `files:` has its folder's.
-    Raises UsageError for the name of no policy: at once, before a judge is opened."""
+    """Returns the name for records. For a trained checkpoint and for `files:` it contains the folder's path. Raises
+    UsageError for an unknown name, before a judge is opened."""
     if not isinstance(policy, str):
         return str(getattr(policy, "name", None) or getattr(policy, "__name__", "custom"))
     if policy in POLICIES:
@@ -37,7 +37,7 @@ def policy_name(policy: str | PolicyMaker) -> str:
 
 
 def make_policy(policy: str | PolicyMaker, brief: Brief) -> Policy:
-    """The policy of that name, or what the given function makes. Raises UsageError when there is none of that name."""
+    """Returns the policy of that name, or what the given function makes. Raises UsageError for an unknown name."""
     if not isinstance(policy, str):
         return policy(brief)
     name = policy_name(policy)

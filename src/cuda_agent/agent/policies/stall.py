@@ -1,4 +1,4 @@
-"""Whether a policy still acts: pure functions of the turns."""
+"""Detects a policy that no longer acts. Pure functions of the turns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from cuda_agent.core.errors import PolicyStalled
 from cuda_agent.core.records import Turn
 
-#: so many turns in a row in which no tool could run end the run.
+#: the run ends after so many turns in a row in which no tool could run.
 MAX_WITHOUT_EFFECT = 6
-#: from so many rounds of the same calls on, the policy is told; at the second number the run ends.
+#: rounds of the same calls after which the policy is warned, and after which the run ends.
 REPEATS_TOLD, MAX_REPEATS = 3, 10
 _LONGEST_CYCLE = 3
-#: their answers change although the call is the same: waiting for a command isn't a loop.
+#: tools whose answers change although the call is the same. Waiting for a command isn't a loop.
 _WAITING = ("Bash", "BashOutput")
 
 
 def check(history: Sequence[Turn], tools: frozenset[str]) -> None:
-    """Raises PolicyStalled when the last turns show that nothing will come. `tools`: the names that exist."""
+    """Raises PolicyStalled if the last turns show no progress. `tools`: the names that exist."""
     idle = 0
     for turn in reversed(history):
         if any(call.tool in tools and not call.malformed for call in turn.calls):
@@ -37,8 +37,8 @@ def check(history: Sequence[Turn], tools: frozenset[str]) -> None:
 
 
 def rounds(history: Sequence[Turn]) -> list[int]:
-    """For each turn, how many times in a row its calls (or a cycle of up to three turns that it ends) have been made
-    with nothing changed; 1 where it is new."""
+    """Returns for each turn how many times in a row its calls were made with nothing changed; 1 means the first time. A
+    cycle of up to three turns counts too."""
     keys = [_key(turn) for turn in history]
     matched = [0] * (_LONGEST_CYCLE + 1)
     found = []
@@ -51,7 +51,7 @@ def rounds(history: Sequence[Turn]) -> list[int]:
 
 
 def _key(turn: Turn) -> Any:
-    """What makes two turns the same; None for one without calls, which counts as idle instead."""
+    """Returns what makes two turns equal, or None for a turn without calls, which counts as idle instead."""
     if not turn.calls:
         return None
     answers = tuple(

@@ -1,7 +1,7 @@
-"""All that a run has on disk to go on from: the turns, and a checkpoint before and after every tool.
+"""What a run needs on disk to be resumed: the turns, and a checkpoint before and after every tool.
 
-A move is in the checkpoint before its first tool runs, so that no answer of a model is asked for twice; a tool that was
-killed on its way is run again in the workspace as it was before.
+A move is in the checkpoint before its first tool runs, so no model answer is requested twice. A tool that was killed is
+run again in the workspace as it was before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cuda_agent.agent.budget import Accounts
-from cuda_agent.agent.context import Context
+from cuda_agent.agent.context import ToolContext
 from cuda_agent.agent.policy import PolicyMove
-from cuda_agent.agent.storage.snapshot import Entry, Snapshots, objects
-from cuda_agent.agent.storage.store import Store
+from cuda_agent.agent.storage.snapshot import FileEntry, Snapshots, objects
+from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, Transcript, read_transcript
 from cuda_agent.agent.tools.registry import Toolbox
 from cuda_agent.core.errors import StoreError, UsageError
@@ -24,8 +24,8 @@ from cuda_agent.workspace.layout import is_writable
 
 
 class Checkpoint(StoredRecord):
-    """A run between two tools: turn `index` is at `move`, whose first calls gave `results`. `tree` is the workspace,
-    `known`, `calls` and `commands` what the tools remember, `best` and `passes` which candidate was the best."""
+    """A run between two tools. Turn `index` plays `move`, whose first calls gave `results`. `tree` is the workspace.
+    `known`, `calls` and `commands` are the state of the tools; `best` and `passes` that of the best candidate."""
 
     file_name = "checkpoint.json"
     index: int = 0
@@ -33,7 +33,7 @@ class Checkpoint(StoredRecord):
     results: tuple[ToolResult, ...] = ()
     candidate_digest: str | None = None
     finished: tuple[str, str] | None = None
-    tree: dict[str, Entry]
+    tree: dict[str, FileEntry]
     known: dict[str, str]
     calls: int
     commands: int
@@ -43,14 +43,14 @@ class Checkpoint(StoredRecord):
     budget: Budget
 
 
-class Journal:
-    """Of one run; `turns` is what happened, `pending` the move that isn't done yet."""
+class RunJournal:
+    """The journal of one run. `turns` are complete; `pending` is the move that isn't."""
 
     def __init__(self, directory: Path, tools: Toolbox, accounts: Accounts, turns: Sequence[Turn] = ()) -> None:
         """Raises StoreError."""
         self._directory, self._tools, self.accounts = directory, tools, accounts
         self._transcript = Transcript(directory, turns)
-        self._store = Store(directory)
+        self._store = ContentStore(directory)
         workspace = tools.context.workspace
         fixed = [path.relative_to(workspace.directory).as_posix() for path in workspace.fixed_paths]
         self._snapshots = Snapshots(workspace.directory, self._store, fixed)
@@ -63,23 +63,23 @@ class Journal:
         return self._transcript.turns
 
     @property
-    def context(self) -> Context:
+    def context(self) -> ToolContext:
         return self._tools.context
 
     def budget(self) -> Budget:
-        """As it stands now."""
+        """Returns the budget at this moment."""
         return self.accounts.budget(self.turns, self.context.device_s)
 
     # ------------------------------------------------------------ a turn
 
     def begin(self, move: PolicyMove, took_s: float) -> Checkpoint:
-        """The move is durable; `took_s` is what the policy needed for it. Raises StoreError."""
+        """Makes a move durable. `took_s` is the time that the policy needed for it. Raises StoreError."""
         self._turn_began = time.monotonic() - took_s
         self.pending = self._write(move, ())
         return self.pending
 
     def add(self, result: ToolResult) -> Checkpoint:
-        """The next call of the pending move is done. Raises StoreError."""
+        """Records the result of the next call of the pending move. Raises StoreError."""
         pending = self.pending
         assert pending is not None and pending.move is not None
         result = result.model_copy(update={"candidate_digest": pending.candidate_digest})
@@ -87,7 +87,7 @@ class Journal:
         return self.pending
 
     def end(self) -> Turn:
-        """All calls of the pending move are done: the turn. Raises StoreError."""
+        """Completes the pending move and returns its turn. Raises StoreError."""
         done = self.pending
         assert done is not None and done.move is not None
         turn = Turn(
@@ -105,7 +105,7 @@ class Journal:
     # ------------------------------------------------------------ after a kill
 
     def resume(self) -> None:
-        """Workspace, tools and best candidate as they were. Without a checkpoint nothing had happened yet.
+        """Restores the workspace, the tools and the best candidate from the checkpoint, if there is one.
 
         Raises StoreError.
         """
@@ -150,9 +150,9 @@ class Journal:
             self._store.drop(objects(before.tree) - objects(tree))
         return checkpoint
 
-    def _candidate(self, tree: dict[str, Entry]) -> str | None:
-        """Digest of the candidate as it stands, which the store now keeps; None where what stands there can't be one (a
-        link, too large)."""
+    def _candidate(self, tree: dict[str, FileEntry]) -> str | None:
+        """Stores the candidate as it stands and returns its digest, or None if the files can't be a candidate (a link,
+        a file that is too large)."""
         last = self._last
         if last is not None and last.candidate_digest is not None and _sources(last.tree) == _sources(tree):
             return last.candidate_digest
@@ -164,10 +164,10 @@ class Journal:
         return candidate.digest
 
 
-def _sources(tree: dict[str, Entry]) -> dict[str, tuple[str, str | None]]:
+def _sources(tree: dict[str, FileEntry]) -> dict[str, tuple[str, str | None]]:
     return {path: (entry.kind, entry.content) for path, entry in tree.items() if is_writable(path)}
 
 
 def read_journal(directory: Path) -> tuple[Turn, ...]:
-    """The turns that a run directory holds; none where it has no transcript yet. Raises StoreError."""
+    """Returns the turns of a run directory, none if it has no transcript yet. Raises StoreError."""
     return read_transcript(directory) if (directory / FILE_NAME).exists() else ()

@@ -1,6 +1,5 @@
-"""The folder that a run leaves: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json,
-best.json (the best candidate so far), checkpoint.json and store/ (what a killed run goes on from), config.json,
-task.json, logs/."""
+"""The folder of a run: workspace/, transcript.jsonl, trajectory.json, evaluation.json, manifest.json, best.json (the
+best candidate so far), checkpoint.json and store/ (from which a killed run resumes), config.json, task.json, logs/."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from typing import Any
 
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.config import OptimizeOptions
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Resumption, RunManifest, Task, Trajectory
@@ -26,13 +26,13 @@ from cuda_agent.core.stack import read_stack
 
 _LOCK = "lock"
 _CONFIGURATION = "config.json"
-#: space for the end of a run on a disk that is full by then: evaluation, trajectory, manifest.
+#: space reserved for the records at the end of a run, in case the disk is full by then.
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 8 << 20
 
 
 class RunDirectory:
-    """Paths of one run, and what is written when."""
+    """The paths and records of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -41,8 +41,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, out: str | Path | None, task_name: str) -> RunDirectory:
-        """`out`, or runs/<task>-<time>. Raises UsageError when it already holds something, StoreError when it can't be
-        made."""
+        """Creates `out`, or runs/<task>-<time>. Raises UsageError if it isn't empty, StoreError if it can't be
+        created."""
         path = Path(out) if out is not None else _fresh(Path("runs"), task_name)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -62,8 +62,8 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for this process; the lock ends with it, however that ends. Raises StoreError while another
-        holds it, UsageError where there is no such folder."""
+        """Locks the run for this process. The lock ends with the process. Raises StoreError while another process holds
+        it, UsageError if there is no such folder."""
         path = self.path / _LOCK
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -84,7 +84,7 @@ class RunDirectory:
             os.close(descriptor)
 
     def write_start(self, task: Task, options: OptimizeOptions, command: tuple[str, ...]) -> RunManifest:
-        """The task, the resolved configuration and the manifest, before anything runs. Raises StoreError."""
+        """Writes the task, the resolved configuration and the manifest, before anything runs. Raises StoreError."""
         configuration = options.model_dump(mode="json")
         write_durably(self.path / _CONFIGURATION, json.dumps(configuration, indent=1) + "\n")
         task.write(self.path)
@@ -104,7 +104,8 @@ class RunDirectory:
         return manifest
 
     def read_start(self) -> tuple[Task, OptimizeOptions, RunManifest]:
-        """What `write_start` wrote. Raises UsageError where no run was begun here, StoreError (can't be read)."""
+        """Reads what `write_start` wrote. Raises UsageError if no run was started here, StoreError if it can't be
+        read."""
         path = self.path / _CONFIGURATION
         if not path.is_file():
             raise UsageError(f"{self.path} is not a run directory", "Give one that cuda-agent optimize left")
@@ -121,28 +122,28 @@ class RunDirectory:
         return (self.path / RunManifest.file_name).is_file()
 
     def ended(self) -> Trajectory | None:
-        """The run, where the policy itself ended it. Raises StoreError."""
+        """Returns the trajectory if the policy itself ended the run, else None. Raises StoreError."""
         if not (self.path / Trajectory.file_name).is_file():
             return None
         left = Trajectory.read(self.path)
         return left if left.outcome in ("finished", "not_covered", "gave_up") else None
 
     def check_unfinished(self) -> None:
-        """Raises UsageError where the policy itself ended the run."""
+        """Raises UsageError if the policy itself ended the run."""
         left = self.ended()
         if left is not None:
             cause = f"The run in {self.path} has ended: {left.outcome.replace('_', ' ')}, {len(left.turns)} turns"
             raise UsageError(cause, f"See cuda-agent show {self.path}, or begin another run")
 
     def write_resumption(self, manifest: RunManifest, options: OptimizeOptions) -> tuple[RunManifest, tuple[str, ...]]:
-        """The configuration as it is from now on; what differs from when the run was begun is returned, and kept in the
-        manifest. Raises StoreError."""
+        """Writes the configuration that holds from now on. Returns what differs from the start of the run, which the
+        manifest keeps too. Raises StoreError."""
         configuration = options.model_dump(mode="json")
         renewed = manifest.model_copy(
             update={"version": metadata.version("cuda-agent"), "commit": current_commit(), "stack": read_stack()}
         )
-        differences = _differences("", manifest.configuration, configuration)
-        differences += _differences("", _stack_facts(manifest), _stack_facts(renewed))
+        differences = _differences(manifest.configuration, configuration)
+        differences += _differences(_stack_facts(manifest), _stack_facts(renewed))
         turns = read_transcript(self.path) if (self.path / FILE_NAME).exists() else ()
         entry = Resumption(started=now(), turns=len(turns), changes=tuple(differences))
         resumed = renewed.model_copy(
@@ -154,24 +155,24 @@ class RunDirectory:
         return resumed, tuple(differences)
 
     def discard(self) -> None:
-        """Remove what a run that was killed before it had begun left. Raises UsageError where one was begun."""
+        """Removes the folder of a run that was killed before it started. Raises UsageError if it has started."""
         if self.was_begun:
             raise UsageError(f"{self.path} holds a run", "Choose another folder")
         if self.path.exists():
             shutil.rmtree(self.path)
 
     def clear_workspace(self) -> None:
-        """Remove what a run that was killed at its very start left of it."""
+        """Removes the workspace of a run that was killed at its start."""
         if self.workspace.exists():
             shutil.rmtree(self.workspace)
 
     def reserve(self) -> None:
-        """Hold some space until the end is written. Raises StoreError."""
+        """Reserves disk space until the end is written. Raises StoreError."""
         write_durably(self.path / _RESERVE, b"\0" * _RESERVE_BYTES)
 
     def write_end(self, manifest: RunManifest, trajectory: Trajectory) -> None:
-        """The evaluation of the best candidate, the trajectory, the manifest with their digests, in the space that was
-        held for them; what can be written is. Raises StoreError."""
+        """Writes the evaluation of the best candidate, the trajectory and the manifest with their digests, in the
+        reserved space. A failure of one doesn't prevent the others. Raises StoreError."""
         (self.path / _RESERVE).unlink(missing_ok=True)
         digests = dict(manifest.digests)
         if trajectory.best is not None:
@@ -193,16 +194,9 @@ class RunDirectory:
             raise StoreError(first.cause + more, first.remedy)
 
 
-def _differences(prefix: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """`judge.timing_budget_s: 10.0, was 2.0`, for every value that isn't the same."""
-    found: list[str] = []
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += _differences(f"{prefix}{key}.", old, new)
-        elif old != new:
-            found.append(f"{prefix}{key}: {_said(new)}, was {_said(old)}")
-    return found
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns a line such as `judge.timing_budget_s: 10.0, was 2.0` for every value that differs."""
+    return [f"{name}: {_said(new)}, was {_said(old)}" for name, (old, new) in differing(before, after).items()]
 
 
 def _said(value: Any) -> str:
@@ -216,7 +210,7 @@ def _stack_facts(manifest: RunManifest) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time as manifests have it."""
+    """Returns the time in the form of manifests."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -231,8 +225,8 @@ def _fresh(parent: Path, task_name: str) -> Path:
 
 
 def current_commit() -> str | None:
-    """The commit of the checkout that this package is run from, `+changes` where tracked files differ from it; None
-    when it is installed elsewhere."""
+    """Returns the commit of the checkout that contains this package, with `+changes` if tracked files differ from it.
+    Returns None for an installed package."""
     here = Path(__file__).parent
     if "site-packages" in here.parts:
         return None
@@ -245,7 +239,7 @@ def current_commit() -> str | None:
 
 
 def _failed_at_once(path: Path) -> bool:
-    """What an optimize left whose task or machine was refused before the first turn: nothing that anybody misses."""
+    """Whether the folder holds only a run that failed before its first turn, so that it may be replaced."""
     if not (path / Trajectory.file_name).is_file():
         return False
     try:

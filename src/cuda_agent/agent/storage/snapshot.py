@@ -1,5 +1,5 @@
-"""All that the agent may write in its workspace, as it is now, and as it was: taken before each tool, put back when a
-run is taken up again, so that a command that was killed half-way leaves nothing."""
+"""Snapshots of everything that the agent may write in its workspace. One is taken before each tool and restored when a
+run resumes, so a command that was killed half-way leaves nothing."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from cuda_agent.agent.storage.store import Store, name_of
+from cuda_agent.agent.storage.store import ContentStore, name_of
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.record import Record
 
-#: a larger file isn't kept: where it changed meanwhile, it is gone after a kill.
+#: a larger file isn't stored. If it changed meanwhile, it is removed when the run resumes.
 MAX_FILE_BYTES = 64 << 20
-#: a command may leave any number of files; what lies beyond is left as it is.
+#: files beyond this number, and folders beyond this depth, are left as they are.
 MAX_ENTRIES = 20_000
-#: nor into folders at any depth, where walking them would exhaust the stack.
 MAX_DEPTH = 16
-#: a file that changed so recently may change again within the same tick of the file system's clock.
+#: a file that changed within this time may change again without a new time stamp.
 _TICK_NS = 100_000_000
 
 _Signature = tuple[int, int, int, int]
 
 
-class Entry(Record):
-    """What one path is. `content` names the object of a file (None: too large to keep), or is a link's target."""
+class FileEntry(Record):
+    """What stands at one path. `content` names a file's stored object (None: too large), or is a link's target."""
 
     kind: Literal["file", "folder", "link"]
     content: str | None = None
@@ -37,35 +36,36 @@ class Entry(Record):
     mtime_ns: int = 0
 
 
-Tree = dict[str, Entry]
+Tree = dict[str, FileEntry]
 
 
 class Snapshots:
-    """Of one workspace. Only files whose metadata changed are read again, only new contents are written."""
+    """Takes and restores snapshots of one workspace. Only files with new metadata are read, only new contents
+    stored."""
 
-    def __init__(self, root: Path, store: Store, fixed: Collection[str]) -> None:
-        """`fixed`: relative paths that the agent can't change."""
+    def __init__(self, root: Path, store: ContentStore, fixed: Collection[str]) -> None:
+        """`fixed` are relative paths that the agent can't change."""
         self._root, self._store, self._fixed = root, store, frozenset(fixed)
         self._known: dict[str, tuple[_Signature, str]] = {}
 
     def take(self) -> Tree:
-        """Links that appear meanwhile aren't followed. Raises StoreError when the disk refuses."""
+        """Takes a snapshot. Follows no links. Raises StoreError when the disk refuses."""
         tree: Tree = {}
         for path, name, folder, facts in self._walk():
             if stat.S_ISDIR(facts.st_mode):
-                tree[path] = Entry(kind="folder", mode=stat.S_IMODE(facts.st_mode))
+                tree[path] = FileEntry(kind="folder", mode=stat.S_IMODE(facts.st_mode))
             elif stat.S_ISLNK(facts.st_mode):
                 with contextlib.suppress(OSError):
-                    tree[path] = Entry(kind="link", content=os.readlink(name, dir_fd=folder))
+                    tree[path] = FileEntry(kind="link", content=os.readlink(name, dir_fd=folder))
             elif stat.S_ISREG(facts.st_mode):
                 with contextlib.suppress(OSError):
                     content = self._content(path, name, folder, facts)
                     mode, mtime = stat.S_IMODE(facts.st_mode), facts.st_mtime_ns
-                    tree[path] = Entry(kind="file", content=content, mode=mode, mtime_ns=mtime)
+                    tree[path] = FileEntry(kind="file", content=content, mode=mode, mtime_ns=mtime)
         return tree
 
-    def restore(self, tree: Mapping[str, Entry]) -> None:
-        """Make the workspace what it was; no process may be at work in it. Raises StoreError."""
+    def restore(self, tree: Mapping[str, FileEntry]) -> None:
+        """Makes the workspace what it was. No process may run in it. Raises StoreError."""
         try:
             now = {path: self._entry(self._root / path) for path, *_ in self._walk()}
             for path in sorted(now, reverse=True):
@@ -79,7 +79,7 @@ class Snapshots:
             raise StoreError(f"Can't restore {self._root}: {error.strerror}", "Free some space") from None
 
     def _walk(self) -> Iterator[tuple[str, str, int, os.stat_result]]:
-        """(relative path, name, descriptor of its folder, facts), a folder before what it holds."""
+        """Yields (relative path, name, descriptor of its folder, metadata), a folder before its contents."""
         count = 0
         for folder, folders, names, handle in os.fwalk(self._root, follow_symlinks=False):
             prefix = os.path.relpath(folder, self._root)
@@ -112,20 +112,20 @@ class Snapshots:
             self._known[path] = (signature, content)
         return content
 
-    def _entry(self, path: Path) -> Entry | None:
-        """As `take` has it, but without keeping contents; None for what isn't kept at all (sockets, pipes)."""
+    def _entry(self, path: Path) -> FileEntry | None:
+        """Returns the entry as `take` does, without storing contents, or None for a socket or pipe."""
         facts = path.lstat()
         mode = stat.S_IMODE(facts.st_mode)
         if stat.S_ISDIR(facts.st_mode):
-            return Entry(kind="folder", mode=mode)
+            return FileEntry(kind="folder", mode=mode)
         if stat.S_ISLNK(facts.st_mode):
-            return Entry(kind="link", content=str(path.readlink()))
+            return FileEntry(kind="link", content=str(path.readlink()))
         if not stat.S_ISREG(facts.st_mode):
             return None
         content = None if facts.st_size > MAX_FILE_BYTES else name_of(path.read_bytes())
-        return Entry(kind="file", content=content, mode=mode, mtime_ns=facts.st_mtime_ns)
+        return FileEntry(kind="file", content=content, mode=mode, mtime_ns=facts.st_mtime_ns)
 
-    def _put(self, path: Path, entry: Entry) -> None:
+    def _put(self, path: Path, entry: FileEntry) -> None:
         if entry.kind == "folder":
             path.mkdir(exist_ok=True)
             path.chmod(entry.mode | stat.S_IRWXU)
@@ -139,8 +139,8 @@ class Snapshots:
             os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def objects(tree: Mapping[str, Entry]) -> set[str]:
-    """Names of the contents that it needs."""
+def objects(tree: Mapping[str, FileEntry]) -> set[str]:
+    """Returns the names of the stored contents that a snapshot needs."""
     return {entry.content for entry in tree.values() if entry.kind == "file" and entry.content is not None}
 
 
@@ -149,7 +149,7 @@ def _signature(facts: os.stat_result) -> _Signature:
 
 
 def _is_text(path: str) -> bool:
-    """Names that aren't UTF-8 can't be written down; such files are left as they are."""
+    """Whether the name is UTF-8. Other names can't be recorded, so such files are left as they are."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Files of a run by their content: every candidate that it had, and what the workspace held before the last tool."""
+"""Stores files of a run by content: every candidate, and the workspace before the last tool."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cuda_agent.core.records import Candidate
 FOLDER = "store"
 
 
-class Store:
-    """`objects/<sha256>` holds the bytes of a file, `candidates/<digest>.json` which objects a candidate has."""
+class ContentStore:
+    """`objects/<sha256>` holds the bytes of a file. `candidates/<digest>.json` lists the objects of a candidate."""
 
     def __init__(self, run_directory: Path) -> None:
         self._objects = run_directory / FOLDER / "objects"
@@ -23,7 +23,7 @@ class Store:
         self._kept: set[str] | None = None
 
     def put(self, raw: bytes) -> str:
-        """Its name. Raises StoreError when the disk refuses."""
+        """Stores bytes and returns their name. Raises StoreError when the disk refuses."""
         name = name_of(raw)
         path = self._objects / name
         if not path.exists():
@@ -31,7 +31,7 @@ class Store:
         return name
 
     def get(self, name: str) -> bytes:
-        """Raises StoreError when it isn't there, or isn't what its name says."""
+        """Returns stored bytes. Raises StoreError if they are missing or don't match their name."""
         path = self._objects / name
         try:
             raw = path.read_bytes()
@@ -42,12 +42,12 @@ class Store:
         return raw
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget objects, but not those of candidates."""
+        """Removes objects, except those of candidates."""
         for name in set(names) - self._of_candidates():
             (self._objects / name).unlink(missing_ok=True)
 
     def keep(self, candidate: Candidate) -> None:
-        """Raises StoreError when the disk refuses."""
+        """Stores a candidate. Raises StoreError when the disk refuses."""
         path = self._candidates / f"{candidate.digest}.json"
         if path.exists():
             return
@@ -57,7 +57,7 @@ class Store:
         kept.update(objects.values())
 
     def candidate(self, digest: str) -> Candidate:
-        """Raises StoreError when the run didn't keep it."""
+        """Returns a stored candidate. Raises StoreError if the run didn't store it."""
         path = self._candidates / f"{digest}.json"
         try:
             objects = json.loads(path.read_text())
@@ -74,5 +74,5 @@ class Store:
 
 
 def name_of(raw: bytes) -> str:
-    """SHA-256, hexadecimal."""
+    """Returns the SHA-256 of the bytes in hexadecimal."""
     return hashlib.sha256(raw).hexdigest()

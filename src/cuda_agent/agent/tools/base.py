@@ -1,4 +1,4 @@
-"""What a tool is: a name, a pydantic model of its arguments, and a function that answers."""
+"""Defines a tool: a name, a pydantic model of its arguments, and a function that answers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from cuda_agent.agent.context import Context
+from cuda_agent.agent.context import ToolContext
 
 
 class Arguments(BaseModel):
-    """Base of every tool's arguments. Its docstring is the tool's description; unknown names are refused."""
+    """Base of every tool's arguments. A subclass's docstring is the tool's description. Unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a tool says: `text` for the policy to read, `data` its structured form (JSON values only)."""
+class ToolAnswer:
+    """A tool's answer: `text` for the policy to read, `data` for programs (JSON values only)."""
 
     text: str
     ok: bool = True
@@ -33,22 +33,22 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass(frozen=True)
 class Tool(Generic[A]):
-    """One tool. `run` may raise Refusal: a call that can't be done as asked, with what to do instead."""
+    """One tool. `run` may raise CallRefused for a call that can't be done."""
 
     name: str
     arguments: type[A]
-    run: Callable[[A, Context], Answer]
+    run: Callable[[A, ToolContext], ToolAnswer]
 
     @property
     def description(self) -> str:
         return " ".join((self.arguments.__doc__ or "").split())
 
     def parameters(self) -> dict[str, Any]:
-        """JSON schema of the arguments, whole in itself: not every server follows references."""
+        """Returns the JSON schema of the arguments without references, since not every server follows them."""
         return copy.deepcopy(_parameters(self.arguments))
 
     def schema(self) -> dict[str, Any]:
-        """The tool as a function of the OpenAI protocol; the JSON schema comes from the arguments' model."""
+        """Returns the tool as a function of the OpenAI protocol."""
         parameters = self.parameters()
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
@@ -64,7 +64,7 @@ def _parameters(arguments: type[Arguments]) -> dict[str, Any]:
 
 
 def _plain(schema: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with its references filled in and without the titles that pydantic makes of names."""
+    """Returns the schema with references filled in and without the titles that pydantic adds."""
     if isinstance(schema, list):
         return [_plain(part, definitions) for part in schema]
     if not isinstance(schema, dict):

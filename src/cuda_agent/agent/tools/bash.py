@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 
 class BashArguments(Arguments):
@@ -17,14 +17,16 @@ class BashArguments(Arguments):
     background: bool = False
 
 
-def _run(arguments: BashArguments, context: Context) -> Answer:
+def _run(arguments: BashArguments, context: ToolContext) -> ToolAnswer:
     if arguments.background:
         shell_id = context.shell.start(arguments.command, timeout_s=None)
-        return Answer(f"Started as {shell_id}.", data={"shell_id": shell_id})
+        return ToolAnswer(f"Started as {shell_id}.", data={"shell_id": shell_id})
     shell_id = context.shell.start(arguments.command, timeout_s=arguments.timeout_s)
     state = context.shell.wait(shell_id)
     note = "" if state.exit_code == 0 else f"\n[{state.ended}]"
-    return Answer((state.text or "(no output)") + note, ok=state.exit_code == 0, data={"exit_code": state.exit_code})
+    return ToolAnswer(
+        (state.text or "(no output)") + note, ok=state.exit_code == 0, data={"exit_code": state.exit_code}
+    )
 
 
 BASH = Tool("Bash", BashArguments, _run)

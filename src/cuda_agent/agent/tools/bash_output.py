@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 
 class BashOutputArguments(Arguments):
@@ -12,9 +12,9 @@ class BashOutputArguments(Arguments):
     shell_id: str
 
 
-def _run(arguments: BashOutputArguments, context: Context) -> Answer:
+def _run(arguments: BashOutputArguments, context: ToolContext) -> ToolAnswer:
     state = context.shell.look(arguments.shell_id)
-    return Answer(f"{state.text or '(no new output)'}\n[{state.ended}]", data={"exit_code": state.exit_code})
+    return ToolAnswer(f"{state.text or '(no new output)'}\n[{state.ended}]", data={"exit_code": state.exit_code})
 
 
 BASH_OUTPUT = Tool("BashOutput", BashOutputArguments, _run)

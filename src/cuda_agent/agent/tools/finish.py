@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 
 class FinishArguments(Arguments):
@@ -15,9 +15,9 @@ class FinishArguments(Arguments):
     outcome: Literal["finished", "not_covered", "gave_up"] = "finished"
 
 
-def _run(arguments: FinishArguments, context: Context) -> Answer:
+def _run(arguments: FinishArguments, context: ToolContext) -> ToolAnswer:
     context.finished = (arguments.outcome, arguments.message)
-    return Answer("Finished.")
+    return ToolAnswer("Finished.")
 
 
 FINISH = Tool("Finish", FinishArguments, _run)

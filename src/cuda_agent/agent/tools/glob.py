@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 _MAX = 500
 
@@ -16,7 +16,7 @@ class GlobArguments(Arguments):
     pattern: str = "**"
 
 
-def _run(arguments: GlobArguments, context: Context) -> Answer:
+def _run(arguments: GlobArguments, context: ToolContext) -> ToolAnswer:
     pattern = context.files.relative(arguments.pattern)
     matcher = glob_matcher(pattern)
     found = [path for path in context.files.walk() if matcher.fullmatch(path)]
@@ -24,11 +24,11 @@ def _run(arguments: GlobArguments, context: Context) -> Answer:
     text = "\n".join(shown) if shown else f"Nothing matches {arguments.pattern}."
     if len(found) > _MAX:
         text += f"\n[{len(found) - _MAX} more]"
-    return Answer(text, data={"paths": shown})
+    return ToolAnswer(text, data={"paths": shown})
 
 
 def glob_matcher(pattern: str) -> re.Pattern[str]:
-    """`**/` matches any folders, also none; `**` at the end everything below."""
+    """Returns a pattern in which `**/` matches any number of folders and a final `**` everything below."""
     out = ""
     index = 0
     while index < len(pattern):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 from cuda_agent.agent.tools.judged import judging, snapshot
 from cuda_agent.agent.tools.say import say_build
 from cuda_agent.core.inspection import InspectReport
@@ -16,13 +16,13 @@ class InspectArguments(Arguments):
     time, occupancy, stalls and transactions; registers, shared memory, spills and instruction mix. Decides nothing."""
 
 
-def _run(arguments: InspectArguments, context: Context) -> Answer:
+def _run(arguments: InspectArguments, context: ToolContext) -> ToolAnswer:
     candidate = snapshot(context)
     with judging(context):
         report = context.session.inspect(candidate)
     if isinstance(report, BuildReport):
-        return Answer(say_build(report), ok=False)
-    return Answer(say_inspection(report), ok=report.limit is not None, data=_data(report))
+        return ToolAnswer(say_build(report), ok=False)
+    return ToolAnswer(say_inspection(report), ok=report.limit is not None, data=_data(report))
 
 
 def _data(report: InspectReport) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What Compile, Verify and Profile share: the snapshot that is judged, and the time that judging takes."""
+"""What Compile, Verify and Profile share: the candidate to judge, and the time that the judge takes."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.files import CallRefused
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import append_lines
 from cuda_agent.core.records import Candidate, Evaluation
 
-#: evaluations of candidates that failed a trial, a line each.
+#: file of the evaluations of candidates that failed a trial, one line each.
 FAILURES = "failures.jsonl"
 
 
-def snapshot(context: Context) -> Candidate:
-    """The candidate as it stands. Raises Refusal when there is nothing to judge yet."""
+def snapshot(context: ToolContext) -> Candidate:
+    """Returns the candidate as it stands. Raises CallRefused if there is nothing to judge yet."""
     try:
         candidate = context.workspace.snapshot()
     except UsageError as error:
-        raise Refusal(str(error)) from None
+        raise CallRefused(str(error)) from None
     if "model_new.py" not in candidate.files:
-        raise Refusal("There is no model_new.py yet. Write it, and the kernels under kernels/, first.")
+        raise CallRefused("There is no model_new.py yet. Write it, and the kernels under kernels/, first.")
     return candidate
 
 
-def keep_failure(context: Context, evaluation: Evaluation) -> None:
-    """Keeps with the run what the candidate failed on, for those who try it on later ones."""
+def keep_failure(context: ToolContext, evaluation: Evaluation) -> None:
+    """Stores the trial that the candidate failed, so that promotion can try it on later candidates."""
     if evaluation.failing is not None:
         append_lines(context.logs / FAILURES, [evaluation.model_dump_json()])
 
 
 @contextmanager
-def judging(context: Context) -> Iterator[None]:
-    """Adds the time inside to what the run has spent on the judge."""
+def judging(context: ToolContext) -> Iterator[None]:
+    """Adds the time of the block to the run's judge time."""
     started = time.monotonic()
     try:
         yield

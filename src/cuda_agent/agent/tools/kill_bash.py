@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 
 class KillBashArguments(Arguments):
@@ -12,9 +12,9 @@ class KillBashArguments(Arguments):
     shell_id: str
 
 
-def _run(arguments: KillBashArguments, context: Context) -> Answer:
+def _run(arguments: KillBashArguments, context: ToolContext) -> ToolAnswer:
     context.shell.kill(arguments.shell_id)
-    return Answer(f"Ended {arguments.shell_id}.")
+    return ToolAnswer(f"Ended {arguments.shell_id}.")
 
 
 KILL_BASH = Tool("KillBash", KillBashArguments, _run)

@@ -1,4 +1,4 @@
-"""Long outputs: their beginning and end are kept, the whole goes to a file of the run directory."""
+"""Shortens long outputs: both ends are shown, and a file of the run directory holds the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_CHARACTERS = 16_000
 
 
 def shorten(text: str, logs: Path, name: str, limit: int = MAX_CHARACTERS) -> str:
-    """`text`, or its two ends with a pointer to `logs/<name>`, which then holds all of it. Raises StoreError."""
+    """Returns `text`, or its two ends with a pointer to `logs/<name>`, which holds all of it. Raises StoreError."""
     if len(text) <= limit:
         return text
     try:
@@ -23,7 +23,7 @@ def shorten(text: str, logs: Path, name: str, limit: int = MAX_CHARACTERS) -> st
 
 
 def tail(text: str, characters: int) -> str:
-    """The last `characters` of a text, from the start of a line where that is possible."""
+    """Returns the last `characters` of a text, from the start of a line if possible."""
     if len(text) <= characters:
         return text
     cut = text[-characters:]

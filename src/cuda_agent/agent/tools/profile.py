@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 from cuda_agent.agent.tools.judged import judging, keep_failure, snapshot
 from cuda_agent.agent.tools.say import evaluation_data, say_evaluation, say_screen
 from cuda_agent.core.enums import Verdict
@@ -22,13 +22,13 @@ class ProfileArguments(Arguments):
     precise: bool = False
 
 
-def _run(arguments: ProfileArguments, context: Context) -> Answer:
+def _run(arguments: ProfileArguments, context: ToolContext) -> ToolAnswer:
     candidate = snapshot(context)
     if arguments.configs is not None:
         with judging(context):
             screened = context.session.screen(candidate, [dict(config) for config in arguments.configs])
         ok = any(time is not None for time in screened.latency_us)
-        return Answer(say_screen(screened), ok=ok, data={"latency_us": list(screened.latency_us)})
+        return ToolAnswer(say_screen(screened), ok=ok, data={"latency_us": list(screened.latency_us)})
     with judging(context):
         evaluation = context.session.evaluate(candidate, stop=None if arguments.precise else "decided")
     keep_failure(context, evaluation)
@@ -39,7 +39,7 @@ def _run(arguments: ProfileArguments, context: Context) -> Answer:
         text += (
             "\nKept as the best so far." if kept else f"\nThe best so far remains ({context.best.latency_us:,.1f} us)."
         )
-    return Answer(text, ok=passed, data={**evaluation_data(evaluation), "kept": kept})
+    return ToolAnswer(text, ok=passed, data={**evaluation_data(evaluation), "kept": kept})
 
 
 PROFILE = Tool("Profile", ProfileArguments, _run)

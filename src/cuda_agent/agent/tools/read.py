@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 #: below `output.MAX_CHARACTERS`, so that a page is never cut.
 _PAGE = 15_000
@@ -20,10 +20,10 @@ class ReadArguments(Arguments):
     column: int = Field(default=1, ge=1, description="where to begin in the first line, for lines longer than a page")
 
 
-def _run(arguments: ReadArguments, context: Context) -> Answer:
+def _run(arguments: ReadArguments, context: ToolContext) -> ToolAnswer:
     lines = context.files.read(arguments.path).splitlines()
     if arguments.offset > len(lines):
-        return Answer(f"{arguments.path} has {len(lines)} lines.", data={"lines": len(lines)})
+        return ToolAnswer(f"{arguments.path} has {len(lines)} lines.", data={"lines": len(lines)})
     last = min(len(lines), arguments.offset - 1 + arguments.limit)
     shown: list[str] = []
     room, line, column = _PAGE, arguments.offset, arguments.column
@@ -39,11 +39,11 @@ def _run(arguments: ReadArguments, context: Context) -> Answer:
             column += len(piece)
             break
         line, column = line + 1, 1
-    return Answer("\n".join(shown) + _following(arguments, line, column, len(lines)), data={"lines": len(lines)})
+    return ToolAnswer("\n".join(shown) + _following(arguments, line, column, len(lines)), data={"lines": len(lines)})
 
 
 def _following(arguments: ReadArguments, line: int, column: int, count: int) -> str:
-    """How to call for what comes next, where something does."""
+    """Returns the call that reads the next part, or "" at the end."""
     if line > count:
         return ""
     where = f"offset={line}" + (f", column={column}" if column > 1 else "")

@@ -1,4 +1,4 @@
-"""The tools by name. A wrong call gets a message that says how to call it right; it never ends the run."""
+"""Finds and runs tools by name. A wrong call is answered with the right form and never ends the run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.files import Refusal
-from cuda_agent.agent.tools.base import Answer, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.files import CallRefused
+from cuda_agent.agent.tools.base import Tool, ToolAnswer
 from cuda_agent.agent.tools.bash import BASH
 from cuda_agent.agent.tools.bash_output import BASH_OUTPUT
 from cuda_agent.agent.tools.compile import COMPILE
@@ -35,17 +35,21 @@ ALL: tuple[Tool[Any], ...] = (
 )  # fmt: skip
 
 
-class Toolbox:
-    """The tools of one run, bound to its context."""
+#: set in the data of an answer when the call itself was wrong: an unknown tool, or arguments that don't fit it.
+WRONG_CALL = "wrong_call"
 
-    def __init__(self, context: Context, tools: tuple[Tool[Any], ...] = ALL) -> None:
+
+class Toolbox:
+    """The tools of one run, with its context."""
+
+    def __init__(self, context: ToolContext, tools: tuple[Tool[Any], ...] = ALL) -> None:
         self.context = context
         self._tools = {tool.name: tool for tool in tools}
-        #: how many were made: it numbers their files, and a resumed run goes on from it.
+        #: number of calls so far. It numbers their files, and a resumed run continues the count.
         self.calls = 0
 
     def schemas(self) -> list[dict[str, Any]]:
-        """All tools in the form of the OpenAI protocol."""
+        """Returns all tools in the form of the OpenAI protocol."""
         return [tool.schema() for tool in self._tools.values()]
 
     @property
@@ -53,37 +57,41 @@ class Toolbox:
         return self.context.finished
 
     def call(self, call: ToolCall) -> ToolResult:
-        """Run one call. A call that can't be done is an answer with ok=False; only errors of this machine raise."""
+        """Runs one call. A call that can't be done has an answer with ok=False; only errors of this machine raise."""
         started = time.monotonic()
         self.calls += 1
         if self.context.finished is not None:
-            answer = Answer("Not run: the run is finished.", ok=False)
+            answer = ToolAnswer("Not run: the run is finished.", ok=False)
         else:
             answer = self._answer(call)
         text = shorten(answer.text, self.context.logs, f"{self.calls:04d}-{call.tool}.txt")
         took = time.monotonic() - started
         return ToolResult(call_id=call.id, text=text, ok=answer.ok, data=answer.data, duration_s=took)
 
-    def _answer(self, call: ToolCall) -> Answer:
+    def _answer(self, call: ToolCall) -> ToolAnswer:
         tool = self._tools.get(call.tool)
         if tool is None:
             near = difflib.get_close_matches(call.tool, self._tools, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             wrong = f"Wrong call: {call.malformed}\n" if call.malformed else ""
-            return Answer(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.", ok=False)
+            return _wrong(f"{wrong}No tool {call.tool!r}.{hint} Tools: {', '.join(self._tools)}.")
         if call.malformed:
-            return Answer(f"Wrong call: {call.malformed}\n{_usage(tool)}", ok=False)
+            return _wrong(f"Wrong call: {call.malformed}\n{_usage(tool)}")
         unusable = _unusable(call.arguments)
         if unusable:
-            return Answer(f"Wrong call: an argument holds {unusable}. Leave it out.", ok=False)
+            return _wrong(f"Wrong call: an argument holds {unusable}. Leave it out.")
         try:
             arguments = tool.arguments.model_validate(call.arguments)
         except ValidationError as error:
-            return Answer(f"{_problems(error)}\n{_usage(tool)}", ok=False)
+            return _wrong(f"{_problems(error)}\n{_usage(tool)}")
         try:
             return tool.run(arguments, self.context)
-        except Refusal as refusal:
-            return Answer(str(refusal), ok=False)
+        except CallRefused as refusal:
+            return ToolAnswer(str(refusal), ok=False)
+
+
+def _wrong(text: str) -> ToolAnswer:
+    return ToolAnswer(text, ok=False, data={WRONG_CALL: True})
 
 
 def _problems(error: ValidationError) -> str:
@@ -92,7 +100,7 @@ def _problems(error: ValidationError) -> str:
 
 
 def _unusable(value: object) -> str:
-    """What no file, path or command can hold, where a text in the arguments holds it."""
+    """Returns a name for characters in the arguments that no file, path or command can hold, or ""."""
     if isinstance(value, str):
         if "\0" in value:
             return "a null character"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cuda_agent.agent.files import Refusal
+from cuda_agent.agent.files import CallRefused
 from cuda_agent.agent.tools.base import Arguments
 
 
-class Replacement(Arguments):
+class TextReplacement(Arguments):
     """One exact replacement."""
 
     old: str = Field(min_length=1, description="text as it stands in the file, unique unless replace_all")
@@ -16,13 +16,14 @@ class Replacement(Arguments):
     replace_all: bool = False
 
 
-def replace(text: str, change: Replacement, shown: str) -> tuple[str, int]:
-    """The changed text and how many places changed. Raises Refusal when `old` is missing or not unique."""
+def replace(text: str, change: TextReplacement, shown: str) -> tuple[str, int]:
+    """Returns the changed text and the number of changes. Raises CallRefused if `old` is missing or not unique."""
     count = text.count(change.old)
     if change.old == change.new:
-        raise Refusal(f"{shown}: old and new are the same.")
+        raise CallRefused(f"{shown}: old and new are the same.")
     if count == 0:
-        raise Refusal(f"{shown}: the old text isn't in the file. Read it and copy the text exactly, blanks included.")
+        remedy = "Read it and copy the text exactly, blanks included"
+        raise CallRefused(f"{shown}: the old text isn't in the file. {remedy}.")
     if count > 1 and not change.replace_all:
-        raise Refusal(f"{shown}: the old text occurs {count} times. Give more of it, or set replace_all.")
+        raise CallRefused(f"{shown}: the old text occurs {count} times. Give more of it, or set replace_all.")
     return text.replace(change.old, change.new), count

@@ -1,4 +1,4 @@
-"""The judge's reports as a policy reads them: a few lines each, and the same as data."""
+"""Renders the judge's reports for a policy: a few lines of text each, and the same as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOG = 6000
 
 
 def say_build(report: BuildReport) -> str:
-    """One line when it compiled, else the end of the compiler's log."""
+    """Returns one line for a success, else the end of the compiler's log."""
     if report.succeeded:
         counts = f"{report.compiled_objects} compiled, {report.cached_objects} from the cache"
         return f"Compiled in {report.duration_s:.1f} s ({counts})."
@@ -20,7 +20,7 @@ def say_build(report: BuildReport) -> str:
 
 
 def say_verify(report: VerifyReport) -> str:
-    """Each failed trial with its reason; the worst error beside its budget."""
+    """Returns each failed trial with its reason, and the worst error beside its budget."""
     good = sum(trial.passed for trial in report.trials)
     lines = [f"{good} of {len(report.trials)} trials passed (oracle {report.oracle})."]
     for trial in report.trials:
@@ -48,7 +48,7 @@ def _errors(trial: dict[str, Any]) -> str:
 
 
 def say_evaluation(evaluation: Evaluation) -> str:
-    """Verdict, then what the last phase found."""
+    """Returns the verdict, then the findings of the last phase."""
     lines: list[str] = []
     reached_end = evaluation.verdict is Verdict.PASSED or (evaluation.verify is not None and evaluation.verify.passed)
     if evaluation.verdict is Verdict.PASSED and evaluation.profile is not None:
@@ -72,13 +72,13 @@ def say_evaluation(evaluation: Evaluation) -> str:
 
 
 def headline(report: ProfileReport) -> str:
-    """`passed: 90.0 us, 1.98x over eager, …`."""
+    """Returns a line such as `passed: 90.0 us, 1.98x over eager, …`."""
     over = [f"{ratio.value:.2f}x over {name}" for name, ratio in report.ratios.items()]
     return ", ".join([f"passed: {report.candidate.latency_us:,.1f} us", *over])
 
 
 def say_profile(report: ProfileReport) -> str:
-    """Times with their 95 % interval, and how many times faster the candidate is."""
+    """Returns times with their 95 % intervals and the candidate's speed-ups."""
     lines = [f"{'yours':<20} {_time(report.candidate)}"]
     for name, timing in report.baselines.items():
         ratio = report.ratios.get(name)
@@ -96,7 +96,7 @@ def _time(timing: Timing) -> str:
 
 
 def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
-    """What a program wants to know of an evaluation. Seeds stay with the judge."""
+    """Returns an evaluation for programs, without the judge's seeds."""
     data: dict[str, Any] = {"verdict": evaluation.verdict.value, "phase": evaluation.phase.value}
     data["digest"] = evaluation.candidate_digest
     if evaluation.verify is not None:
@@ -110,7 +110,7 @@ def evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def say_screen(report: ScreenReport) -> str:
-    """One line per setting, fastest first; failures last."""
+    """Returns one line per setting, the fastest first and failures last."""
     timed = sorted((time, index) for index, time in enumerate(report.latency_us) if time is not None)
     best = (
         f"Fastest: {timed[0][0]:,.1f} us with {report.configs[timed[0][1]]}." if timed else "No setting could be timed."

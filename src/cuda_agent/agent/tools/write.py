@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.tools.base import Answer, Arguments, Tool
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.tools.base import Arguments, Tool, ToolAnswer
 
 
 class WriteArguments(Arguments):
@@ -14,10 +14,10 @@ class WriteArguments(Arguments):
     content: str
 
 
-def _run(arguments: WriteArguments, context: Context) -> Answer:
+def _run(arguments: WriteArguments, context: ToolContext) -> ToolAnswer:
     created = context.files.write(arguments.path, arguments.content)
     lines = len(arguments.content.splitlines())
-    return Answer(
+    return ToolAnswer(
         f"{'Created' if created else 'Replaced'} {arguments.path} ({lines} lines).", data={"created": created}
     )
 

@@ -1,1 +1,1 @@
-"""What a trained policy and its training share: the plans that are offered, the dialogue in tokens, the sampler."""
+"""What a trained policy and its training share: the offered plans, the dialogue in tokens, the sampler."""

@@ -1,4 +1,4 @@
-"""The dialogue of a chat model: its own template, the prompts of `--policy llm`, tool calls as tagged text."""
+"""The dialogue of a chat model, with its own template, the prompts of `--policy llm` and tool calls as tagged text."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from cuda_agent.agent.policies.conversation import Conversation
 from cuda_agent.agent.policy import Brief
-from cuda_agent.agent.trained.dialogue import Opening, Spoken, hear
+from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import ToolResult
 from cuda_agent.llm import tagged
 
-#: what the template wraps around messages is found with these.
+#: probe messages that show what the template puts around a message.
 _ASKED, _ANSWERED = "question", "answer"
 _NOTHING_CALLED = "You called no tool. Go on with a tool call."
 
 
 class ChatDialogue:
-    """`Dialogue` over a tokenizer of transformers. Answers are added behind the model's own tokens as they are, never
-    the whole conversation through the template again."""
+    """`Dialogue` over a tokenizer of transformers. Answers are added after the model's own tokens; the conversation is
+    never rendered as a whole again."""
 
     offers_plans = False
 
     def __init__(self, tokenizer: Any) -> None:
-        """Raises UsageError where the tokenizer has no chat template, no end token, or a template that changes what
-        came before."""
+        """Raises UsageError if the tokenizer has no chat template, no end token, or a template that changes earlier
+        messages."""
         self.tokenizer = tokenizer
         if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
             raise UsageError(
@@ -55,22 +55,22 @@ class ChatDialogue:
         conversation = Conversation(brief, LanguageModelOptions(model="checkpoint", tools="tagged"))
         return self._encode(self._render(list(conversation.request([]).messages), opened=True))
 
-    def say(self, text: str) -> list[int]:
+    def encode_turn(self, text: str) -> list[int]:
         return [*self._encode(text), self.stop_id]
 
-    def hear(self, token_ids: Sequence[int], turn: int) -> Spoken:
+    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
         own = [token for token in token_ids if token != self.stop_id]
-        return hear(self.tokenizer.decode(own, skip_special_tokens=True), turn)
+        return parse_text(self.tokenizer.decode(own, skip_special_tokens=True), turn)
 
-    def observe(self, spoken: Spoken, results: Sequence[ToolResult], turns_left: int) -> list[int]:
+    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
         answers = [
-            tagged.write_result(call.tool, result.text) for call, result in zip(spoken.calls, results, strict=False)
+            tagged.write_result(call.tool, result.text) for call, result in zip(parsed.calls, results, strict=False)
         ]
         text = "\n".join([*(answers or [_NOTHING_CALLED]), f"[Left: {turns_left} turns.]"])
         return self._encode(self._between(text))
 
     def _between(self, text: str) -> str:
-        """What the template puts behind an answer's end token, up to the next answer. Raises UsageError."""
+        """Returns what the template puts between an answer's end token and the next answer. Raises UsageError."""
         before = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
         base = self._render(before, opened=False)
         whole = self._render([*before, {"role": "user", "content": text}], opened=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cuda_agent.agent.trained.chat import ChatDialogue
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.pocket import PocketDialogue
+from cuda_agent.agent.trained.sampler import Sampler
 from cuda_agent.core.errors import UsageError
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Raises UsageError where the folder holds no checkpoint of a policy."""
+    """Raises UsageError if the folder holds no checkpoint of a policy."""
     for name in (DialogueSettings.file_name, "config.json", "tokenizer.json"):
         if not (checkpoint / name).is_file():
             raise UsageError(
@@ -20,9 +22,18 @@ def check_checkpoint(checkpoint: Path) -> None:
 
 
 def load_dialogue(checkpoint: Path) -> tuple[DialogueSettings, Dialogue]:
-    """Raises UsageError where the folder holds no checkpoint of a policy, StoreError where it can't be read."""
+    """Returns the settings and the dialogue of a checkpoint. Raises UsageError if the folder holds none, StoreError if
+    it can't be read."""
     check_checkpoint(checkpoint)
     settings = DialogueSettings.read(checkpoint)
     if settings.kind == "pocket":
         return settings, PocketDialogue.load(checkpoint)
     return settings, ChatDialogue.load(checkpoint)
+
+
+def make_sampler(model: Any, dialogue: Dialogue, settings: DialogueSettings, seed: int) -> Sampler:
+    """Returns a sampler for turns of a dialogue."""
+    return Sampler(
+        model, stop_id=dialogue.stop_id, pad_id=dialogue.pad_id, turn_tokens=settings.turn_tokens,
+        context_tokens=settings.context_tokens, seed=seed,
+    )  # fmt: skip

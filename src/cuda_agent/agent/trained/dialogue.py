@@ -1,5 +1,5 @@
-"""A run as the tokens that a policy reads and writes. Tokens are only ever added, so that the context at one turn is a
-prefix of that at the next."""
+"""Converts a run to the tokens that a policy reads and writes. Tokens are only added, so the context at one turn is a
+prefix of the context at the next."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from cuda_agent.llm.stream import well_formed
 
 
 class DialogueSettings(StoredRecord):
-    """Lies beside a checkpoint's weights. `pocket`: a few tokens a turn, plans offered. `chat`: the tokenizer's own
-    chat template and the prompts of `--policy llm`. Limits of one episode; `turn_tokens` of one own turn."""
+    """The settings beside a checkpoint's weights. `pocket`: a few tokens per turn, and offered plans. `chat`: the
+    tokenizer's chat template and the prompts of `--policy llm`. `turns` and `context_tokens` limit an episode,
+    `turn_tokens` one turn of the policy."""
 
     file_name = "dialogue.json"
     kind: Literal["pocket", "chat"] = "pocket"
     turns: int = Field(default=10, ge=1)
     turn_tokens: int = Field(default=48, ge=4)
-    #: prompt and everything after it.
+    #: of the prompt and everything after it.
     context_tokens: int = Field(default=2048, ge=64)
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a run begins with. `graph` captures the reference where it must; `tools` are schemas."""
+    """The start of a run. `graph()` captures the reference if necessary; `tools` are schemas."""
 
     task: Task
     device: Device
@@ -45,39 +46,39 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """One own turn as it is acted on."""
+class ParsedTurn:
+    """A turn of the policy, parsed to its text and calls."""
 
     text: str
     calls: tuple[ToolCall, ...]
 
 
 class Dialogue(Protocol):
-    """`stop_id` ends an own turn. All token lists are to be put one behind the other, unchanged."""
+    """The token form of a run. `stop_id` ends a turn of the policy. The lists are concatenated unchanged."""
 
     stop_id: int
     pad_id: int
     offers_plans: bool
 
     def prompt(self, opening: Opening) -> list[int]:
-        """Up to where the policy begins to write."""
+        """Returns the tokens up to where the policy begins to write."""
         ...
 
-    def say(self, text: str) -> list[int]:
-        """An own turn as a policy would write it, stop token included."""
+    def encode_turn(self, text: str) -> list[int]:
+        """Returns a turn as a policy would write it, with the stop token."""
         ...
 
-    def hear(self, token_ids: Sequence[int], turn: int) -> Spoken:
-        """The calls in an own turn, strictly read."""
+    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
+        """Returns the text and calls of a turn, strictly parsed."""
         ...
 
-    def observe(self, spoken: Spoken, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        """The tools' answers, up to where the policy writes again."""
+    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
+        """Returns the tools' answers, up to where the policy writes again."""
         ...
 
 
-def hear(text: str, turn: int) -> Spoken:
-    """Calls in tagged text; what can't be read is a malformed call, which is answered and not run."""
+def parse_text(text: str, turn: int) -> ParsedTurn:
+    """Parses calls in tagged text. An unreadable call is malformed: it is answered and not run."""
     rest, written = tagged.parse(text)
     calls = []
     for number, call in enumerate(written, 1):
@@ -86,4 +87,4 @@ def hear(text: str, turn: int) -> Spoken:
             arguments = json.loads(well_formed(call.arguments))
         name = call.name or "?"
         calls.append(ToolCall(id=f"call-{turn}-{number}", tool=name, arguments=arguments, malformed=problem))
-    return Spoken(rest, tuple(calls))
+    return ParsedTurn(rest, tuple(calls))

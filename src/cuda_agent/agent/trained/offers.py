@@ -1,7 +1,7 @@
 """The playbook's plans for one task as choices: a few plans, each with a few settings.
 
-A small policy doesn't write kernels; it chooses among these by real tool calls. Tunables get letters for names, so
-that a call that sets one is short; a plan's files lie under `plans/NUMBER/` of the workspace.
+A small policy doesn't write kernels. It chooses among these plans by real tool calls. Tunables have letters as names,
+so a call that sets one is short. A plan's files are under `plans/NUMBER/` of the workspace.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.playbook.proposal import Proposal, propose
 
 PLANS = "plans"
-#: settings of one plan that can be chosen; plans of more kernels than this aren't offered beside the default one.
+#: settings of one plan at most, and kernels of a plan besides the default one at most.
 MOST_SETTINGS, MOST_STEPS = 6, 6
-#: kinds of kernels by how much their settings usually matter, most first.
+#: kinds of kernels, those first whose settings usually matter most.
 _ORDER = ("convolution", "attention", "selection", "scatter", "gemm", "windows", "columns", "rows", "pointwise")
 _LETTERS = "abcdefgh"
-#: the system takes 128 KiB.
+#: characters of one command at most; Linux accepts 128 KiB.
 _LONGEST_COMMAND = 100_000
 
 
-class Step(Record):
-    """A kernel of a plan: its kind, and its tunable where that can be chosen."""
+class OfferedKernel(Record):
+    """A kernel of a plan: its kind, and its tunable if the policy can choose it."""
 
     kind: str
     tunable: str | None = None
 
 
 class Offer(Record):
-    """A plan. `tunables`: letter -> number of settings, 0 the default. `name`: how it was made: `fused` (the default),
-    `last` (channels innermost), `full` (products in float32), `split` (a kernel for each operator)."""
+    """A plan. `tunables`: letter -> number of settings, of which 0 is the default. `name` is its variant: `fused` (the
+    default), `last` (channels innermost), `full` (products in float32), `split` (a kernel for each operator)."""
 
     name: str
     files: dict[str, str]
     tunables: dict[str, int]
-    steps: tuple[Step, ...]
+    steps: tuple[OfferedKernel, ...]
 
     def settings(self) -> Iterator[dict[str, int]]:
-        """All of them, the default first."""
+        """Yields all settings, the default first."""
         for choice in itertools.product(*(range(count) for count in self.tunables.values())):
             yield dict(zip(self.tunables, choice, strict=True))
 
     def candidate(self, setting: dict[str, int]) -> Candidate:
-        """The plan as it stands in the workspace after the setting's edits."""
+        """Returns the plan as it stands in the workspace after the edits of a setting."""
         module = self.files["model_new.py"]
         for letter, value in setting.items():
             module = module.replace(assignment(letter, 0), assignment(letter, value))
@@ -61,13 +61,13 @@ class Offer(Record):
 
 
 def assignment(letter: str, value: int) -> str:
-    """As it stands in `model_new.py`."""
+    """Returns the text that sets a tunable in `model_new.py`."""
     return f'"{letter}": {value}'
 
 
 def offers(graph: Graph, device: Device, precision: Precision, key: str) -> tuple[Offer, ...]:
-    """Different plans for the graph, in an order that depends on the task's `key` alone and says nothing of their
-    worth. Raises NotCovered where the playbook has no plan at all."""
+    """Returns different plans for the graph. Their order depends on the task's `key` alone, so it says nothing about
+    their speed. Raises NotCovered if the playbook has no plan."""
     default = propose(graph, device, precision)
     found = {"fused": default}
     cuda = device is Device.CUDA
@@ -82,14 +82,14 @@ def offers(graph: Graph, device: Device, precision: Precision, key: str) -> tupl
 
 
 def laid_out(plans: tuple[Offer, ...]) -> dict[str, str]:
-    """Path in the workspace -> text."""
+    """Returns path in the workspace -> text."""
     return {
         f"{PLANS}/{number}/{path}": text for number, plan in enumerate(plans, 1) for path, text in plan.files.items()
     }
 
 
 def laying_out(plans: tuple[Offer, ...]) -> list[str]:
-    """Shell commands that put them there, as few as fit: a command is one argument of a command line."""
+    """Returns as few shell commands as possible that write these files. The length of a command is limited."""
     commands: list[str] = []
     for path, text in laid_out(plans).items():
         packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
@@ -103,7 +103,7 @@ def laying_out(plans: tuple[Offer, ...]) -> list[str]:
 
 
 def taking(number: int) -> str:
-    """The shell command that puts a plan in place of whatever is there."""
+    """Returns the shell command that puts a plan in place."""
     return f"rm -rf kernels && cp -r {PLANS}/{number}/. ."
 
 
@@ -118,7 +118,7 @@ def _add(found: dict[str, Proposal], name: str, make: object) -> None:
 
 
 def _offer(name: str, proposal: Proposal) -> Offer:
-    """The tunables that usually matter most, as long as their settings are few enough."""
+    """Makes an offer of a plan, with the tunables that usually matter most, up to `MOST_SETTINGS` settings."""
     counts: dict[str, int] = {}
     room = MOST_SETTINGS
     ranked = sorted(proposal.tunables, key=lambda tunable: _ORDER.index(_kind(tunable)))
@@ -131,14 +131,14 @@ def _offer(name: str, proposal: Proposal) -> Offer:
     module = proposal.files["model_new.py"]
     for tunable, letter in letters.items():
         module = module.replace(f'"{tunable}"', f'"{letter}"')
-    steps = [Step(kind=_kind(step), tunable=letters.get(step)) for step in proposal.steps]
+    steps = [OfferedKernel(kind=_kind(step), tunable=letters.get(step)) for step in proposal.steps]
     known = {step.tunable for step in steps}
-    # The names of products and convolutions in CONFIG are those of their shapes, not of their steps.
+    # Products and convolutions are named in CONFIG by their shapes, not by their steps.
     for tunable, letter in letters.items():
         if letter not in known:
             at = next((i for i, s in enumerate(steps) if s.kind == _kind(tunable) and s.tunable is None), None)
             if at is not None:
-                steps[at] = Step(kind=steps[at].kind, tunable=letter)
+                steps[at] = OfferedKernel(kind=steps[at].kind, tunable=letter)
     return Offer(
         name=name,
         files={**proposal.files, "model_new.py": module},

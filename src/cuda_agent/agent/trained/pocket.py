@@ -1,5 +1,5 @@
 """The dialogue of the pocket preset: a prompt of operators, shapes and plans, real tool calls of about ten tokens, and
-answers of a few words. Its tokenizer knows the fixed parts of the calls as single tokens."""
+answers of a few words. Its tokenizer has a token for each fixed part of a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cuda_agent.agent.trained.dialogue import Opening, Spoken, hear
+from cuda_agent.agent.trained.dialogue import Opening, ParsedTurn, parse_text
 from cuda_agent.agent.trained.offers import taking
 from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.graph import Graph, TensorMeta
@@ -28,7 +28,7 @@ _LETTER = re.compile(r'"([a-h])": (\d+)')
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A call as the policy writes it."""
+    """Returns a call as the policy writes it."""
     return tagged.write_call(name, arguments)
 
 
@@ -45,7 +45,7 @@ def change(letter: str, old: int, new: int) -> str:
 
 
 def breaking(*, repair: bool = False) -> str:
-    """An edit that the compiler refuses, or the one that takes it back."""
+    """Returns an edit that the compiler refuses, or the edit that reverts it."""
     old, new = (BROKEN_NEW + "\n", BROKEN_OLD + "\n") if repair else (BROKEN_OLD, BROKEN_NEW)
     return call("Edit", path=BINDING, old=old, new=new)
 
@@ -55,15 +55,15 @@ def finish() -> str:
 
 
 def fragments() -> list[str]:
-    """Texts that are one token each: what every call has in common."""
+    """Returns the texts that are one token each: the fixed parts of calls."""
     whole = [call(name) for name in ("Compile", "Verify", "Profile")]
     whole += [finish(), read(), read(BINDING), breaking(), breaking(repair=True)]
-    # "@" stands for the letter, 7 for numbers: the texts around them.
+    # "@" stands for a letter and 7 for numbers; the fragments are the texts around them.
     return [*whole, *take(7).split("7"), *dict.fromkeys(re.split("[@7]", change("@", 7, 7)))]
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE over prompts and answers; special tokens and fragments are tokens from the start."""
+    """Trains a byte-level BPE on prompts and answers. Special tokens and fragments are tokens from the start."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -79,7 +79,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 class PocketDialogue:
-    """`Dialogue` of a small policy."""
+    """The `Dialogue` of a small policy."""
 
     offers_plans = True
 
@@ -90,7 +90,7 @@ class PocketDialogue:
 
     @classmethod
     def load(cls, checkpoint: Path) -> PocketDialogue:
-        """Raises UsageError where the package is missing, StoreError where the tokenizer can't be read."""
+        """Raises UsageError if the package is missing, StoreError if the tokenizer can't be read."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -106,15 +106,15 @@ class PocketDialogue:
     def prompt(self, opening: Opening) -> list[int]:
         return self._encode(prompt_text(opening) + AGENT)
 
-    def say(self, text: str) -> list[int]:
+    def encode_turn(self, text: str) -> list[int]:
         return [*self._encode(text), self.stop_id]
 
-    def hear(self, token_ids: Sequence[int], turn: int) -> Spoken:
+    def parse_turn(self, token_ids: Sequence[int], turn: int) -> ParsedTurn:
         own = [token for token in token_ids if token != self.stop_id]
-        return hear(self.tokenizer.decode(own, skip_special_tokens=False), turn)
+        return parse_text(self.tokenizer.decode(own, skip_special_tokens=False), turn)
 
-    def observe(self, spoken: Spoken, results: Sequence[ToolResult], turns_left: int) -> list[int]:
-        return self._encode(ANSWER + answer_text(spoken.calls, results, turns_left) + AGENT)
+    def encode_answers(self, parsed: ParsedTurn, results: Sequence[ToolResult], turns_left: int) -> list[int]:
+        return self._encode(ANSWER + answer_text(parsed.calls, results, turns_left) + AGENT)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -122,7 +122,7 @@ class PocketDialogue:
 
 
 def prompt_text(opening: Opening) -> str:
-    """Inputs, operators with the shapes they make, plans with their kernels."""
+    """Returns the prompt: inputs, operators with their shapes, plans with their kernels."""
     plans = []
     for number, plan in enumerate(opening.offers, 1):
         steps = [f"{s.kind} {s.tunable}:{plan.tunables[s.tunable]}" if s.tunable else s.kind for s in plan.steps]
@@ -133,7 +133,7 @@ def prompt_text(opening: Opening) -> str:
 
 
 def answer_text(calls: Sequence[ToolCall], results: Sequence[ToolResult], turns_left: int) -> str:
-    """A few words for each call."""
+    """Returns a few words for each call."""
     said = [_answer(one, result) for one, result in zip(calls, results, strict=False)]
     return f"{'; '.join(said) if said else 'no call'}\n{turns_left} left"
 
@@ -147,7 +147,7 @@ def _answer(asked: ToolCall, result: ToolResult) -> str:
     if asked.tool in ("Profile", "Verify") and "verdict" in data and not result.ok:
         return str(data["verdict"])
     if asked.tool == "Read" and result.ok:
-        found = _CONFIG.search(result.text)
+        found = _CONFIG.search(result.text)  # foreign text: the candidate's file
         return " ".join(f"{letter}:{value}" for letter, value in _LETTER.findall(found.group(1))) if found else "ok"
     return "ok" if result.ok else "error"
 

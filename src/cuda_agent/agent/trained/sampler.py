@@ -1,4 +1,4 @@
-"""Sampling from a causal language model of `transformers`, many contexts at once, with a key-value cache."""
+"""Samples from a causal language model of `transformers`: many contexts at once, with a key-value cache."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from cuda_agent.core.errors import StoreError, UsageError
 
 @dataclass(frozen=True)
 class Sampled:
-    """Own tokens with their log-probabilities at temperature 1; `cut`: they ended for want of room."""
+    """Sampled tokens with their log-probabilities at temperature 1. `cut`: the room ended before a stop token."""
 
     token_ids: tuple[int, ...]
     log_probabilities: tuple[float, ...]
-    cut: bool
+    cut: bool = False
 
 
 class Sampler:
-    """Contexts -> what the model adds to each. Draws are from `generator` state, so the same seed and the same contexts
-    give the same tokens."""
+    """Continues contexts. The same seed and the same contexts give the same tokens."""
 
     def __init__(
         self,
@@ -36,8 +35,8 @@ class Sampler:
         temperature: float = 1.0,
         most_at_once: int = 256,
     ) -> None:
-        """`model`: called as `model(input_ids=…, attention_mask=…, position_ids=…, past_key_values=…)`. A temperature
-        of 0 takes the likeliest token."""
+        """`model` is called as `model(input_ids=…, attention_mask=…, position_ids=…, past_key_values=…)`. A temperature
+        of 0 takes the most likely token."""
         import torch
 
         self._model, self._stop, self._pad = model, stop_id, pad_id
@@ -47,7 +46,7 @@ class Sampler:
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
 
     def __call__(self, contexts: Sequence[Sequence[int]]) -> list[Sampled]:
-        """One answer each, in order. When it returns the device is idle."""
+        """Returns one continuation for each context, in order. The device is idle afterwards."""
         found: list[Sampled] = []
         for start in range(0, len(contexts), self._most):
             found += self._batch(contexts[start : start + self._most])
@@ -98,7 +97,7 @@ class Sampler:
         return [self._ended(row, log, space) for row, log, space in zip(drawn, logs, room, strict=True)]
 
     def _draw(self, logits: Any) -> tuple[Any, Any]:
-        """Tokens and their log-probabilities, [rows] each, from [rows, vocabulary]."""
+        """Draws tokens from logits [rows, vocabulary]. Returns tokens and log-probabilities, [rows] each."""
         import torch
 
         logs = logits.log_softmax(-1)
@@ -116,13 +115,13 @@ class Sampler:
 
 
 def torch_device(device: Device) -> str:
-    """Where a policy's model runs."""
+    """Returns the torch device of a policy's model."""
     return "cuda" if device is Device.CUDA else "cpu"
 
 
 def load_model(checkpoint: Path, device: str) -> Any:
-    """The causal language model of a checkpoint, in float32. Raises UsageError where transformers is missing,
-    StoreError where the weights can't be read."""
+    """Loads the causal language model of a checkpoint in float32. Raises UsageError if transformers is missing,
+    StoreError if the weights can't be read."""
     try:
         import torch
         from safetensors import SafetensorError

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from cuda_agent.agent.run import Standing
+from cuda_agent.agent.run import RunStatus
 from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.trajectory import budget_line, history_line
 from cuda_agent.report.units import seconds
@@ -58,7 +58,7 @@ class ProgressView:
         self._started = time.monotonic()
         self._printed = -_QUIET_S
         self._now = ""
-        self._standings: dict[int, Standing] = {}
+        self._standings: dict[int, RunStatus] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> ProgressView:
@@ -83,7 +83,7 @@ class ProgressView:
             self._printed = now
         self._print(phase, text)
 
-    def watch(self, standing: Standing) -> None:
+    def watch(self, standing: RunStatus) -> None:
         """How a run stands after a turn."""
         self._standings[standing.agent] = standing
         if self._live is None:
@@ -105,5 +105,5 @@ class ProgressView:
         return Group(*lines)
 
 
-def _standing_lines(standing: Standing) -> list[str]:
+def _standing_lines(standing: RunStatus) -> list[str]:
     return [line for line in (budget_line(standing.budget), history_line(standing.times_us)) if line]

@@ -88,7 +88,7 @@ def probe_cxx() -> Probe:
     done = _compile([compiler, "-std=c++20", "-fopenmp", "-fPIC", f"-I{include}"], "probe.cpp", _CPP)
     if done.returncode == 0:
         return Probe("g++", "ok", f"{compiler} {_version(compiler, '-dumpfullversion')}".strip())
-    if "Python.h" in done.stderr:
+    if "Python.h" in done.stderr:  # foreign text: the compiler's
         return Probe("g++", "missing", "Python's headers are missing", "apt-get install python3-dev")
     return Probe("g++", "missing", _first(done.stderr), "apt-get install --reinstall g++ libc6-dev")
 

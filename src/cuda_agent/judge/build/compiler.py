@@ -23,7 +23,7 @@ from cuda_agent.judge.build import nvcc
 from cuda_agent.judge.build.toolchain import Toolchain
 from cuda_agent.judge.guard import COMPILED, Compiled
 from cuda_agent.workspace.process import SandboxedProcess, wait_until
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _MEMORY_MIB = 8192
 #: below this a failed compile is the disk's fault: the largest object is smaller.
@@ -223,7 +223,7 @@ class Compiler:
             level=self.level,
             readable=(*self.tools.readable, *((header.parent,) if header else ())),
             environment={"LC_ALL": "C.UTF-8"},
-            limits=Limits(memory_mib=_MEMORY_MIB, processes=64, file_mib=2048, scratch_mib=2048),
+            limits=SandboxLimits(memory_mib=_MEMORY_MIB, processes=64, file_mib=2048, scratch_mib=2048),
         )
         with spawn(command, spec, cwd=cwd, log=log) as process:
             self.running.add(process)

@@ -191,7 +191,7 @@ def _with_nvcc(compiler: Compiler, visible: Mapping[str, str], source: str, star
     """Without what lambdas for the device need, where none is seen; once more with it, where nvcc sees one."""
     lambdas = any(_DEVICE_LAMBDA.search(text) for text in visible.values())
     outcome = compiler.compile(compiler.tools.nvcc_command(lambdas=lambdas), visible, source, started=started)
-    if outcome.fault and not lambdas and _WANTS_LAMBDAS in outcome.log:
+    if outcome.fault and not lambdas and _WANTS_LAMBDAS in outcome.log:  # foreign text: nvcc's
         outcome = compiler.compile(compiler.tools.nvcc_command(), visible, source, started=started)
     return outcome
 

@@ -181,5 +181,5 @@ def _without_python(log: str) -> str:
 
 def _missing_symbols(log: str) -> list[str]:
     """Symbols that nobody defines. Python's own come from the interpreter that loads the library."""
-    found = dict.fromkeys(_UNDEFINED.findall(log))
+    found = dict.fromkeys(_UNDEFINED.findall(log))  # foreign text: the linker's
     return [name for name in found if not re.match(r"_?Py", name)]

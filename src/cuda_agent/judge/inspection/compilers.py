@@ -63,10 +63,10 @@ def parse_vectorised(text: str, sources: Iterable[str]) -> list[str]:
         place = (file, int(line))
         if file not in wanted:
             continue
-        if kind == "optimized" and "vectorized" in said:
+        if kind == "optimized" and "vectorized" in said:  # foreign text: g++'s
             done.setdefault(place, said)
-        elif kind == "missed" and _WHY.search(said) and missed.get(place, _NO_REASON) == _NO_REASON:
-            missed[place] = said
+        elif kind == "missed" and (place not in missed or missed[place] == _NO_REASON):
+            missed |= {place: said} if _WHY.search(said) else {}  # foreign text: g++'s
     found = {place: said for place, said in missed.items() if place not in done} | done
     return [
         f"{file}:{line}: {'vectorised' if (file, line) in done else 'NOT vectorised'} ({found[file, line]})"

@@ -17,7 +17,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.clocks import read_clocks
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 #: share of time in which a GPU that should be idle ran kernels, per cent, above which somebody else may be at work.
 BUSY_PERCENT = 10.0

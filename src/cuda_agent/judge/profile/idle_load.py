@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 #: share of one core, over all the time that isn't its own, above which it isn't idle.
 SHARE = 0.1

@@ -57,7 +57,7 @@ from cuda_agent.workers.requests.timed import (
     TimeQueue,
     WarmUp,
 )
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
 #: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
@@ -110,7 +110,7 @@ class Rounds:
     #: cores that everybody else keeps off.
     kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
-    spent: Spent = field(default_factory=Spent)
+    spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()

@@ -276,9 +276,10 @@ def rule(measured: Measured, floor: float, pooled: Errors | None = None) -> Ruli
     reason = measured.failure
     if not reason and measured.beyond > measured.excuse:
         reason = f"max |error| {measured.max_abs_error:.3g} is beyond atol + rtol·|reference|"
-    if not reason and error > budget:
+    over_budget = not reason and error > budget
+    if over_budget:
         reason = f"relative error {error:.3g} ({where}) exceeds its budget {budget:.3g}; eager's own is {own:.3g}"
-    return Ruling(not reason, error, own, budget, reason)
+    return Ruling(not reason, error, own, budget, reason, over_budget)
 
 
 def same_structure(mine: Any, reference: Any, *, atol: float, rtol: float) -> bool:

@@ -43,13 +43,14 @@ class Measured:
 @dataclass(frozen=True)
 class Ruling:
     """Whether one output passes. `error` and `budget` belong to the scale (whole output or worst block) that is nearer
-    its budget."""
+    its budget. `over_budget`: the answer meets the published tolerance, only its error exceeds the budget."""
 
     passed: bool
     error: float
     eager_error: float
     budget: float
     reason: str = ""
+    over_budget: bool = False
 
 
 def pool(measured: Sequence[Measured]) -> Errors:

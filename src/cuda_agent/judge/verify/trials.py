@@ -23,7 +23,7 @@ from cuda_agent.judge.verify.measured import Errors, Measured, pool
 from cuda_agent.judge.verify.reference import Answer, Places, Reference, comparing
 from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.candidate import CallResult
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.stopwatch import Stopwatch
 
 Progress = Callable[[str, str], None]
 REGRESSION = "regression"
@@ -79,7 +79,7 @@ class Verification:
     _finite: bool = True
     #: the candidate's last answer.
     result: CallResult | None = None
-    _spent: Spent = field(default_factory=Spent)
+    _spent: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
@@ -262,6 +262,7 @@ class Verification:
             candidate_error=worst.error,
             eager_error=worst.eager_error,
             budget=worst.budget,
+            over_budget=worst.over_budget and not trial.reason,
             ties=ties,
             reason=trial.reason or (where + worst.reason if worst.reason else ""),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
+from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook import ir
 
 _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT})
@@ -203,14 +204,14 @@ class Draft:
         return self._source.model_copy(update={"inputs": inputs, "nodes": nodes, "outputs": tuple(self.outputs)})
 
 
-def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Graph, tuple[str, ...]]:
+def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Graph, tuple[AppliedRule, ...]]:
     """Apply rules node by node until none matches (or after `limit` sweeps). Returns the graph and which rules
-    matched, as `rule: node`."""
+    matched."""
     draft = Draft(graph)
     draft.prune()
-    notes: list[str] = []
+    applied: list[AppliedRule] = []
     for _ in range(limit):
-        before = len(notes)
+        before = len(applied)
         for name in list(draft.order):
             for rule in rules:
                 node = draft.node(name)
@@ -219,11 +220,11 @@ def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Grap
                 value = rule(draft, node)
                 if value is not None:
                     draft.replace(name, value)
-                    notes.append(f"{rule.__name__}: {name}")
-        if len(notes) == before:
+                    applied.append(AppliedRule(rule=rule.__name__, node=name))
+        if len(applied) == before:
             break
     draft.prune()
-    return draft.graph(), tuple(notes)
+    return draft.graph(), tuple(applied)
 
 
 def is_float(dtype: str) -> bool:

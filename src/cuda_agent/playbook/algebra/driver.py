@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 
 from cuda_agent.core.graph import Graph, Node
+from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook.algebra import expose, fold, layout, lower, products, recurrent, tidy
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.draft import Draft, Rule, apply
@@ -17,12 +18,12 @@ RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *product
 @dataclass(frozen=True)
 class RewriteResult:
     """`graph` runs in every call; `derive`, when there is one, when weights are loaded: its k-th output is `graph`'s
-    input `derived_k`. `derive` must be computed in full float32, without TF32. `notes` say what was applied, as
-    `rule: node`."""
+    input `derived_k`. `derive` must be computed in full float32, without TF32. `applied`: the rules
+    that matched."""
 
     graph: Graph
     derive: Graph | None
-    notes: tuple[str, ...]
+    applied: tuple[AppliedRule, ...]
 
 
 def rewrite(
@@ -34,15 +35,15 @@ def rewrite(
 ) -> RewriteResult:
     """Apply every rewrite until none matches. The result computes the same function up to rounding, for finite
     values. `whole`: nodes that a skill computes as they are, so they aren't lowered."""
-    rewritten, notes = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
+    rewritten, applied = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
     if expose_biases:
         rewritten, more = apply(rewritten, expose.RULES)
-        notes += more
+        applied += more
     if channels_last:
         rewritten, more = apply(rewritten, layout.RULES)
-        notes += more
+        applied += more
     derive, main = split_derive(rewritten)
-    return RewriteResult(main, derive, notes)
+    return RewriteResult(main, derive, applied)
 
 
 def _sparing(rule: Rule, whole: Callable[[Draft, Node], bool]) -> Rule:

@@ -18,7 +18,7 @@ from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
-from cuda_agent.llm.chat import ChatClient, ContextExceeded, Message, Request
+from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.run import Skipped
 from cuda_agent.tasks.compose.schedule import Schedule
@@ -66,7 +66,7 @@ class Answers:
         if self._client is None:
             raise UsageError(f"{self._path} holds no answer to this request", "Name the endpoint that can give it")
         try:
-            reply = self._client.complete(Request(messages))
+            reply = self._client.complete(ChatRequest(messages))
         except ContextExceeded as error:
             raise PolicyError(f"The model's context is too small ({error})", "Use a model with a longer one") from None
         usage = reply.usage

@@ -20,7 +20,7 @@ from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.tasks.crawl.catalogue import SMALL_LEADING, Entry
 from cuda_agent.workers.process import memory_limit_mib
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 8192
@@ -76,7 +76,7 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
         level=level,
         readable=(folder, _PACKAGES, *map(Path, compiled.values())),
         environment=compiled,
-        limits=Limits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=512),
+        limits=SandboxLimits(memory_mib=memory_limit_mib(_MEMORY_MIB), disk_mib=512),
     )
     arguments = [str(folder / "jobs.jsonl"), str(scratch / "results.jsonl"), str(first)]
     return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")

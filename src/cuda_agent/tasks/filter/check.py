@@ -1,4 +1,4 @@
-"""Pass 1, one task: every rule but those of time, asked of a process of its own."""
+"""Pass 1 for one task: its process is asked about every rule except those of time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.judge import error_floor, random_operators
+from cuda_agent.pool.client import DeviceQueue
+from cuda_agent.pool.rule import Need
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
-from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
 from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_finding
@@ -33,8 +35,13 @@ from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import WorkerFault
 
-#: of a reduction, where no graph says it.
+#: length of the longest reduction where no graph tells it.
 _USUAL_LENGTH = 4096
+#: the peak of a step, in multiples of what an eager call would hold if it freed nothing: outputs of several draws, and
+#: one in float64.
+_STEP_TIMES = 2.3
+#: bytes of a process' context and libraries.
+_CONTEXT = {Device.CUDA: 1 << 30, Device.CPU: 0}
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,10 @@ class Asked:
                 self._fork.end()
 
     @contextmanager
-    def at_work(self, memory: Memory) -> Iterator[None]:
-        """With room for its answers; waiting for it isn't its own time."""
+    def on_device(self, queue: DeviceQueue, step: str) -> Iterator[None]:
+        """Holds the device's queue for a step. The time in which the task waits for it isn't the task's time."""
         begun = time.monotonic()
-        with memory.active(self._task):
+        with queue.device(step, need_of(self._task, self._options.device).step):
             waited = time.monotonic() - begun
             self._end += waited
             self.seconds["waiting"] = self.seconds.get("waiting", 0.0) + round(waited, 3)
@@ -113,26 +120,36 @@ class Asked:
         return found
 
 
-def check(processes: Processes, task: DatasetTask, options: FilterOptions, room: Room, memory: Memory) -> Checked:
-    """Raises Failure, WorkerError."""
+def need_of(task: DatasetTask, device: Device) -> Need:
+    """Returns the bytes of device memory for checking a task. While it waits it holds its inputs, its weights and
+    the outputs of the compiled call."""
+    held = task.cost.held_bytes if task.cost is not None else 0
+    return Need(resting=_CONTEXT[device] + held, step=int(_STEP_TIMES * held))
+
+
+def check(processes: Processes, task: DatasetTask, options: FilterOptions, room: Room, queue: DeviceQueue) -> Checked:
+    """Checks one task. Raises Failure, WorkerError."""
 
     def job(seat: Seat) -> Checked:
         asked = Asked(seat, task, options, room)
         try:
-            found = _checked(asked, task.task.key, options, memory)
+            found = _checked(asked, task.task.key, options, queue)
         except Failure as failure:
             failure.seconds = asked.seconds
             raise
         asked.close()
         return found
 
-    with memory.open(task):
+    stay = queue.stay(need_of(task, options.device))
+    try:
         return processes.ask(job)
+    finally:
+        stay.close()
 
 
-def _checked(asked: Asked, key: str, options: FilterOptions, memory: Memory) -> Checked:
+def _checked(asked: Asked, key: str, options: FilterOptions, queue: DeviceQueue) -> Checked:
     asked.open()
-    with asked.at_work(memory):
+    with asked.on_device(queue, "run"):
         ran = asked.ask(RunTask())
     graph = _graph(asked)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
@@ -140,13 +157,13 @@ def _checked(asked: Asked, key: str, options: FilterOptions, memory: Memory) -> 
         raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
     floor = error_floor(options.precision, options.device, length, ran.products)
-    with asked.at_work(memory):
+    with asked.on_device(queue, "answers"):
         asked.ask(CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
         # Said only now: that it is stochastic, too, would say more.
         raise graph
     asked.ask(CompileTask())
-    with asked.at_work(memory):
+    with asked.on_device(queue, "agrees"):
         asked.ask(CompareCompiled())
         sample = asked.ask(PlaceTask()).sample
     return Checked(

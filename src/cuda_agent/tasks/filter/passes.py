@@ -1,9 +1,8 @@
-"""The two passes over many tasks: threads that each drive a zygote, and one that writes down what they find."""
+"""The two passes over many tasks. Each thread drives a zygote and asks the device's queue for turns."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import tempfile
@@ -19,12 +18,14 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.judge import device_facts
+from cuda_agent.pool.client import DeviceQueue
+from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.server import QueueServer
 from cuda_agent.tasks.filter.check import Room, check
-from cuda_agent.tasks.filter.memory import Memory
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
-from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
+from cuda_agent.tasks.filter.timing import Disturbed, TimingTurns, time_task
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.workers.folder import judge_folder
@@ -34,9 +35,7 @@ from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
-#: what ran out of time or memory beside others is tried again with this part of them, and at last alone.
-_SHARE = 4
-#: the zygote itself, and what a watcher counts of it again in each fork.
+#: host memory of a zygote, and what a watcher counts of it again in each fork.
 _ZYGOTE_MIB = 3072
 #: times of one task that may be void before it is left for another run.
 _MOST_VOID = 3
@@ -82,6 +81,8 @@ class Passes:
                 compiling.kill()
         self._level = resolve_level(self._options.sandbox)
         self._folder = self._stack.enter_context(judge_folder())
+        rule = Rule(_device_bytes(self._options))
+        self._queue = self._stack.enter_context(QueueServer(Path(self._folder) / "queue.sock", rule)).address
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -89,73 +90,37 @@ class Passes:
 
     @property
     def over(self) -> bool:
-        """Whether its time is over."""
-        return self.left_s <= 0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds in which tasks may still be begun."""
-        return math.inf if self._until is None else self._until - time.monotonic()
+        """Whether its time is over, so that no more tasks are begun."""
+        return self._until is not None and time.monotonic() >= self._until
 
     # ------------------------------------------------------------ pass 1
 
     def check_all(
-        self, tasks: Sequence[DatasetTask], enough: Callable[[], bool] = lambda: False
+        self, tasks: Sequence[DatasetTask], *, alone: bool = False
     ) -> Iterator[Checked | Measurement | Unfit]:
-        """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again. None is
-        begun once there are `enough`."""
-        yield from self._check_beside(tasks, self._options.worker_count(), self._options.tasks_a_process, enough)
-
-    def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
-        """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
-        finding depends on its neighbours."""
-        count = self._options.worker_count()
-        left = list(tasks)
-        for at_a_time in (count // _SHARE, 1) if count >= 2 * _SHARE else (1,):
-            if not left or self.over:
-                return
-            self._say(f"{len(left)} tasks ran short of time or memory; again, {at_a_time} at a time")
-            unfit: list[DatasetTask] = []
-            for result in self._check_beside(left, at_a_time, 1):
-                if isinstance(result, Unfit):
-                    unfit.append(result.task)
-                else:
-                    yield result
-            left = unfit
-
-    def _check_beside(
-        self,
-        tasks: Sequence[DatasetTask],
-        at_a_time: int,
-        a_process: int,
-        enough: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Checked | Measurement | Unfit]:
-        """With so many at a time, and so many in a row in one process; what fails alone fails."""
-        for result in self._run(tasks, at_a_time, self._checker(at_a_time), a_process, enough):
-            if isinstance(result, Unfit) and at_a_time == 1:
-                yield failed(result.task.task.key, result.failure)
-            else:
-                yield result
-
-    def _checker(self, at_a_time: int) -> Callable[[Processes, DatasetTask], Checked | Measurement | Unfit]:
+        """Yields each task's result, in any order, for as many as there is time for. A task is Unfit where it ran short
+        of time or memory beside others; `alone`, one task at a time, it has failed then."""
+        at_a_time = 1 if alone else self._options.worker_count()
         options = self._fitting_options(at_a_time)
         room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
-        memory = Memory(options.device, room.device_bytes)
 
         def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Unfit:
             try:
-                return check(processes, task, options, room, memory)
+                return check(processes, task, options, room, self._queue_of(task))
             except Failure as failure:
-                return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
+                return Unfit(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
-        return run
+        yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
+
+    def _queue_of(self, task: DatasetTask) -> DeviceQueue:
+        return DeviceQueue(self._queue, task.task.key, rank=task.number)
 
     # ------------------------------------------------------------ pass 2
 
     def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
-        """Every task's result, in any order. Raises DeviceError."""
+        """Yields each task's result, in any order. Raises DeviceError."""
         options = self._fitting_options(self._options.lane_count())
-        turns = Turns(options.device, self._say)
+        turns = TimingTurns(options.device, self._say)
         room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
 
         def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
@@ -163,7 +128,7 @@ class Passes:
             reason = ""
             for _ in range(_MOST_VOID):
                 try:
-                    return time_task(processes, task, checked, turns, options, room)
+                    return time_task(processes, task, checked, options, room, turns, self._queue_of(task))
                 except Failure as failure:
                     return failed(task.task.key, failure, checked)
                 except Disturbed as error:
@@ -200,13 +165,11 @@ class Passes:
         at_a_time: int,
         job: Callable[[Processes, Item], Result],
         a_process: int,
-        enough: Callable[[], bool] = lambda: False,
         *,
         warm: bool = True,
     ) -> Iterator[Result]:
-        """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises.
-        `a_process`: so many items may follow each other in one. None is begun when its time is over or there are
-        `enough`."""
+        """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
+        raises. `a_process`: items that may follow each other in one process."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -217,11 +180,10 @@ class Passes:
             for _ in range(min(at_a_time, len(items)))
         ]
 
-        def stops() -> bool:
-            return self.over or enough()
-
         threads = [
-            threading.Thread(target=_drive, args=(zygote, a_process, waiting, job, results, stops), daemon=True)
+            threading.Thread(
+                target=_drive, args=(zygote, a_process, waiting, job, results, lambda: self.over), daemon=True
+            )
             for zygote in zygotes
         ]
         try:

@@ -17,10 +17,9 @@ from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
 
-#: tasks that go through both passes together: large enough that the change of passes costs little.
-_BATCH = 1500
-#: what timing a task takes, before one was timed; and to begin with timing.
-_TIMING_S, _TURNING_S = 0.4, 10.0
+#: tasks that go through both passes together: so many that the change of passes costs little, and so few that little
+#: is left untimed when the time ends.
+_BATCH = 300
 _TELL_S = 5.0
 
 
@@ -97,11 +96,11 @@ def filter_folder(
         run = _Run(journal, options, say, len(waiting))
         if waiting:
             with Passes(options, say, until) as passes:
+                # Checked tasks first: a run whose time was over has left them.
+                waiting.sort(key=lambda task: task.task.key not in journal.checked)
                 for start in range(0, len(waiting), _BATCH):
-                    while not passes.over and run.batch(passes, waiting[start : start + _BATCH]):
-                        pass
-                if not passes.over:
-                    run.rest(passes)
+                    run.batch(passes, waiting[start : start + _BATCH])
+                run.rest(passes)
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
     return Filtered(
         path=journal.path,
@@ -128,56 +127,38 @@ class _Run:
 
     def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
         self._journal, self._options, self._say, self._total = journal, options, say, total
-        self._done = self._checks = self._timed = 0
+        self._done = self._checks = 0
         self._begun, self._told = time.monotonic(), 0.0
         self.left: dict[str, str] = {}
         self._unfit: list[DatasetTask] = []
         self.seconds = {"check": 0.0, "time": 0.0}
 
-    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> bool:
-        """Both passes, of as many as there seems to be time for; whether it is worth another call: some were left,
-        since timing took less than was thought, and some weren't."""
-        begun, known = time.monotonic(), self._journal.checked
-        unchecked = self._unchecked(tasks)
-        if not unchecked and not self._ready(tasks):
-            return False
-        self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
-        waiting = sum(task.task.key in known and task.task.key not in self._journal.measured for task in tasks)
-        before = self._checks
-
-        def enough() -> bool:
-            """Whether timing what is checked takes all of the time that is left: a run ends with times and not with
-            checks alone."""
-            each = self.seconds["time"] / self._timed if self._timed else _TIMING_S
-            return passes.left_s < _TURNING_S + each * (waiting + self._checks - before)
-
-        self._check(passes.check_all(unchecked, enough))
-        self.seconds["check"] += time.monotonic() - begun
+    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+        """Checks and times the tasks, for as many as there is time for."""
+        unchecked = [task for task in tasks if task.task.key not in self._journal.checked]
+        if unchecked and not passes.over:
+            self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
+            self._check(passes.check_all(unchecked))
         self._time(passes, tasks)
-        return 0 < len(self._unchecked(tasks)) < len(unchecked)
-
-    def _unchecked(self, tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
-        """Without those that are asked last."""
-        known = self._journal.checked.keys() | self._journal.measured.keys() | {one.task.key for one in self._unfit}
-        return [task for task in tasks if task.task.key not in known]
 
     def _ready(self, tasks: Sequence[DatasetTask]) -> list[tuple[DatasetTask, Checked]]:
-        """To be timed."""
+        """Returns the tasks that passed the checks and aren't timed."""
         known, measured = self._journal.checked, self._journal.measured
         return [
             (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
         ]
 
     def rest(self, passes: Passes) -> None:
-        """Those that failed beside others for lack of time or memory: last, since meanwhile most of the machine
-        idles."""
-        begun, tasks = time.monotonic(), self._unfit
-        self._unfit = []
-        self._check(passes.check_again(tasks))
-        self.seconds["check"] += time.monotonic() - begun
-        self._time(passes, tasks)
+        """Checks the tasks alone that ran short of time or memory beside others, so that no finding depends on
+        neighbours. They come last, since most of the machine idles meanwhile."""
+        tasks, self._unfit = self._unfit, []
+        if tasks and not passes.over:
+            self._say(f"checking {len(tasks)} tasks again, one at a time: they ran short of time or memory")
+            self._check(passes.check_all(tasks, alone=True))
+            self._time(passes, tasks)
 
     def _check(self, results: Iterable[Checked | Measurement | Unfit]) -> None:
+        begun = time.monotonic()
         for result in results:
             if isinstance(result, Unfit):
                 self._unfit.append(result.task)
@@ -188,10 +169,11 @@ class _Run:
                 self._journal.add(result)
                 self._done += 1
             self._tell()
+        self.seconds["check"] += time.monotonic() - begun
 
     def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
         begun, ready = time.monotonic(), self._ready(tasks)
-        if not ready:
+        if not ready or passes.over:
             return
         self._say(f"timing {len(ready)} tasks")
         names = {task.task.key: task.task.name for task in tasks}
@@ -202,7 +184,6 @@ class _Run:
                 self._journal.add(timed)
                 self.left.pop(names[timed.task_key], None)
                 self._done += 1
-            self._timed += 1
             self._tell()
         self.seconds["time"] += time.monotonic() - begun
 

@@ -1,22 +1,22 @@
-"""Pass 2: the time of a checked task, alone on the device; the next ones are made ready meanwhile.
+"""Pass 2: the time of a checked task, alone on the device; the next tasks are prepared meanwhile.
 
-A process is made ready as far as that takes none of the device's time: it has its context and the task's module. In
-its turn it draws weights and inputs, warms up and is timed, and nobody else of ours computes on the device; the lock
-of the GPU keeps other judges off. The events are the task's own process's word; the judge's clock around them, less
-what it shows around no program at all, must agree.
+A process is prepared as far as that takes none of the device's time: it has its context and the task's module. In its
+turn it draws weights and inputs, warms up and is timed. The device's queue keeps other processes of this program off
+the device, and the GPU's lock keeps other judges off. The task's own process reports the events; the judge's clock
+around them, less its time around no program at all, must agree.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, median
 from cuda_agent.judge import L2_TIMES, Burst, LoadMonitor, Tolerance, device_facts, wait_for_quiet
+from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.tasks.filter.check import Asked, Room
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, Seat
@@ -44,21 +44,20 @@ class Disturbed(Exception):
     """Somebody else computed meanwhile, or the clocks disagreed: the time is void."""
 
 
-class Turns:
-    """Who has the device: one process of ours at a time, and none of another judge."""
+class TimingTurns:
+    """Gives the device to one process of this program at a time, and to none of another judge."""
 
     def __init__(self, device: Device, say: Callable[[str], None]) -> None:
         self._device, self._say = device, say
         self._uuid = gpu_uuid(device)
-        self._lock = threading.Lock()
         self._held = contextlib.ExitStack()
         self._until = 0.0
         self.flush_bytes = L2_TIMES * device_facts(device)[0]
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Waits for it. Raises Disturbed where others computed in it, DeviceError where they never stop."""
-        with self._lock:
+    def turn(self, queue: DeviceQueue) -> Iterator[None]:
+        """Waits for the device. Raises Disturbed where others computed meanwhile, DeviceError where they never stop."""
+        with queue.clock("time"):
             self._hold()
             monitor = LoadMonitor(self._device, []) if self._device is Device.CUDA else None
             self._look(monitor)
@@ -69,8 +68,7 @@ class Turns:
             raise Disturbed(neighbour)
 
     def close(self) -> None:
-        with self._lock:
-            self._held.close()
+        self._held.close()
 
     def _hold(self) -> None:
         if time.monotonic() < self._until:
@@ -91,14 +89,20 @@ class Turns:
 
 
 def time_task(
-    processes: Processes, task: DatasetTask, checked: Checked, turns: Turns, options: FilterOptions, room: Room
+    processes: Processes,
+    task: DatasetTask,
+    checked: Checked,
+    options: FilterOptions,
+    room: Room,
+    turns: TimingTurns,
+    queue: DeviceQueue,
 ) -> Measurement:
-    """Raises Failure, Disturbed, WorkerError, DeviceError."""
+    """Times one task. Raises Failure, Disturbed, WorkerError, DeviceError."""
 
     def job(seat: Seat) -> Measurement:
         asked = Asked(seat, task, options, room)
         asked.open()
-        with turns.turn():
+        with turns.turn(queue):
             asked.restart()
             if not same_sample(checked.sample, asked.ask(PlaceTask()).sample):
                 detail = "another process gives another answer to the same inputs and weights"

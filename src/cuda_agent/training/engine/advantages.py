@@ -1,8 +1,8 @@
-"""Advantages and targets of values, by verl's estimator, and what is said of them.
+"""Advantages and value targets, by verl's estimator.
 
     delta_t = r_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lambda A_{t+1},    target_t = V_t + A_t
 
-over own tokens alone: t + 1 is the next own token, whatever was observed between the two.
+over the policy's own tokens only: t + 1 is the next own token, whatever was observed in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Advantages:
-    """One row an episode over its response tokens; 0 where the mask is 0."""
+    """One row per episode over its response tokens; 0 where the mask is 0."""
 
     advantages: list[Tensor]
     targets: list[Tensor]
@@ -33,10 +33,10 @@ def estimate(
     lam: float,
     whiten: bool,
 ) -> Advantages:
-    """`rewards[i]` is earned at the last token of episode i, which is an own one; `values[i]`, `masks[i]`: (tokens,).
+    """Estimates advantages. `rewards[i]` is earned at the last token of episode i, which is an own token. `values[i]`
+    and `masks[i]` have shape (tokens,).
 
-    verl whitens advantages without being asked; without `whiten`, they are taken back from its targets as
-    target - V, which are the same numbers before that.
+    verl always whitens advantages. Without `whiten` they are computed as target - V, which equals the unwhitened ones.
     """
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return
 
@@ -56,7 +56,7 @@ def estimate(
 
 
 def explained_variance(targets: Tensor, values: Tensor) -> float:
-    """As verl reports it; NaN for fewer than two tokens."""
+    """Returns the explained variance as verl reports it, or NaN for fewer than two tokens."""
     if targets.numel() < 2:
         return float("nan")
     return float(1.0 - (targets - values).var() / (targets.var() + 1e-5))

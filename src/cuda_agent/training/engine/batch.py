@@ -1,4 +1,4 @@
-"""Episodes as verl's batches, and back. Every tensor here is jagged: one row an episode, of its own length."""
+"""Converts episodes to verl's batches and back. Tensors are jagged: one row per episode, with its own length."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cuda_agent.training.episodes import Episode
 
 
 def jagged(rows: Sequence[Tensor]) -> Tensor:
-    """Rows of any lengths as one nested tensor."""
+    """Returns rows of any lengths as one nested tensor."""
     return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
 
 
 def response_masks(episodes: Sequence[Episode]) -> list[Tensor]:
-    """1 for an own token, 0 for an observation; each (response tokens,)."""
+    """Returns masks of shape (response tokens,): 1 for an own token, 0 for an observation."""
     return [torch.tensor(episode.mask) for episode in episodes]
 
 
 def batch(episodes: Sequence[Episode], *, settings: dict[str, Any], **columns: Tensor) -> Any:
-    """A TensorDict of these episodes. `columns`: further jagged tensors over the response tokens. `settings`: what
-    verl's engines read beside tensors."""
+    """Returns a TensorDict of episodes. `columns` are further jagged tensors over the response tokens. `settings` are
+    verl's options besides tensors."""
     from verl.utils import tensordict_utils
 
     prompts = [torch.tensor(episode.prompt_ids) for episode in episodes]
@@ -44,10 +44,10 @@ def batch(episodes: Sequence[Episode], *, settings: dict[str, Any], **columns: T
 
 
 def whole_masks(episodes: Sequence[Episode]) -> Tensor:
-    """The mask over all tokens, as the loss of fine-tuning reads it: 0 for the prompt."""
+    """Returns the mask over all tokens for the fine-tuning loss; 0 for the prompt."""
     return jagged([torch.tensor([0] * len(episode.prompt_ids) + list(episode.mask)) for episode in episodes])
 
 
 def rows_of(nested: Tensor) -> list[Tensor]:
-    """A jagged tensor's rows."""
+    """Returns the rows of a jagged tensor."""
     return [row.detach().float().cpu() for row in nested.unbind()]

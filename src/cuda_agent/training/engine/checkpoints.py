@@ -1,4 +1,4 @@
-"""Models on disk: an actor as bfloat16 in small shards that transformers alone can load, a critic as float32."""
+"""Saves models: an actor in bfloat16 and small shards that transformers can load, a critic in float32."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from cuda_agent.core.errors import StoreError
 
-#: a single tensor above this has a shard of its own.
+#: size of a shard; a larger tensor has its own.
 SHARD = "16MB"
 _OWN = ("config.json", "generation_config.json", "model")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 
 
 def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
-    """The actor in transformers' format, with all else that `like` holds. Raises StoreError."""
+    """Saves the actor in transformers' format, with the other files of `like`. Raises StoreError."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(like, dtype=torch.bfloat16)
@@ -29,7 +29,7 @@ def save_policy(weights: Iterable[tuple[str, Tensor]], like: str, directory: Pat
 
 
 def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Path) -> Path:
-    """The critic, as a model that says one number a token. Raises StoreError."""
+    """Saves the critic as a model with one number per token. Raises StoreError."""
     from transformers import AutoModelForTokenClassification
 
     model: Any = AutoModelForTokenClassification.from_pretrained(like, dtype=torch.float32, num_labels=1)
@@ -38,8 +38,8 @@ def save_critic(weights: Iterable[tuple[str, Tensor]], like: str, directory: Pat
 
 
 def copy_policy(source: str, directory: Path, beside: str | None = None) -> Path:
-    """A policy of elsewhere, as one of ours: bfloat16, small shards. What lies beside the weights is `beside`'s, where
-    it is given. Raises StoreError."""
+    """Copies a foreign policy in our format: bfloat16, small shards. The files besides weights come from `beside` if it
+    is given. Raises StoreError."""
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
@@ -47,7 +47,7 @@ def copy_policy(source: str, directory: Path, beside: str | None = None) -> Path
 
 
 def replace_folder(temporary: Path, directory: Path) -> Path:
-    """Whole or not there: what was at `directory` is gone only once the new one is on the disk."""
+    """Replaces `directory` by `temporary`, once the new files are on the disk."""
     try:
         for path in temporary.rglob("*"):
             if path.is_file():
@@ -62,7 +62,7 @@ def replace_folder(temporary: Path, directory: Path) -> Path:
 
 
 def fresh_folder(directory: Path) -> Path:
-    """An empty folder beside `directory`, to be put in its place."""
+    """Makes an empty folder beside `directory`, to replace it later."""
     temporary = directory.with_name(f".{directory.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -70,7 +70,7 @@ def fresh_folder(directory: Path) -> Path:
 
 
 def take_weights(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy tensors over those of the same name, one at a time, in the model's own precision."""
+    """Copies tensors over those of the same name, one at a time, in the model's precision."""
     own = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, tensor in weights:
@@ -83,7 +83,7 @@ def _save(model: Any, like: str, directory: Path) -> Path:
     try:
         model.save_pretrained(temporary, max_shard_size=SHARD)
         for path in Path(like).iterdir():
-            # the tokenizer, and how episodes are told to it: as they are, byte for byte.
+            # the tokenizer and the dialogue's settings, byte for byte.
             if path.is_file() and not path.name.startswith(_OWN) and path.suffix not in _WEIGHTS:
                 shutil.copyfile(path, temporary / path.name)
     except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Our options as overrides of verl's own configuration, composed by verl's own schema: an unknown key of it fails."""
+"""Translates our options to overrides of verl's configuration. verl's schema refuses unknown keys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from cuda_agent.core.errors import DeviceError, UsageError
 from cuda_agent.training.config import ModelOptions, PpoOptions, RftOptions, ValueOptions
 
-#: no limit, for settings of verl that must be a number. Far above any ratio, value or reward, and exact in float32.
+#: "no limit" for settings of verl that must be a number: above any ratio, value or reward, and exact in float32.
 UNLIMITED = 1e9
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def compose(overrides: Sequence[str]) -> Any:
-    """verl's `ppo_trainer` with these overrides. Raises UsageError for a key that verl doesn't know, DeviceError where
-    verl isn't installed."""
+    """Returns verl's `ppo_trainer` with these overrides. Raises UsageError for a key that verl doesn't know,
+    DeviceError if verl isn't installed."""
     try:
         import hydra
         import verl  # noqa: F401
@@ -32,7 +32,7 @@ def compose(overrides: Sequence[str]) -> Any:
 
 
 def actor_overrides(model: ModelOptions, path: str, stage: PpoOptions | RftOptions) -> list[str]:
-    """Model, precision, optimiser and objective of the actor."""
+    """Returns overrides for the actor: model, precision, optimiser and objective."""
     actor = "actor_rollout_ref.actor"
     found = _model("actor_rollout_ref.model", model, path)
     found += _fsdp(f"{actor}.fsdp_config", model)
@@ -51,7 +51,8 @@ def actor_overrides(model: ModelOptions, path: str, stage: PpoOptions | RftOptio
 
 
 def critic_overrides(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions) -> list[str]:
-    """Model, precision, optimiser and loss of the critic. Its size is the actor's; adapters are for the actor alone."""
+    """Returns overrides for the critic: model, precision, optimiser and loss. It has the actor's size and no
+    adapters."""
     found = _model("critic.model", model.model_copy(update={"lora_rank": 0}), path)
     found += _fsdp("critic.fsdp", model)
     ppo = isinstance(stage, PpoOptions)
@@ -72,15 +73,15 @@ def critic_overrides(model: ModelOptions, path: str, stage: PpoOptions | ValueOp
 
 
 def mini_batch(stage: PpoOptions | RftOptions | ValueOptions) -> int:
-    """Episodes of one update."""
+    """Returns the episodes of one update."""
     if isinstance(stage, PpoOptions) and stage.mini_batch is not None:
         return stage.mini_batch
     return stage.batch
 
 
 def embedded(model: ModelOptions, actor: str, critic: str, stage: PpoOptions | RftOptions | ValueOptions) -> list[str]:
-    """Overrides for one stage in this process; `actor` and `critic` are folders of models."""
-    # the part that a stage doesn't train is composed all the same, with any options.
+    """Returns overrides for one stage in this process. `actor` and `critic` are folders of models."""
+    # verl composes actor and critic together; the one that isn't trained gets placeholder options.
     spare = PpoOptions(
         steps=1, batch=stage.batch, actor_lr=1e-6, critic_lr=1e-6, micro_batch_tokens=stage.micro_batch_tokens
     )
@@ -122,7 +123,7 @@ def _model(key: str, model: ModelOptions, path: str) -> list[str]:
         f"{key}.enable_gradient_checkpointing={str(model.gradient_checkpointing).lower()}",
         f"{key}.lora_rank={model.lora_rank}",
         f"{key}.lora_alpha={model.lora_alpha}",
-        # what samples takes whole weights, and a checkpoint of them needs no adapter.
+        # the sampler takes merged weights, so checkpoints need no adapter.
         f"{key}.lora.merge={str(model.lora_rank > 0).lower()}",
     ]
 

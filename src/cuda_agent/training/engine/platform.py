@@ -1,4 +1,4 @@
-"""Where verl runs: on a GPU as it is; on a CPU through its public extension points (a platform, registered engines)."""
+"""Prepares verl for a device. On a CPU it uses verl's extension points: a platform and registered engines."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from cuda_agent.core.errors import DeviceError
 
-#: the module that verl imports in each of its processes, where it runs on a CPU or without flash-attention.
+#: module that verl imports in each of its processes. It serves CPUs and machines without flash-attention.
 PLUGIN = "cuda_agent.training.engine.plugin"
 #: verl's names of platforms.
 _PLATFORMS = {"cuda": "nvidia", "cpu": "cpu"}
 
 
 def prepare(device: str) -> str:
-    """Set what verl reads when it is first imported; returns `cuda` or `cpu`. Raises DeviceError where `cuda` is asked
-    for and absent, or where this process has begun with another device."""
+    """Sets the variables that verl reads at its first import. Returns `cuda` or `cpu`. Raises DeviceError if `cuda` is
+    requested and absent, or if this process has started with another device."""
     import torch
 
     found = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
@@ -32,7 +32,7 @@ def prepare(device: str) -> str:
 
 
 def quiet() -> None:
-    """transformers shows a bar for every model that is read or written, and a table for every new head."""
+    """Silences transformers, which shows a bar for every model and a table for every new head."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -40,20 +40,20 @@ def quiet() -> None:
 
 
 def environment(device: str) -> dict[str, str]:
-    """Variables for verl on this device; its other processes need the same."""
+    """Returns variables for verl on this device. Its other processes need them too."""
     return {
         "VERL_PLATFORM": _PLATFORMS[device],
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        # models are folders: a wrong path is said at once, and nothing is asked of a server.
+        # models are folders: a wrong path fails at once instead of asking a server.
         "HF_HUB_OFFLINE": "1",
         "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
     }
 
 
 def join_alone() -> None:
-    """This process is the only one of its group. torch's rendezvous listens on a free port of this machine."""
+    """Joins a process group of this process alone. torch's rendezvous listens on a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -63,7 +63,7 @@ def join_alone() -> None:
 
 
 def leave() -> None:
-    """End the process group, where there is one."""
+    """Ends the process group if there is one."""
     import torch.distributed as group
 
     if group.is_initialized():
@@ -71,7 +71,7 @@ def leave() -> None:
 
 
 def precision(name: str) -> Any:
-    """`float16` -> torch.float16."""
+    """Returns the torch type of a name, such as torch.float16."""
     import torch
 
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

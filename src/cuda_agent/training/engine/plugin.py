@@ -1,8 +1,7 @@
-"""What verl 0.9.1 imports in each of its processes (`VERL_USE_EXTERNAL_MODULES`).
+"""The plugin that verl 0.9.1 imports in each of its processes (`VERL_USE_EXTERNAL_MODULES`).
 
-It says where verl can't yet: a CPU platform, engines on it, a critic without flash-attention, a single process group of
-gloo alone, and our server that samples with transformers. Importing it does work, unlike our other modules: verl
-has no other hook.
+It adds what verl lacks: a CPU platform with engines, a critic without flash-attention, and a process group of gloo
+alone. Importing this module has effects, unlike our other modules, because verl has no other hook.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
 def _device_module() -> Any:
-    """What `torch.cuda` is to verl, for a CPU: no memory of its own, nothing to wait for."""
+    """Returns a stand-in for `torch.cuda` on a CPU, without device memory and with nothing to wait for."""
     module: Any = types.ModuleType("cuda_agent_cpu")
     for name in ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"):
         setattr(module, name, lambda *_, **__: 0)
@@ -44,7 +43,7 @@ _CPU = _device_module()
 
 @PlatformRegistry.register(platform="cpu")
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
-    """A CPU as verl sees a device."""
+    """A CPU as a device of verl."""
 
     device_name = property(lambda self: "cpu")
     vendor_name = property(lambda self: "cpu")
@@ -107,7 +106,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
 
 def _one_gloo() -> None:
-    """verl asks for `cpu:gloo,DEVICE:BACKEND`; where the device is the CPU, torch refuses the same key twice."""
+    """Makes torch accept verl's backend `cpu:gloo,cpu:gloo`, which names the same device twice."""
     begin = torch.distributed.init_process_group
 
     def init_process_group(backend: str | None = None, *rest: Any, **named: Any) -> Any:
@@ -127,7 +126,7 @@ def _cpu_engines() -> None:
 
 
 def _any_attention() -> None:
-    """verl loads a critic with flash-attention by name; the model's own setting is what counts here."""
+    """Makes verl load a critic with the model's attention instead of flash-attention."""
     import verl.utils.model as model
 
     def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
@@ -145,7 +144,7 @@ def _any_attention() -> None:
 
 
 def install() -> None:
-    """Everything that imports more of verl than its start allows; twice does no harm."""
+    """Installs the parts that import more of verl than its start allows. It may be called repeatedly."""
     if os.environ.get("VERL_PLATFORM") == "cpu":
         _cpu_engines()
     _any_attention()

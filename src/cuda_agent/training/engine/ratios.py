@@ -1,4 +1,4 @@
-"""Importance ratios of own tokens, told by their extremes, and the fault that an ablation injects into them."""
+"""Importance ratios of own tokens: their extremes, and the fault that an ablation injects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def log_ratios(name: str, now: Sequence[Tensor], old: Sequence[Tensor], masks: Sequence[Tensor]) -> dict[str, float]:
-    """Smallest, largest and mean absolute log ratio, exp(now - old), over own tokens."""
+    """Returns the smallest and largest ratio exp(now - old) over own tokens, and the mean absolute log ratio."""
     own = torch.cat([*masks]).bool()
     difference = (torch.cat([*now]) - torch.cat([*old]))[own]
     return {
@@ -20,5 +20,5 @@ def log_ratios(name: str, now: Sequence[Tensor], old: Sequence[Tensor], masks: S
 
 
 def mismatched(trainer: Sequence[Tensor], sampler: Sequence[Tensor], below: float) -> list[Tensor]:
-    """The trainer's log-probabilities; the sampler's for tokens that it drew with a probability below `below`."""
+    """Returns the trainer's log-probabilities, but the sampler's for tokens drawn with a probability below `below`."""
     return [torch.where(drawn.exp() < below, drawn, trained) for trained, drawn in zip(trainer, sampler, strict=True)]

@@ -1,8 +1,8 @@
-"""The policy as it samples: a copy of the actor in transformers, in a precision of its own."""
+"""A copy of the actor that samples, in transformers and its own precision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from cuda_agent.agent.trained.sampler import Sampler
 from cuda_agent.training.config import ModelOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import take_weights
-from cuda_agent.training.episodes import Generate, Generated
+from cuda_agent.training.episodes import Generate
 
 
 class PolicyCopy:
-    """Draws at temperature 1, from weights that it was given."""
+    """Samples at temperature 1 from the weights that were loaded last."""
 
     def __init__(self, checkpoint: Path, options: ModelOptions, *, device: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,12 +30,12 @@ class PolicyCopy:
         self._pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take the actor's weights over, one tensor at a time."""
+        """Copies the actor's weights, one tensor at a time."""
         take_weights(self._model, weights)
 
     def generate(self, *, turn_tokens: int, context_tokens: int, seed: int) -> Generate:
-        """What is drawn follows from weights, contexts and seed alone."""
-        sampler = Sampler(
+        """Returns a sampler. Its draws follow from weights, contexts and seed alone."""
+        return Sampler(
             self._model,
             stop_id=self._stop,
             pad_id=self._pad,
@@ -43,8 +43,3 @@ class PolicyCopy:
             context_tokens=context_tokens,
             seed=seed,
         )
-
-        def draw(contexts: Sequence[Sequence[int]]) -> list[Generated]:
-            return [Generated(one.token_ids, one.log_probabilities, one.cut) for one in sampler(contexts)]
-
-        return draw

@@ -1,4 +1,4 @@
-"""Actor and critic as verl's own `TrainingWorker`, with its own losses, in this process."""
+"""Actor and critic as verl's `TrainingWorker` in this process, with verl's losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cuda_agent.training.episodes import Episode
 
 
 class _Engine:
-    """What both have in common. `columns` of an update are one row an episode over its response tokens."""
+    """The common part. The `columns` of an update have one row per episode over its response tokens."""
 
     output = ""
 
@@ -37,7 +37,7 @@ class _Engine:
         return self._worker.infer_batch(data)
 
     def _responses(self, nested: Tensor, episodes: Sequence[Episode]) -> list[Tensor]:
-        """Rows over all tokens, cut to what was predicted for each response token."""
+        """Cuts rows over all tokens to the predictions for the response tokens."""
         pairs = zip(rows_of(nested), episodes, strict=True)
         return [row[len(episode.prompt_ids) - 1 : len(episode.input_ids) - 1] for row, episode in pairs]
 
@@ -60,7 +60,7 @@ class _Engine:
         return _means(tensordict_utils.get(self._worker.train_mini_batch(data), "metrics"))
 
     def save(self, directory: Path) -> None:
-        """Weights, optimiser, schedule and random state, in verl's own format."""
+        """Saves weights, optimiser, schedule and random state in verl's format."""
         with _quiet():
             self._worker.save_checkpoint(str(directory), None, 0)
 
@@ -69,54 +69,55 @@ class _Engine:
             self._worker.load_checkpoint(str(directory))
 
     def weights(self) -> Iterable[tuple[str, Tensor]]:
-        """Name and whole tensor, one by one."""
+        """Yields names and whole tensors, one by one."""
         found: Iterable[tuple[str, Tensor]] = self._worker.engine.get_per_tensor_param()[0]
         return found
 
 
 class Actor(_Engine):
-    """The policy as it is trained."""
+    """The policy in training."""
 
     def log_probabilities(self, episodes: Sequence[Episode]) -> list[Tensor]:
-        """Of every response token under the weights as they are; each row (response tokens,)."""
+        """Returns the log-probability of every response token under the current weights; rows are (response
+        tokens,)."""
         return self._responses(self._infer(episodes)["log_probs"], episodes)
 
     def log_probabilities_and_entropy(self, episodes: Sequence[Episode]) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, with the entropy of the distribution it was drawn from, in nats."""
+        """Returns log-probabilities and the entropy of each token's distribution, in nats."""
         found = self._infer(episodes, calculate_entropy=True)
         return self._responses(found["log_probs"], episodes), self._responses(found["entropy"], episodes)
 
     def update(
         self, episodes: Sequence[Episode], old: Sequence[Tensor], advantages: Sequence[Tensor], *, step: int
     ) -> dict[str, float]:
-        """The clipped objective, over epochs and mini-batches."""
+        """Optimises the clipped objective over epochs and mini-batches."""
         stage = self._stage
         assert isinstance(stage, PpoOptions)
         columns = {"old_log_probs": jagged(old), "advantages": jagged(advantages)}
         return self._update(episodes, stage.epochs, step, columns)
 
     def imitate(self, episodes: Sequence[Episode], *, step: int) -> dict[str, float]:
-        """One update by the log-likelihood of own tokens, of exactly these ids."""
+        """Makes one update by the log-likelihood of the own tokens, with exactly these ids."""
         return self._update(episodes, 1, step, {"loss_mask": whole_masks(episodes)})
 
 
 class Critic(_Engine):
-    """The value of every own token: what is expected of the episode before the token is said."""
+    """Estimates the value of every own token: the expected reward before the token."""
 
     def values(self, episodes: Sequence[Episode]) -> list[Tensor]:
-        """Each row (response tokens,)."""
+        """Returns values; rows are (response tokens,)."""
         return self._responses(self._infer(episodes)["values"], episodes)
 
     def update(
         self, episodes: Sequence[Episode], values: Sequence[Tensor], targets: Sequence[Tensor], *, step: int
     ) -> dict[str, float]:
-        """Half the mean squared error to the targets, over own tokens."""
+        """Minimises half the mean squared error to the targets over own tokens."""
         epochs = self._stage.epochs if isinstance(self._stage, PpoOptions) else 1
         return self._update(episodes, epochs, step, {"values": jagged(values), "returns": jagged(targets)})
 
 
 def open_actor(model: ModelOptions, path: str, stage: PpoOptions | RftOptions, *, seed: int) -> Actor:
-    """`path`: a folder in transformers' format."""
+    """Opens an actor. `path` is a folder in transformers' format."""
     from verl.workers.utils.losses import ppo_loss, sft_loss
 
     config, engine, hf = _composed(model, path, path, stage, "actor_rollout_ref.actor")
@@ -126,7 +127,7 @@ def open_actor(model: ModelOptions, path: str, stage: PpoOptions | RftOptions, *
 
 
 def open_critic(model: ModelOptions, path: str, stage: PpoOptions | ValueOptions, *, seed: int) -> Critic:
-    """`path`: the folder of a critic, or that of an actor: then the head that says values is new."""
+    """Opens a critic. `path` is the folder of a critic, or of an actor, whose value head is then new."""
     import torch
     from verl.workers.utils.losses import value_loss
 
@@ -175,7 +176,7 @@ def _worker(kind: str, hf: Any, config: Any, engine: Any, loss: Any, steps: int)
 
 
 def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
-    """verl prints sizes and paths; standard output is the command's."""
+    """Hides verl's prints: standard output belongs to the command."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
@@ -184,7 +185,7 @@ def _first(rows: Tensor, count: int) -> Tensor:
 
 
 def _means(metrics: dict[str, Any]) -> dict[str, float]:
-    """Means over updates, under verl's own names."""
+    """Returns means over updates, under verl's names."""
     found = {}
     for name, values in metrics.items():
         numbers = [float(value) for value in (values if isinstance(values, list) else [values]) if value is not None]

@@ -1,4 +1,4 @@
-"""Operator graphs of many tasks, each captured in a fork of its own in the judge's sandbox; nothing is compiled."""
+"""Captures the operator graphs of many tasks, each in its own fork in the judge's sandbox. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cuda_agent.workspace.sandbox import resolve_level
 
 
 def capture(tasks: Sequence[Task], options: JudgeOptions) -> Iterator[tuple[Task, Graph | TaskError]]:
-    """Each task with its graph, or why it has none. Raises SandboxError, WorkerError."""
+    """Yields each task with its graph or an error. Raises SandboxError and WorkerError."""
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     with judge_folder() as folder:
         level = resolve_level(options.sandbox)

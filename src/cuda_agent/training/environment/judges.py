@@ -1,4 +1,4 @@
-"""The judge as episodes use it: one pool for all tasks, the memory of verdicts before it, graphs and plans kept."""
+"""The judge of episodes: one pool for all tasks behind a memo of verdicts, and stored graphs and plans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Offers(StoredRecord):
 
 
 class Judges:
-    """A context manager. The pool is opened when a verdict isn't known, so a full memory needs no device at all."""
+    """A context manager. The pool opens with the first unknown verdict, so a complete memo needs no device."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Judges:
         make_pool: Callable[[JudgeOptions], Pool] | None = None,
         table_only: bool = False,
     ) -> None:
-        """`folder` keeps verdicts, builds, graphs and plans; several runs may share it, at any time. `stack`: whose
-        verdicts are known, by its digest; None: this machine's. `make_pool`: where else than on this machine candidates
-        are judged. `table_only`: none is judged; what isn't known is answered as a build that failed."""
+        """`folder` stores verdicts, builds, graphs and plans; several runs may share it. `stack` is the digest of the
+        verdicts' stack (None: this machine's). `make_pool` makes a pool elsewhere than on this machine. `table_only`:
+        nothing is judged, and an unknown candidate counts as a failed build."""
         self.options = options
         self.table_only = table_only
-        #: verdicts on every candidate lie there: nothing that a policy runs may read it.
+        #: hidden from everything that a policy runs, since it holds the verdicts of every candidate.
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Judges:
         self._graphs: dict[str, Graph] = {}
         self._refused: dict[str, TaskError] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
-        #: why a task can't be judged, by its key: asking again would compile its baselines again.
+        #: task key -> why it can't be judged. Another attempt would compile its baselines again.
         self.inadmissible: dict[str, TaskError] = {}
 
     def __enter__(self) -> Judges:
@@ -82,7 +82,7 @@ class Judges:
         self.close()
 
     def close(self) -> None:
-        """Ends the pool; the next verdict that isn't known opens another."""
+        """Ends the pool. The next unknown verdict opens another."""
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
@@ -101,11 +101,11 @@ class Judges:
             return self._pool
 
     def session(self, task: Task) -> RememberingSession:
-        """What one episode has of it."""
+        """Returns the session of one episode."""
         return RememberingSession(self, task)
 
     def capture(self, tasks: Iterable[Task]) -> None:
-        """Graphs of all that have none on disk yet. A task without a graph says so when it is asked for it."""
+        """Captures the missing graphs. `graph` raises the error of a task without a graph."""
         with self._lock:
             wanted = [task for task in tasks if not self._on_disk(task)]
             if not wanted:
@@ -117,7 +117,7 @@ class Judges:
                     write_durably(self._path(task), graph.to_json())
 
     def graph(self, task: Task) -> Graph:
-        """Captured once and kept on disk. Raises TaskError."""
+        """Returns the task's graph, which is captured once and stored. Raises TaskError."""
         with self._lock:
             found = self._graphs.get(task.key)
             if found is None:
@@ -135,8 +135,8 @@ class Judges:
         return self.folder / "graphs" / f"{task.key}.json"
 
     def offers(self, task: Task) -> tuple[Offer, ...]:
-        """The plans for a task: made once and kept beside the verdicts, which are on these very texts whatever the
-        playbook would write by now. Raises TaskError, NotCovered."""
+        """Returns the task's plans. They are made once and stored with the verdicts, which belong to exactly these
+        texts, even if a later playbook writes others. Raises TaskError and NotCovered."""
         with self._lock:
             found = self._offers.get(task.key)
         if found is None:
@@ -153,8 +153,8 @@ class Judges:
 
     @contextmanager
     def workers(self, count: int) -> Iterator[ThreadPoolExecutor]:
-        """Threads that ask for verdicts. Where the block is left by an exception (an interrupt), what they wait for is
-        ended rather than waited for."""
+        """Yields threads that request verdicts. If the block raises (an interrupt), the pool is closed instead of
+        waited for."""
         with ThreadPoolExecutor(count, thread_name_prefix="asks") as threads:
             try:
                 yield threads
@@ -164,13 +164,13 @@ class Judges:
                 raise
 
     def build(self, task: Task, candidate: Candidate) -> None:
-        """Compiles ahead of a verdict. What fails says so to whoever asks for that."""
+        """Compiles ahead of a verdict. The verdict reports a failure."""
         with suppress(CudaAgentError):
             self.session(task).build(candidate)
 
     def admit(self, tasks: Iterable[Task]) -> None:
-        """Has the baselines of these tasks (no more than `sessions` of them) compiled beside each other. What fails
-        says so to whoever asks for a verdict."""
+        """Compiles the baselines of these tasks side by side, at most `sessions` of them. The verdict reports a
+        failure."""
 
         def one(task: Task) -> None:
             try:
@@ -185,9 +185,8 @@ class Judges:
             list(threads.map(one, wanted))
 
     def evaluate_all(self, choices: Iterable[tuple[Task, Candidate]]) -> list[Evaluation | CudaAgentError]:
-        """Verdicts of many, those that aren't known through the pool at the same time; an error where the judge failed.
-
-        Every verdict is on disk as soon as it is there.
+        """Returns the verdicts of many choices, or errors of the judge. Unknown ones are judged in parallel, and every
+        verdict is stored at once.
         """
         wanted = list(choices)
 
@@ -202,8 +201,8 @@ class Judges:
 
 
 class RememberingSession:
-    """`agent.context.Session` for one episode: known verdicts come at once. `evaluations` counts verdicts that were
-    asked for, `memoised` those that were known; `evaluated` holds the timed ones in order."""
+    """`agent.context.Session` for one episode, with known verdicts at once. `evaluations` counts the requested
+    verdicts, `memoised` the known ones among them. `evaluated` holds the timed ones in order."""
 
     def __init__(self, judges: Judges, task: Task) -> None:
         self._judges, self.task = judges, task
@@ -215,14 +214,14 @@ class RememberingSession:
         return self._judges.graph(self.task)
 
     def build(self, candidate: Candidate) -> BuildReport:
-        """Compiles a snapshot; a failure is in the report."""
+        """Compiles a candidate. A failure is in the report."""
         memo = self._judges.memo
         if self._judges.table_only:
             return memo.known_build(candidate) or _not_in_the_table(candidate)
         return memo.build(candidate, lambda: self._judges.pool.compile(candidate).report)
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """As `JudgeSession.verify`. A candidate that was timed was verified too."""
+        """Verifies like `JudgeSession.verify`. A known timed verdict contains the verification."""
         timed = self._judges.memo.known("evaluate", self.task.key, candidate)
         if timed is None or timed.profile is None:
             return self._asked("verify", candidate, None)
@@ -231,20 +230,21 @@ class RememberingSession:
         return timed.model_copy(update=changes)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
-        """As `JudgeSession.evaluate`. Raises TaskError and what else isn't the candidate's fault."""
-        # A more precise time counts as another evaluation, and is not what episodes are paid by.
+        """Evaluates like `JudgeSession.evaluate`. Raises TaskError and other errors that aren't the candidate's
+        fault."""
+        # A more precise time is another evaluation; rewards don't use it.
         found = self._asked("evaluate" if stop == "decided" else "precise", candidate, stop)
         self.evaluated.append(found)
         return found
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        """Times of several settings, never remembered; each counts as an evaluation."""
+        """Times several settings. They aren't remembered, and each counts as an evaluation."""
         self.evaluations += len(configs)
         report: ScreenReport = self._judges.pool.ask(self.task, "screen", candidate, configs)
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """As `JudgeSession.inspect`; counts as an evaluation."""
+        """Inspects like `JudgeSession.inspect`. It counts as an evaluation."""
         self.evaluations += 1
         report: InspectReport | BuildReport = self._judges.pool.ask(self.task, "inspect", candidate)
         return report
@@ -258,7 +258,7 @@ class RememberingSession:
                 raise self._judges.inadmissible[self.task.key]
             failed = self._judges.memo.failed_build(candidate)
             if failed is not None:
-                # The pool would get the task ready for what never runs.
+                # The pool would prepare the task for a candidate that never runs.
                 case = self._unbuilt(candidate, stop, failed)
                 if case.decided:
                     return case.evaluation()
@@ -272,7 +272,7 @@ class RememberingSession:
 
         memo = self._judges.memo
         if self._judges.table_only and memo.known(kind, self.task.key, candidate) is None:
-            # Kept from the memory: others may have it judged.
+            # Not stored in the memo, since another run may judge the candidate.
             failed = memo.failed_build(candidate) or _not_in_the_table(candidate)
             return self._unbuilt(candidate, stop, failed).evaluation()
         evaluation, known = memo.evaluation(kind, self.task.key, candidate, judge)
@@ -280,7 +280,7 @@ class RememberingSession:
         return evaluation
 
     def _unbuilt(self, candidate: Candidate, stop: TimingStop | None, failed: BuildReport) -> Case:
-        """A candidate that doesn't compile; the guard looks at it first."""
+        """Returns the case of a candidate that doesn't compile, which the guard checks first."""
         case = Case(self.task, self._judges.options.stopping(stop), candidate)
         case.build(failed=failed)
         return case
@@ -292,7 +292,7 @@ def _not_in_the_table(candidate: Candidate) -> BuildReport:
 
 
 def usable(judges: Judges, tasks: Iterable[Task]) -> tuple[list[Task], dict[str, str]]:
-    """The tasks that have plans, and why the others have none."""
+    """Returns the tasks with plans, and the reasons of the others."""
     found: list[Task] = []
     reasons: dict[str, str] = {}
     wanted = list(tasks)

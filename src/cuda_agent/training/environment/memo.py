@@ -1,8 +1,7 @@
-"""Verdicts that are known: on disk by task, candidate and stack, so that no candidate is timed twice."""
+"""Remembers verdicts on disk by task, candidate and stack, so that no candidate is timed twice."""
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,7 +10,6 @@ from typing import TypeVar
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
-from cuda_agent.core.errors import StoreError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation
@@ -19,11 +17,11 @@ from cuda_agent.core.stack import Stack
 from cuda_agent.tasks import store
 
 Line = TypeVar("Line", bound=StoredRecord)
-_EVALUATIONS, _BUILDS, _LOCK = "evaluations.jsonl", "builds.jsonl", "lock"
+_EVALUATIONS, _BUILDS = "evaluations.jsonl", "builds.jsonl"
 
 
 class Known(StoredRecord):
-    """One verdict. `kind`: evaluate, or verify (without times)."""
+    """One verdict. `kind` is `evaluate`, or `verify` (without times)."""
 
     kind: str
     stack: str
@@ -31,7 +29,7 @@ class Known(StoredRecord):
 
 
 class KnownBuild(StoredRecord):
-    """One build, by the digest of what is compiled."""
+    """One build, by the digest of the compiled files."""
 
     sources: str
     stack: str
@@ -39,8 +37,8 @@ class KnownBuild(StoredRecord):
 
 
 def stack_digest(stack: Stack, options: JudgeOptions) -> str:
-    """Of what a time depends on: the machine's model and its software, and how it is judged; not which one of several
-    equal machines it is, nor, on a GPU, how many of its processors this process may use."""
+    """Returns a digest of what a time depends on: the machine's model, its software and the judge's settings. It is the
+    same on equal machines, and on a GPU for any number of processor cores."""
     gpus = [(gpu.name, gpu.power_limit_w, gpu.max_sm_clock_mhz) for gpu in stack.gpus[:1]]
     software = (stack.driver, stack.cuda_compiler, stack.cxx_compiler, stack.torch, stack.cudnn, stack.triton)
     judged = options.model_dump_json(exclude={"reward_baseline", "seed", "compiler_jobs", "host_memory_mib"})
@@ -49,16 +47,16 @@ def stack_digest(stack: Stack, options: JudgeOptions) -> str:
 
 
 def sources_digest(candidate: Candidate) -> str:
-    """Of the files that are compiled; `model_new.py` isn't."""
+    """Returns the digest of the compiled files, which are all except `model_new.py`."""
     return Candidate(files={p: t for p, t in candidate.files.items() if p != "model_new.py"}).digest
 
 
 class Memo:
-    """Thread-safe. Whoever asks for what another one is already asking waits for that answer. A void timing, which says
-    nothing of the candidate, is not kept."""
+    """A thread-safe memory of verdicts. A thread that asks for a verdict in progress waits for it. A void timing says
+    nothing about the candidate and isn't kept."""
 
     def __init__(self, folder: Path, stack: str) -> None:
-        """Raises StoreError where the folder can't be read."""
+        """Raises StoreError if the folder can't be read."""
         self._folder, self._stack = folder, stack
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], Evaluation] = {}
@@ -66,7 +64,7 @@ class Memo:
         self._asked: dict[tuple[str, str, str], Future[Evaluation]] = {}
         self._building: dict[str, Future[BuildReport]] = {}
         self.asked = self.hits = 0
-        #: verdicts in the folder that another stack, or a judge with other settings, gave.
+        #: number of verdicts in the folder by another stack or other settings of the judge.
         self.foreign = 0
         for line in self._lines(_EVALUATIONS, Known):
             if line.stack != stack:
@@ -83,27 +81,27 @@ class Memo:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the verdicts asked for that were known; 0 before anything was asked."""
+        """The share of requested verdicts that were known; 0 before any request."""
         return self.hits / self.asked if self.asked else 0.0
 
     def known(self, kind: str, task_key: str, candidate: Candidate) -> Evaluation | None:
-        """Without asking for it."""
+        """Returns the verdict if it is known, without counting a request."""
         return self._known.get((kind, task_key, candidate.digest))
 
     def known_build(self, candidate: Candidate) -> BuildReport | None:
-        """What the compiler said of these sources, without asking it."""
+        """Returns the known build of these sources, or None."""
         found = self._builds.get(sources_digest(candidate))
         return None if found is None else found.model_copy(update={"candidate_digest": candidate.digest})
 
     def failed_build(self, candidate: Candidate) -> BuildReport | None:
-        """What the compiler said of these sources, where it is known to have refused them."""
+        """Returns the known build of these sources if it failed, or None."""
         found = self.known_build(candidate)
         return None if found is None or found.succeeded else found
 
     def evaluation(
         self, kind: str, task_key: str, candidate: Candidate, judge: Callable[[], Evaluation]
     ) -> tuple[Evaluation, bool]:
-        """The verdict, and whether it was known. Raises what `judge` raises."""
+        """Returns the verdict and whether it was known. Raises what `judge` raises."""
         key = (kind, task_key, candidate.digest)
         with self._lock:
             self.asked += 1
@@ -134,21 +132,21 @@ class Memo:
                 del self._asked[key]
 
     def keep(self, kind: str, evaluation: Evaluation, sources: str | None = None) -> None:
-        """`sources`: digest of what was compiled for it; a failed build is kept for others of the same sources. Raises
-        StoreError."""
+        """Stores a verdict. `sources` is the digest of its compiled files; a failed build is stored for other
+        candidates with the same files. Raises StoreError."""
         void = evaluation.verdict is Verdict.TIMING_VOID and kind == "evaluate"
         if void:
             return
         with self._lock:
             self._known[kind, evaluation.task_key, evaluation.candidate_digest] = evaluation
             line = Known(kind=kind, stack=self._stack, evaluation=_without_samples(evaluation))
-            self._append(_EVALUATIONS, line)
+            store.append(self._folder / _EVALUATIONS, [line])
         build = evaluation.build
         if build is not None and not build.succeeded and sources is not None and sources not in self._builds:
             self._keep_build(sources, build)
 
     def build(self, candidate: Candidate, compile_it: Callable[[], BuildReport]) -> BuildReport:
-        """Raises what `compile_it` raises, to all who waited for it."""
+        """Returns the build of a candidate's files. Raises what `compile_it` raises, in every waiting thread."""
         sources = sources_digest(candidate)
         with self._lock:
             found = self._builds.get(sources)
@@ -175,17 +173,7 @@ class Memo:
     def _keep_build(self, sources: str, report: BuildReport) -> None:
         with self._lock:
             self._builds[sources] = report
-            self._append(_BUILDS, KnownBuild(sources=sources, stack=self._stack, report=report))
-
-    def _append(self, name: str, line: StoredRecord) -> None:
-        """Several processes may write: what one has half-written the next would take for a kill's."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with (self._folder / _LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                store.append(self._folder / name, [line])
-        except OSError as error:
-            raise StoreError(f"Can't write {self._folder}: {error.strerror}", "Free some space") from None
+            store.append(self._folder / _BUILDS, [KnownBuild(sources=sources, stack=self._stack, report=report)])
 
     def _lines(self, name: str, kind: type[Line]) -> list[Line]:
         path = self._folder / name
@@ -193,7 +181,7 @@ class Memo:
 
 
 def _without_samples(evaluation: Evaluation) -> Evaluation:
-    """Single repetitions are hundreds of numbers that nobody reads here."""
+    """Removes the single repetitions, which are hundreds of numbers that training doesn't use."""
     profile = evaluation.profile
     if profile is None:
         return evaluation

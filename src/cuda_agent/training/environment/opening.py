@@ -1,4 +1,4 @@
-"""An environment from its configuration and a checkpoint's dialogue: what every stage opens before it plays."""
+"""Opens an environment from its configuration and a checkpoint's dialogue. Every stage does it before it plays."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from cuda_agent.tasks import store
 from cuda_agent.tasks.dataset.importing import exported, read_exported
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges, usable
-from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
 
 HELD_OUT = "held_out"
-#: splits that are never trained on, and whether checkpoints are tried on them.
+#: splits that are never trained on -> whether checkpoints are evaluated on them.
 _KEPT = {HELD_OUT: True, "validation": True, "test": False}
 
 
 class EnvironmentOptions(Configuration):
-    """What is played. `tasks`: an exported data set's folder, or a file of data set tasks (JSON lines, also `.gz`).
-    Checkpoints are tried on those whose split is `held_out` or `validation`, those of `test` are left alone, all others
+    """What is played. `tasks` is the folder of an exported data set or a file of its tasks (JSON lines, also `.gz`).
+    Checkpoints are evaluated on the splits `held_out` and `validation`, the split `test` is not used, and all others
     are trained on."""
 
     tasks: str
-    #: verdicts that are known; None: in the training's own folder. Trainings on the same stack may share it.
+    #: folder of the known verdicts. None: in the training's folder. Trainings on the same stack may share it.
     memo: str | None = None
-    #: digest of the stack that they are of (a line's `stack` in the memo); None: this machine's. A whole table is
-    #: played on any machine that way, without a GPU too (`judge: {device: cuda}`).
+    #: digest of the verdicts' stack (`stack` in the memo's lines). None: this machine's. With it, a complete table can
+    #: be played on any machine, even without a GPU (`judge: {device: cuda}`).
     stack: str | None = None
-    #: what is said of a candidate that isn't known: it is judged, or (`fail`, where others keep the device busy and all
-    #: choices are known) it is answered and paid as one that doesn't compile, whatever the judge would say.
+    #: a candidate that isn't known is judged, or with `fail` treated as one that doesn't compile. `fail` is for a busy
+    #: device when all choices are known.
     unknown: Literal["judge", "fail"] = "judge"
     #: settings of the judge besides its device.
     judge: dict[str, Any] = Field(default_factory=dict)
-    play: Limits = Limits()
-    #: UUIDs or numbers of GPUs that judge; by default the first.
+    play: PlayOptions = PlayOptions()
+    #: UUIDs or numbers of the GPUs that judge. Default: the first.
     gpus: tuple[str, ...] = ()
-    #: tasks whose compiled baselines are kept ready at a time.
+    #: number of tasks whose compiled baselines are kept ready.
     sessions: int = Field(default=6, ge=1)
-    #: of the tasks, only the first so many of each split; None: all.
+    #: most tasks of each split, the first ones. None: all.
     most_tasks: int | None = Field(default=None, ge=1)
 
 
@@ -69,7 +69,7 @@ class Opened:
 
 
 def read_tasks(options: EnvironmentOptions) -> tuple[list[Task], list[Task]]:
-    """(train, held out). Raises UsageError where there are none to train on, StoreError."""
+    """Returns the tasks (to train on, held out). Raises UsageError if there are none to train on, and StoreError."""
     path = Path(options.tasks)
     if exported(path):
         lines = read_exported(path)[0]
@@ -98,8 +98,8 @@ def open_judges(
     make_pool: Callable[[JudgeOptions], Pool] | None = None,
     plans: bool = True,
 ) -> Iterator[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
-    """The judges and the tasks by split; where `plans` are needed, those that have some, and the others are named once
-    as progress."""
+    """Yields the judges and the tasks by split. If `plans` are needed, tasks without plans are left out and
+    reported."""
     judge = JudgeOptions.parse({"device": resolve_device(device), **options.judge})
     train, held = read_tasks(options)
     memo = Path(options.memo) if options.memo is not None else folder / "memo"
@@ -131,8 +131,9 @@ def open_environment(
     progress: Callable[[str], None] = lambda text: None,
     make_pool: Callable[[JudgeOptions], Pool] | None = None,
 ) -> Iterator[Opened]:
-    """`checkpoint`: any of this training's, for its tokenizer and dialogue. `folder`: the training's own.
-    `single_turn`: everything is said at once, in one answer. Raises UsageError, StoreError, DeviceError."""
+    """Opens an environment. `checkpoint` may be any of this training; its tokenizer and dialogue are used. `folder` is
+    the training's. With `single_turn` the policy says everything in one answer. Raises UsageError, StoreError and
+    DeviceError."""
     settings, dialogue = load_dialogue(checkpoint)
     if single_turn:
         settings = single(settings)
@@ -142,6 +143,6 @@ def open_environment(
 
 
 def single(settings: DialogueSettings) -> DialogueSettings:
-    """One turn, with room for as many calls as fit."""
+    """Returns the settings for one turn, with room for as many calls as fit."""
     room = min(settings.turn_tokens * settings.turns, settings.context_tokens)
     return settings.model_copy(update={"turns": 1, "turn_tokens": room})

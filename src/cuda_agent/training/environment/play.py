@@ -1,4 +1,5 @@
-"""Many episodes in lockstep: all generate, then the tools of all run. Generation and timing never happen at once."""
+"""Plays many episodes in lockstep: the policy generates for all, then the tools of all run. So generation and timing
+never overlap."""
 
 from __future__ import annotations
 
@@ -10,25 +11,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pydantic import Field
 
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import RewardBaseline
-from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.rollout import Rollout
-from cuda_agent.training.episodes import Episode, Generate, Generated
+from cuda_agent.training.episodes import Episode, Generate, act
 
-#: the episodes that are being played -> what the policy adds to each.
-Answer = Callable[[Sequence[Rollout]], list[Generated]]
+#: the episodes in play -> what the policy adds to each.
+Answer = Callable[[Sequence[Rollout]], list[Sampled]]
 
 
-class Limits(Configuration):
-    """How episodes are played and paid."""
+class PlayOptions(Configuration):
+    """How episodes are played and rewarded."""
 
     baseline: RewardBaseline = RewardBaseline.MATCHED
-    #: workspaces whose tools run at a time; timing itself is one at a time on a device.
+    #: number of workspaces whose tools run at a time. A device times one candidate at a time.
     threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
-    #: episodes that are open at once.
+    #: number of open episodes.
     at_once: int = Field(default=128, ge=1)
 
 
@@ -40,29 +41,29 @@ class ToolEnvironment:
         judges: Judges,
         dialogue: Dialogue,
         settings: DialogueSettings,
-        limits: Limits | None = None,
+        limits: PlayOptions | None = None,
         *,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.judges, self.dialogue, self.settings = judges, dialogue, settings
-        self.limits = limits or Limits()
+        self.limits = limits or PlayOptions()
         self._progress = progress
         self._threads = self.limits.threads or 2 * len(os.sched_getaffinity(0))
 
     def rollout(self, task: Task) -> Rollout:
-        """One episode, to be opened, played and closed by whoever asks: what another engine's agent loop drives."""
+        """Returns one episode for the caller to open, play and close, such as another engine's agent loop."""
         return Rollout(task, self.dialogue, self.settings, self.judges, baseline=self.limits.baseline)
 
     def play(self, tasks: Sequence[Task], generate: Generate, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        """As `episodes.Environment.play`. A failure of the judge alone leaves the reward of its episode unknown."""
+        """Plays as `episodes.Environment.play`. If the judge fails, the reward of its episode is unknown."""
 
-        def answer(playing: Sequence[Rollout]) -> list[Generated]:
+        def answer(playing: Sequence[Rollout]) -> list[Sampled]:
             return generate([rollout.context for rollout in playing])
 
         return self.play_by(tasks, answer, seed=seed, policy_version=policy_version)
 
     def play_by(self, tasks: Sequence[Task], answer: Answer, *, seed: int, policy_version: int = 0) -> list[Episode]:
-        """The same for players that know more than the context, such as the author of transcripts."""
+        """Plays with a player that sees whole episodes, such as the author of transcripts."""
         found: list[Episode] = []
         for start in range(0, len(tasks), self.limits.at_once):
             part = tasks[start : start + self.limits.at_once]
@@ -84,7 +85,7 @@ class ToolEnvironment:
                     for rollout, own in zip(playing, answers, strict=True):
                         rollout.take(own)
                         rollout.generate_s += each
-                    list(threads.map(_act, playing))
+                    list(threads.map(act, playing))
             return [
                 rollout.episode(policy_version=policy_version, seed=seed + number)
                 for number, rollout in enumerate(rollouts)
@@ -92,13 +93,3 @@ class ToolEnvironment:
         finally:
             with ThreadPoolExecutor(self._threads) as threads:
                 list(threads.map(Rollout.close, rollouts))
-
-
-def _act(rollout: Rollout) -> None:
-    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the stage."""
-    try:
-        rollout.act()
-        if rollout.ended:
-            rollout.settle()
-    except (TaskError, WorkerError, DeviceError):
-        rollout.fail()

@@ -1,4 +1,4 @@
-"""One episode: the policy's tokens in, tool calls run, answers as tokens out, an `Episode` at its end."""
+"""One episode: it takes the policy's tokens, runs tool calls, returns answers as tokens and ends as an `Episode`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cuda_agent.agent.best import Best
-from cuda_agent.agent.context import Context
-from cuda_agent.agent.files import Refusal, WorkspaceFiles
+from cuda_agent.agent.context import ToolContext
+from cuda_agent.agent.files import CallRefused, WorkspaceFiles
 from cuda_agent.agent.shell import Shell, open_shell
 from cuda_agent.agent.tools.judged import judging, snapshot
-from cuda_agent.agent.tools.registry import ALL, Toolbox
+from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
-from cuda_agent.core.enums import Milestone, RewardBaseline, Verdict
+from cuda_agent.agent.trained.sampler import Sampled
+from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
 from cuda_agent.training.environment.judges import Judges, RememberingSession
-from cuda_agent.training.episodes import Episode, Generated
+from cuda_agent.training.episodes import Episode
 from cuda_agent.workspace import layout
 
-#: a workspace of an episode outlives nothing; its files are written as durably as any, which memory makes cheap.
+#: folder of workspaces in memory: files are written durably, which is cheap there, and end with the episode.
 _MEMORY = "/dev/shm"
 _NAMES = frozenset(tool.name for tool in ALL)
-#: tools after which the candidate is what it was, unless a command runs in the background.
+#: tools that don't change the candidate, unless a command runs in the background.
 _READING = frozenset({"Read", "Grep", "Glob", "Compile", "Verify", "Profile", "Finish"})
 
 
 @dataclass(eq=False)
 class Rollout:
-    """An episode that is being played. In turn: `context` to the policy, `take` what it adds, `act`; until `ended`."""
+    """An episode in play. Until `ended`: the policy reads `context`, `take` adds its tokens, `act` runs its calls."""
 
     task: Task
     dialogue: Dialogue
@@ -62,7 +63,7 @@ class Rollout:
     # ------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lays out the workspace and the prompt. Raises TaskError, NotCovered, StoreError."""
+        """Lays out the workspace and the prompt. Raises TaskError, NotCovered and StoreError."""
         where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-episode-", dir=where)))
         plans = self.judges.offers(self.task) if self.dialogue.offers_plans else ()
@@ -75,7 +76,7 @@ class Rollout:
         self.session: RememberingSession = self.judges.session(self.task)
         files = WorkspaceFiles(workspace.directory, run / "logs")
         shell: Shell = self._stack.enter_context(open_shell(workspace, hidden=(run, self.judges.folder)))
-        self._context = Context(workspace, self.session, files, shell, Best(run), run / "logs")
+        self._context = ToolContext(workspace, self.session, files, shell, Best(run), run / "logs")
         self._tools = Toolbox(self._context)
         options = self.judges.options
         opening = Opening(
@@ -94,37 +95,37 @@ class Rollout:
 
     @property
     def context(self) -> list[int]:
-        """What the policy reads next: always a continuation of what it read before."""
+        """What the policy reads next. It always continues what it read before."""
         return self.prompt + self.response
 
     @property
     def room(self) -> int:
-        """Tokens until the context is full."""
+        """The number of tokens until the context is full."""
         return self.settings.context_tokens - len(self.prompt) - len(self.response)
 
-    def take(self, generated: Generated) -> None:
-        """The policy's own tokens of this turn."""
-        own = generated.token_ids[: self.room]
+    def take(self, sampled: Sampled) -> None:
+        """Adds the policy's tokens of this turn."""
+        own = sampled.token_ids[: self.room]
         self.response += own
-        self.logs += generated.log_probabilities[: len(own)]
+        self.logs += sampled.log_probabilities[: len(own)]
         self.mask += [1] * len(own)
         self._own = own
         self.turns += 1
-        if not own or len(own) < len(generated.token_ids):
+        if not own or len(own) < len(sampled.token_ids):
             self.ended = self.truncated = True
 
     def act(self) -> None:
-        """Runs the calls of this turn and adds the answers. Raises CudaAgentError where this machine fails."""
+        """Runs the calls of this turn and adds the answers. Raises CudaAgentError when this machine fails."""
         if self.ended:
             return
-        spoken = self.dialogue.hear(self._own, self.turns)
-        results = [self._call(call) for call in spoken.calls]
-        self._count_idle(len(spoken.calls))
+        parsed = self.dialogue.parse_turn(self._own, self.turns)
+        results = [self._call(call) for call in parsed.calls]
+        self._count_idle(len(parsed.calls))
         if self._context.finished is not None:
             self.ended = True
             return
         left = self.settings.turns - self.turns
-        answer = self.dialogue.observe(spoken, results, left)
+        answer = self.dialogue.encode_answers(parsed, results, left)
         if left <= 0 or self.room <= len(answer):
             self.ended = self.truncated = True
             return
@@ -139,15 +140,15 @@ class Rollout:
         self._known = digest if call.tool in _READING and not self._background else None
         result = self._tools.call(call)
         self._counts["calls"] += 1
-        wrong = call.malformed or call.tool not in _NAMES or result.text.startswith("Wrong call")
-        self._counts["invalid_calls"] += bool(wrong)
+        wrong = bool(call.malformed) or call.tool not in _NAMES or bool(result.data.get(WRONG_CALL))
+        self._counts["invalid_calls"] += wrong
         self._counts["tool_errors"] += not wrong and not result.ok
         self._counts["repeated_calls"] += not wrong and key in self._seen
         self._seen.add(key)
         return result
 
     def _count_idle(self, calls: int) -> None:
-        # A turn without any call counts as an invalid one, so that filters see it.
+        # A turn without calls counts as an invalid call, so that filters see it.
         self._counts["invalid_calls"] += calls == 0
 
     def _digest(self) -> str:
@@ -158,11 +159,11 @@ class Rollout:
     # ------------------------------------------------------------ its end
 
     def settle(self) -> None:
-        """Where no candidate passed, what stands in the workspace is judged, if it wasn't. Raises CudaAgentError."""
+        """If no candidate passed, judges the workspace as it stands, unless that was done. Raises CudaAgentError."""
         best = self._context.best
         if best.passed or self._failed:
             return
-        with suppress(Refusal):
+        with suppress(CallRefused):
             candidate = snapshot(self._context)
             if best.candidate is None or best.candidate.digest != candidate.digest:
                 with judging(self._context):
@@ -173,12 +174,12 @@ class Rollout:
         self.ended = self._failed = True
 
     def episode(self, *, policy_version: int, seed: int) -> Episode:
-        """What was played. Trailing answers are cut: the last token is the policy's own."""
+        """Returns the episode. Trailing answers are cut, so the last token is the policy's own."""
         while self.mask and self.mask[-1] == 0:
             for values in (self.mask, self.response, self.logs):
                 values.pop()
         if not self.response:
-            # Nothing was said at all (a prompt that fills the context): one token stands for it.
+            # The prompt filled the context, so the policy said nothing: one token stands for it.
             self.response, self.mask, self.logs = [self.dialogue.stop_id], [1], [0.0]
         best = self._context.best.evaluation if self._context.best.passed else None
         value, milestone = self._paid(best)
@@ -197,9 +198,9 @@ class Rollout:
             violations=tuple(dict.fromkeys(broken)),
             evaluations=self.session.evaluations,
             memoised=self.session.memoised,
-            best_us=latency_us(best),
-            ratio=matched_ratio(best),
-            judged=tuple((latency_us(e), matched_ratio(e)) for e in self.session.evaluated),
+            best_us=best.latency_us if best is not None else None,
+            ratio=best.matched_ratio if best is not None else None,
+            judged=tuple((e.latency_us, e.matched_ratio) for e in self.session.evaluated),
             policy_version=policy_version,
             seed=seed,
             generate_s=self.generate_s,
@@ -213,18 +214,3 @@ class Rollout:
             return -1.0, Milestone.FAILED
         paid = reward(best, self.baseline)
         return float(paid.value), paid.milestone
-
-
-def latency_us(evaluation: Evaluation | None) -> float | None:
-    """Of a candidate that passed."""
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    return evaluation.profile.candidate.latency_us
-
-
-def matched_ratio(evaluation: Evaluation | None) -> float | None:
-    """The matched baseline's time / the candidate's."""
-    if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-        return None
-    found = evaluation.profile.ratios.get(evaluation.profile.matched)
-    return found.value if found else None

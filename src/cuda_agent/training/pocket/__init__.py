@@ -1,1 +1,1 @@
-"""The pocket preset: its tasks, the table of all its choices, transcripts, and the small base model made from them."""
+"""The pocket preset: its tasks, the table of all choices, transcripts, and a small base model made from them."""

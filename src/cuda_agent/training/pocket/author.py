@@ -1,5 +1,5 @@
-"""Who writes the transcripts that the base model learns from: scripts over what the playbook offers, varied on purpose,
-mistakes and their repair included, played with the real tools."""
+"""The author of the transcripts for the base model. It writes varied scripts over the playbook's offers, with mistakes
+and their repair, which are played with the real tools."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pydantic import Field
 
 from cuda_agent.agent.trained import pocket
 from cuda_agent.agent.trained.offers import Offer
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Configuration
 from cuda_agent.training.environment.rollout import Rollout
-from cuda_agent.training.episodes import Generated
 
 
 class Shares(Configuration):
-    """Of the transcripts, or of the places where it can happen, how many have …"""
+    """Shares of the transcripts, or of the places where it can happen, that have …"""
 
     #: … the playbook's own way: its default plan, settings in order.
     playbook: float = Field(default=0.1, ge=0, le=1)
@@ -37,14 +37,14 @@ class Shares(Configuration):
     repeated: float = Field(default=0.1, ge=0, le=1)
     #: … a second plan.
     second_plan: float = Field(default=0.5, ge=0, le=1)
-    #: … no Finish: it goes on to the limit of its turns.
+    #: … no Finish: the transcript continues to the limit of turns.
     endless: float = Field(default=0.08, ge=0, le=1)
     #: … everything in one answer.
     single: float = Field(default=0.25, ge=0, le=1)
 
 
 def script(plans: Sequence[Offer], shares: Shares, rng: random.Random, turns: int) -> list[str]:
-    """The calls of a transcript in order, one a turn."""
+    """Returns the calls of a transcript in order, one per turn."""
     if rng.random() < shares.playbook:
         return _playbook(plans, turns)
     moves: list[str] = []
@@ -64,7 +64,7 @@ def script(plans: Sequence[Offer], shares: Shares, rng: random.Random, turns: in
 
 
 def _tuned(plan: Offer, shares: Shares, rng: random.Random) -> list[str]:
-    """Profile, and settings by chance, profiled too."""
+    """Returns calls that profile a plan, and random settings of it."""
     moves = [pocket.call("Verify")] if rng.random() < shares.verifies else []
     moves += [pocket.call("Profile")] if rng.random() < shares.untuned or not plan.tunables else []
     held = dict.fromkeys(plan.tunables, 0)
@@ -84,7 +84,7 @@ def _tuned(plan: Offer, shares: Shares, rng: random.Random) -> list[str]:
 
 
 def _playbook(plans: Sequence[Offer], turns: int) -> list[str]:
-    """The default plan's settings in order, as long as there are turns."""
+    """Returns calls that profile the default plan's settings in order, as long as there are turns."""
     number = next(index for index, plan in enumerate(plans, 1) if plan.name == "fused")
     plan = plans[number - 1]
     moves = [pocket.take(number), pocket.call("Profile")]
@@ -103,23 +103,23 @@ def _ended(moves: list[str], turns: int, endless: bool) -> list[str]:
 
 
 class Author:
-    """Answers for rollouts, each from a script of its own that its seed and its task decide."""
+    """Answers for rollouts. The seed and the task determine a rollout's script."""
 
     def __init__(self, shares: Shares, seed: int, most_single_tokens: int) -> None:
         self._shares, self._seed, self._room = shares, seed, most_single_tokens
         self._scripts: WeakKeyDictionary[Rollout, list[str]] = WeakKeyDictionary()
         self._begun = 0
 
-    def __call__(self, playing: Sequence[Rollout]) -> list[Generated]:
+    def __call__(self, playing: Sequence[Rollout]) -> list[Sampled]:
         return [self._answer(rollout) for rollout in playing]
 
-    def _answer(self, rollout: Rollout) -> Generated:
+    def _answer(self, rollout: Rollout) -> Sampled:
         if rollout not in self._scripts:
             self._scripts[rollout] = self._begin(rollout)
         moves = self._scripts[rollout]
         text = moves.pop(0) if moves else pocket.finish()
-        ids = rollout.dialogue.say(text)
-        return Generated(tuple(ids), (0.0,) * len(ids))
+        ids = rollout.dialogue.encode_turn(text)
+        return Sampled(tuple(ids), (0.0,) * len(ids))
 
     def _begin(self, rollout: Rollout) -> list[str]:
         rng = random.Random(f"{self._seed} {self._begun} {rollout.task.key}")
@@ -128,6 +128,6 @@ class Author:
         if rollout.settings.turns > 1:
             return script(plans, self._shares, rng, rollout.settings.turns)
         moves = script(plans, self._shares, rng, 8)
-        while len(rollout.dialogue.say("".join(moves))) > self._room and len(moves) > 1:
+        while len(rollout.dialogue.encode_turn("".join(moves))) > self._room and len(moves) > 1:
             moves.pop()
         return ["".join(moves)]

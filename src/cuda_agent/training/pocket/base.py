@@ -1,4 +1,4 @@
-"""The base model of the pocket preset: a tokenizer and a small decoder, both from nothing but transcripts."""
+"""The base model of the pocket preset: a tokenizer and a small decoder, both trained on transcripts only."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import single
-from cuda_agent.training.environment.play import Limits, ToolEnvironment
+from cuda_agent.training.environment.play import PlayOptions, ToolEnvironment
 from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
 from cuda_agent.training.pocket.author import Author, Shares
 
 TRANSCRIPTS = "transcripts.jsonl"
-#: that verl's datasets ask for; the dialogue itself needs none.
+#: chat template for verl's datasets. The dialogue needs none.
 _TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 class BaseOptions(Configuration):
-    """Sizes of the transcripts, the tokenizer and the decoder, and how it is trained."""
+    """Sizes of the transcripts, the tokenizer and the decoder, and the decoder's training."""
 
     transcripts: int = Field(default=2000, ge=1)
     shares: Shares = Shares()
     turns: int = Field(default=10, ge=1)
     turn_tokens: int = Field(default=24, ge=4)
     context_tokens: int = Field(default=1024, ge=64, le=2048)
-    #: a text's most tokens; fragments of calls come on top.
+    #: tokens of texts; fragments of calls come on top.
     vocabulary: int = Field(default=1024, ge=300, le=4096)
     layers: int = Field(default=8, ge=1)
     hidden: int = Field(default=256, ge=32)
@@ -50,7 +50,7 @@ class BaseOptions(Configuration):
 
 
 class BaseReport(StoredRecord):
-    """How the base model came about. Losses in nats a token."""
+    """How the base model was made. Losses are in nats per token."""
 
     file_name = "base.json"
     options: BaseOptions
@@ -70,12 +70,12 @@ def make_base(
     tasks: Sequence[Task],
     folder: Path,
     *,
-    play: Limits | None = None,
+    play: PlayOptions | None = None,
     device: Device | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """Play transcripts on the training tasks, train the decoder on them, on `device` (None: where candidates are
-    judged); the checkpoint `folder/model`. Goes on where it was ended. Raises StoreError, and what the judge raises."""
+    """Plays transcripts on the training tasks and trains the decoder on them, on `device` (None: the judge's). Returns
+    the checkpoint `folder/model`. A run that was ended is continued. Raises StoreError and what the judge raises."""
     checkpoint = folder / "model"
     if (folder / BaseReport.file_name).exists():
         return checkpoint
@@ -84,7 +84,7 @@ def make_base(
         turns=options.turns, turn_tokens=options.turn_tokens, context_tokens=options.context_tokens
     )
     dialogue = _tokenizer(options, judges, tasks, checkpoint, settings)
-    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or Limits(), progress)
+    episodes = _transcripts(options, judges, tasks, folder, dialogue, settings, play or PlayOptions(), progress)
     _train(options, judges, episodes, folder, dialogue, torch_device(device or judges.options.device), progress)
     return checkpoint
 
@@ -95,7 +95,7 @@ def make_base(
 def _tokenizer(
     options: BaseOptions, judges: Judges, tasks: Sequence[Task], checkpoint: Path, settings: DialogueSettings
 ) -> PocketDialogue:
-    """Trained on every task's prompt and on the answers that tools give; kept with the checkpoint."""
+    """Trains the tokenizer on the tasks' prompts and on answers of tools. It is stored with the checkpoint."""
     path = checkpoint / "tokenizer.json"
     if not path.exists():
         texts = [pocket.prompt_text(_opening(judges, task, options.turns)) for task in tasks]
@@ -114,7 +114,7 @@ def _opening(judges: Judges, task: Task, turns: int) -> Opening:
 
 
 def _answers(rng: random.Random) -> str:
-    """Answers as tools give them, with numbers of all sizes."""
+    """Returns an answer as tools give it, with random numbers."""
     ratios = f"{rng.lognormvariate(0.5, 1.0):.2f} {rng.lognormvariate(0.1, 0.5):.2f}"
     said = rng.choice([f"passed {ratios}", f"passed {ratios} best", "ok", "error", "a:0 b:3", "incorrect"])
     return f"{said}\n{rng.randrange(10)} left"
@@ -130,10 +130,10 @@ def _transcripts(
     folder: Path,
     dialogue: PocketDialogue,
     settings: DialogueSettings,
-    limits: Limits,
+    limits: PlayOptions,
     progress: Callable[[str], None],
 ) -> list[Episode]:
-    """Played in batches, each on disk before the next; a share of them says everything in one answer."""
+    """Plays transcripts in batches, each on disk before the next. A share of them has everything in one answer."""
     path = folder / TRANSCRIPTS
     episodes = read_episodes(path)
     while len(episodes) < options.transcripts:
@@ -165,7 +165,7 @@ def _train(
     device: str,
     progress: Callable[[str], None],
 ) -> None:
-    """Language modelling over all tokens of the transcripts, AdamW with warm-up and cosine decay."""
+    """Trains on all tokens of the transcripts, by AdamW with warm-up and cosine decay."""
     import torch
 
     torch.manual_seed(options.seed)
@@ -208,7 +208,7 @@ def _train(
 
 
 def _decoder(options: BaseOptions, dialogue: PocketDialogue) -> Any:
-    """Qwen2's architecture, with weights by chance."""
+    """Returns a model with Qwen2's architecture and random weights."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     # A multiple of 64, so that a sharded vocabulary divides.
@@ -231,7 +231,7 @@ def _decoder(options: BaseOptions, dialogue: PocketDialogue) -> Any:
 
 
 def _loss(model: Any, rows: Sequence[Sequence[int]], pad: int, device: str) -> Any:
-    """Mean cross-entropy of the next token over a right-padded batch."""
+    """Returns the mean cross-entropy of the next token over a right-padded batch."""
     import torch
 
     longest = max(map(len, rows))

@@ -1,5 +1,5 @@
-"""The preset's tasks, out of composed candidates: those with several plans, split so that no operator graph is on both
-sides."""
+"""Chooses the preset's tasks among composed candidates: tasks with several plans, split so that no operator graph is in
+both splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import HELD_OUT
 
-#: choices that a task needs, and that it may have: all of them are measured.
+#: number of choices of a task at least and at most. All of them are measured.
 LEAST_CHOICES, MOST_CHOICES = 4, 20
 _MOST_KERNELS = 6
 _LIBRARY = ("convolution", "gemm")
@@ -30,9 +30,9 @@ def choose(
     seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[DatasetTask]:
-    """So many of each split, in the candidates' order; one task a graph; half of each split with a matrix product or a
-    convolution, where settings matter most. Graphs are captured in the judge's sandbox; plans are those for `device`,
-    which need not be here."""
+    """Chooses so many tasks of each split, in the candidates' order and one per graph. Half of each split has a matrix
+    product or a convolution, where settings matter most. Graphs are captured in the judge's sandbox. Plans are those
+    for `device`, which need not exist here."""
     found: dict[str, DatasetTask] = {}
     library: set[str] = set()
     half = (train + held_out) // 2
@@ -62,7 +62,7 @@ def choose(
 
 
 def choices(plans: Sequence[Offer]) -> int:
-    """Candidates that the plans and their settings make."""
+    """Returns the number of candidates of these plans and settings."""
     return sum(len(list(plan.settings())) for plan in plans)
 
 

@@ -1,4 +1,4 @@
-"""All choices of all tasks with their verdicts: what a search is measured against."""
+"""The table of all choices of all tasks with their verdicts. Searches are measured against it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.memo import sources_digest
-from cuda_agent.training.environment.rollout import latency_us, matched_ratio
 
-#: candidates that are handed to the pool's builders at a time.
+#: number of candidates with the pool's builders at a time.
 _BUILDS_AHEAD = 16
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A plan (counted from 1) with a setting, and its verdict; None where it isn't known."""
+class PlanChoice:
+    """A plan (counted from 1) with a setting, and its verdict or None."""
 
     plan: int
     name: str
@@ -29,44 +28,44 @@ class Choice:
 
     @property
     def us(self) -> float | None:
-        return latency_us(self.evaluation)
+        return self.evaluation.latency_us if self.evaluation is not None else None
 
     @property
     def ratio(self) -> float | None:
-        return matched_ratio(self.evaluation)
+        return self.evaluation.matched_ratio if self.evaluation is not None else None
 
 
-def table(judges: Judges, task: Task) -> list[Choice]:
-    """Every choice of a task in the order of the plans, as far as the memo knows it."""
+def table(judges: Judges, task: Task) -> list[PlanChoice]:
+    """Returns every choice of a task in the order of the plans, with the verdicts that the memo knows."""
     return [
-        Choice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
+        PlanChoice(number, plan.name, setting, candidate := plan.candidate(setting), _known(judges, task, candidate))
         for number, plan in enumerate(judges.offers(task), 1)
         for setting in plan.settings()
     ]
 
 
-def playbook_order(choices: Sequence[Choice]) -> list[Choice]:
-    """As the playbook's own policy tries them: the default plan, then the one with its channels innermost; each with
-    its settings in order. The plans that it never makes come last."""
+def playbook_order(choices: Sequence[PlanChoice]) -> list[PlanChoice]:
+    """Sorts choices as the playbook's policy tries them: the default plan, then the plan with channels innermost, each
+    with its settings in order. Plans that the policy never makes come last."""
     rank = {"fused": 0, "last": 1}
     return sorted(choices, key=lambda choice: rank.get(choice.name, 2))
 
 
-def best_us(choices: Sequence[Choice]) -> float | None:
-    """The time of the fastest choice that passed."""
+def best_us(choices: Sequence[PlanChoice]) -> float | None:
+    """Returns the time of the fastest choice that passed."""
     return min((choice.us for choice in choices if choice.us is not None), default=None)
 
 
-def spread(choices: Sequence[Choice]) -> float | None:
-    """The slowest choice's time / the fastest one's."""
+def spread(choices: Sequence[PlanChoice]) -> float | None:
+    """Returns the slowest choice's time / the fastest one's."""
     times = [choice.us for choice in choices if choice.us is not None]
     return max(times) / min(times) if times else None
 
 
 @dataclass(frozen=True)
 class Filled:
-    """How far the table has come. `failed`: what the judge could not judge, by task; `refused`: how many of the choices
-    are of tasks that it never will."""
+    """The state of the table. `failed`: task -> why it couldn't be judged. `refused`: the number of choices of tasks
+    that the judge will always refuse."""
 
     known: int
     wanted: int
@@ -87,9 +86,9 @@ def fill(
     group: int = 4,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Filled:
-    """Measures what isn't known, `group` tasks at a time, until all is or `limit_s` is over; every verdict is on disk
-    as soon as it is there. Candidates are compiled ahead, in the order in which they are judged; the tasks of a group
-    compile their baselines beside each other."""
+    """Measures unknown choices, `group` tasks at a time, until all are known or `limit_s` is over. Every verdict is
+    stored at once. Candidates are compiled ahead, in the order of judging. The tasks of a group compile their baselines
+    side by side."""
     begun = time.monotonic()
     failed: dict[str, str] = {}
     longest = 0.0
@@ -98,7 +97,7 @@ def fill(
     with judges.workers(_BUILDS_AHEAD) as builders:
         builds = [_builds(judges, part, builders) for part in parts]
         for number, (part, built) in enumerate(zip(parts, builds, strict=True), 1):
-            # A group that would run past the limit is left for the next call.
+            # The next call measures a group that would exceed the limit.
             if time.monotonic() - begun + longest > limit_s:
                 break
             before = time.monotonic()
@@ -122,18 +121,14 @@ def fill(
 
 
 def _choices(judges: Judges, tasks: Sequence[Task]) -> list[tuple[Task, Candidate]]:
-    """Those without a verdict."""
-    return [(task, one.candidate) for task in tasks for one in _missing(judges, task)]
+    """Returns the choices without a verdict."""
+    return [(task, one.candidate) for task in tasks for one in table(judges, task) if one.evaluation is None]
 
 
 def _builds(judges: Judges, part: Sequence[tuple[Task, Candidate]], threads: ThreadPoolExecutor) -> list[Future[None]]:
-    """One for each set of sources."""
+    """Starts a build for each set of compiled files."""
     sources = {sources_digest(candidate): (task, candidate) for task, candidate in part}
     return [threads.submit(judges.build, task, candidate) for task, candidate in sources.values()]
-
-
-def _missing(judges: Judges, task: Task) -> list[Choice]:
-    return [choice for choice in table(judges, task) if choice.evaluation is None]
 
 
 def _known(judges: Judges, task: Task, candidate: Candidate) -> Evaluation | None:

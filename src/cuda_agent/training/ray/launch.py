@@ -1,4 +1,4 @@
-"""A PPO stage by verl's trainer: tasks and settings are laid out for it, its steps watched, its models taken over."""
+"""Runs a PPO stage with verl's trainer: writes its tasks and settings, follows its steps and copies its models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cuda_agent.training.config import PpoOptions
 from cuda_agent.training.engine import platform
 from cuda_agent.training.engine.checkpoints import copy_policy, save_critic
 from cuda_agent.training.episodes import Episode, read_episodes
-from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.ray.overrides import (
     CHECKPOINTS,
@@ -30,12 +30,12 @@ from cuda_agent.training.ray.overrides import (
 )
 from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.halting import check_not_halted, halt
-from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 _OVERRIDES = "overrides.txt"
 _LOG = "verl.log"
 _TRACKER = "latest_checkpointed_iteration.txt"
-#: verl's names for what we tell of every launcher.
+#: verl's names -> the names of all launchers.
 _NAMES = {
     "actor/entropy": "entropy",
     "critic/vf_explained_var": "explained_variance",
@@ -53,8 +53,8 @@ _NAMES = {
 }
 
 
-def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
-    """Run to the end or go on where it was left. Raises TrainingHalted, WorkerError where verl's trainer fails."""
+def launch(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+    """Runs or resumes the stage. Raises TrainingHalted, and WorkerError if verl's trainer fails."""
     check_not_halted(stage)
     stage.directory.mkdir(parents=True, exist_ok=True)
     done = saved_step(stage)
@@ -65,14 +65,14 @@ def launch(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResu
     return _take_over(stage, options)
 
 
-def saved_step(stage: Stage) -> int:
-    """The last step that verl has saved; 0: none."""
+def saved_step(stage: TrainingStage) -> int:
+    """Returns the last step that verl has saved, or 0."""
     tracker = stage.directory / CHECKPOINTS / _TRACKER
     return int(tracker.read_text()) if tracker.exists() else 0
 
 
-def _drop_episodes(stage: Stage, *, after: int) -> None:
-    """Those of steps that are played again: a killed run may have left some."""
+def _drop_episodes(stage: TrainingStage, *, after: int) -> None:
+    """Removes episodes of steps that are played again, which a killed run may have left."""
     for path in (stage.directory / "episodes").glob("*.jsonl"):
         found = list(read_episodes(path))
         kept = [one for one in found if one.policy_version <= after]
@@ -80,11 +80,11 @@ def _drop_episodes(stage: Stage, *, after: int) -> None:
             write_durably(path, "".join(f"{one.model_dump_json()}\n" for one in kept))
 
 
-def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
+def _lay_out(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
     import yaml
 
-    ground = f"{type(stage.ground).__module__}:{type(stage.ground).__qualname__}"
-    entries = loop_entries(str(stage.run), stage.name, ground, stage.policy, single_turn)
+    domain = f"{type(stage.domain).__module__}:{type(stage.domain).__qualname__}"
+    entries = loop_entries(str(stage.run), stage.name, domain, stage.policy, single_turn)
     write_durably(stage.directory / LOOP_FILE, yaml.safe_dump(entries))
     _write_tasks(stage, options, single_turn)
     critic = stage.critic or stage.policy
@@ -93,16 +93,16 @@ def _lay_out(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
     write_durably(stage.directory / _OVERRIDES, "\n".join(overrides) + "\n")
 
 
-def _write_tasks(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
-    """Every step's batch, in order. The prompt is made by the loop: verl only counts the row's own."""
+def _write_tasks(stage: TrainingStage, options: PpoOptions, single_turn: bool) -> None:
+    """Writes every step's batch in order. The loop makes the prompts; verl only counts the row's prompt."""
     import pyarrow
     import pyarrow.parquet
 
     path = stage.directory / TASKS_FILE
     rows: list[dict[str, Any]] = []
-    with stage.ground.open(Path(stage.policy), single_turn=single_turn) as arena:
+    with stage.domain.open(Path(stage.policy), single_turn=single_turn) as opened:
         for step in range(1, options.steps + 1):
-            for task in draw_tasks(arena.tasks, options.batch, stage.seed(step)):
+            for task in draw_tasks(opened.tasks, options.batch, stage.seed(step)):
                 index = len(rows)
                 rows.append(
                     {
@@ -116,33 +116,32 @@ def _write_tasks(stage: Stage, options: PpoOptions, single_turn: bool) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def _environment(stage: Stage) -> dict[str, str]:
-    """Of every process. Ray hides GPUs from who claims none; the judge's processes look for theirs themselves."""
-    found = {
+def _environment(stage: TrainingStage) -> dict[str, str]:
+    """Returns variables for every process. Ray must not hide GPUs: the judge's processes find theirs themselves."""
+    return {
         **platform.environment(stage.device),
         "VERL_USE_EXTERNAL_MODULES": "cuda_agent.training.engine.plugin,cuda_agent.training.ray.plugin",
         "VERL_FILE_LOGGER_PATH": str(_numbers(stage)),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # a busy machine takes longer to begin a cluster than Ray's 30 s.
+        # a busy machine needs more than Ray's 30 s to start a cluster.
         "RAY_raylet_start_wait_time_s": "300",
     }
-    return found
 
 
-def _numbers(stage: Stage) -> Path:
-    """verl begins its file anew in every process, so each part of a run has its own."""
+def _numbers(stage: TrainingStage) -> Path:
+    """Returns verl's log of numbers. verl overwrites it at its start, so each part of a run has its own."""
     return stage.directory / f"verl-{saved_step(stage)}.jsonl"
 
 
-def _watch(stage: Stage, options: PpoOptions, done: int) -> None:
+def _watch(stage: TrainingStage, options: PpoOptions, done: int) -> None:
     numbers = _numbers(stage)
     numbers.unlink(missing_ok=True)
     environment = {**os.environ, **_environment(stage)}
     command = [sys.executable, "-m", "cuda_agent.training.ray.main", str(stage.directory / _OVERRIDES)]
     with (
         open(stage.directory / _LOG, "ab") as log,
-        Metrics(stage.run, stage.name, from_step=done + 1) as metrics,
+        MetricsLog(stage.run, stage.name, from_step=done + 1) as metrics,
         subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         ) as process,
@@ -168,7 +167,7 @@ def _watch(stage: Stage, options: PpoOptions, done: int) -> None:
 
 
 def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Every step that verl has told of, until its process ends."""
+    """Yields every step that verl reports, until its process ends."""
     told = 0
     while True:
         ended = process.poll() is not None
@@ -184,7 +183,7 @@ def _steps(path: Path, process: subprocess.Popen[bytes]) -> Iterator[tuple[int, 
 
 
 def _ours(values: dict[str, Any]) -> dict[str, float]:
-    """Numbers under the names of all launchers; verl's other ones under flat names of its own."""
+    """Returns numbers under the names of all launchers, and verl's other numbers under flat names."""
     found = {}
     for name, value in values.items():
         if isinstance(value, int | float):
@@ -192,7 +191,7 @@ def _ours(values: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _of_step(stage: Stage, step: int) -> dict[str, float]:
+def _of_step(stage: TrainingStage, step: int) -> dict[str, float]:
     episodes: list[Episode] = []
     for path in sorted((stage.directory / "episodes").glob("*.jsonl")):
         episodes += [one for one in read_episodes(path) if one.policy_version == step]
@@ -201,7 +200,7 @@ def _of_step(stage: Stage, step: int) -> dict[str, float]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The trainer and all that it began; Ray ends its own when the trainer does."""
+    """Ends the trainer and its processes. Ray ends its own with the trainer."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:
@@ -210,8 +209,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _take_over(stage: Stage, options: PpoOptions) -> StageResult:
-    """The last models, as every other stage leaves them."""
+def _take_over(stage: TrainingStage, options: PpoOptions) -> StageResult:
+    """Copies the last models to where every stage leaves them."""
     last = stage.directory / CHECKPOINTS / f"global_step_{saved_step(stage)}"
     models = [last / part / "huggingface" for part in ("actor", "critic")]
     for model in models:

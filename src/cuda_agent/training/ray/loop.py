@@ -1,5 +1,5 @@
-"""Our agent loop inside verl's workers. The sandbox lives as long as the episode, so it belongs here: verl's own tools
-are made anew for every call."""
+"""Our agent loop inside verl's workers. The sandbox lives as long as the episode, so the loop runs the tools; verl
+would make its tools anew for every call."""
 
 from __future__ import annotations
 
@@ -8,79 +8,62 @@ import atexit
 import importlib
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from cuda_agent.core.errors import DeviceError, TaskError, WorkerError
+from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.training.config import parse_options
-from cuda_agent.training.episodes import Episode, Generated, append_episodes
+from cuda_agent.training.episodes import Episode, Playing, act, append_episodes
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.ground import Arena, Ground
+from cuda_agent.training.stages.domain import Domain, OpenDomain
 
 _lock = threading.Lock()
-_arenas: dict[tuple[str, bool], tuple[Arena, Any]] = {}
-
-
-class Playing(Protocol):
-    """An episode that is being played (environment/rollout.py)."""
-
-    ended: bool
-    room: int
-    context: Sequence[int]
-
-    def open(self) -> None: ...
-    def take(self, generated: Generated) -> None: ...
-    def act(self) -> None: ...
-    def settle(self) -> None: ...
-    def fail(self) -> None: ...
-    def close(self) -> None: ...
-    def episode(self, *, policy_version: int, seed: int) -> Episode: ...
+_opened: dict[tuple[str, bool], tuple[OpenDomain, Any]] = {}
 
 
 class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
-    """One episode a call: its token ids, mask, log-probabilities and reward. Every episode is on disk before verl has
-    it."""
+    """Plays one episode per call and returns its token ids, mask, log-probabilities and reward. Every episode is on
+    disk before verl receives it."""
 
     def __init__(
         self,
         *rest: Any,
         run: str,
         stage: str,
-        ground: str,
+        domain: str,
         checkpoint: str,
         single_turn: bool,
         **named: Any,
     ) -> None:
-        """The named ones are those of `overrides.loop_entries`."""
-        # verl's builders of chat tokens know families of models; the episode brings its own ids, so none is needed.
+        """The named arguments are those of `overrides.loop_entries`."""
+        # The episode brings its own ids, so verl needs no builder of chat tokens for a family of models.
         super().__init__(*rest, **{**named, "hf_model_type": None})
-        self._run, self._stage, self._ground = Path(run), stage, ground
+        self._run, self._stage, self._domain = Path(run), stage, domain
         self._checkpoint, self._single_turn = Path(checkpoint), single_turn
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """`row`: that of the task file; its `extra_info` names the task."""
-        arena, options = await asyncio.to_thread(self._open)
+        """Plays a row of the task file; its `extra_info` names the task."""
+        opened, options = await asyncio.to_thread(self._open)
         key = row["extra_info"]["task_key"]
-        task = next(task for task in arena.tasks if task.key == key)
-        playing: Playing = arena.environment.rollout(task)  # type: ignore[attr-defined]
+        task = next(task for task in opened.tasks if task.key == key)
+        playing: Playing = opened.environment.rollout(task)  # type: ignore[attr-defined]
         version = 0
         try:
             await asyncio.to_thread(playing.open)
             request = uuid4().hex
             while not playing.ended:
-                room = min(arena.turn_tokens, playing.room)
+                room = min(opened.turn_tokens, playing.room)
                 out = await self.server_manager.generate(
                     request, prompt_ids=list(playing.context), sampling_params={**sampling_params, "max_tokens": room}
                 )
                 version = int(out.extra_fields.get("global_steps") or 0)
                 numbers = out.log_probs or [0.0] * len(out.token_ids)
-                playing.take(Generated(tuple(out.token_ids[:room]), tuple(numbers[:room])))
-                await asyncio.to_thread(_act, playing)
+                playing.take(Sampled(tuple(out.token_ids[:room]), tuple(numbers[:room])))
+                await asyncio.to_thread(act, playing)
             episode = playing.episode(policy_version=version + 1, seed=int(row["extra_info"]["index"]))
         finally:
             await asyncio.to_thread(playing.close)
@@ -90,7 +73,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
     def _output(self, episode: Episode, reward: float | None) -> AgentLoopOutput:
         room = int(self.rollout_config.response_length)
         response = list(episode.response_ids[:room])
-        # verl has no way to leave an episode out; one whose every token is masked teaches nothing.
+        # verl can't leave an episode out. One with all tokens masked has no effect.
         mask = list(episode.mask[:room]) if reward is not None else [0] * len(response)
         return AgentLoopOutput(
             prompt_ids=list(episode.prompt_ids),
@@ -111,40 +94,30 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
         )
 
     def _file(self) -> Path:
-        """One a process: lines of several never mix."""
+        """Returns the file of this process, so that lines of several never mix."""
         return self._run / self._stage / "episodes" / f"{os.uname().nodename}-{os.getpid()}.jsonl"
 
-    def _open(self) -> tuple[Arena, Any]:
-        """One arena a process, for all its episodes."""
+    def _open(self) -> tuple[OpenDomain, Any]:
+        """Opens the domain once per process, for all its episodes."""
         key = (str(self._run), self._single_turn)
         with _lock:
-            if key not in _arenas:
+            if key not in _opened:
                 import json
 
                 options = parse_options(json.loads((self._run / "config.json").read_text()))
-                # Verdicts that are known: a file of each process's own, since they append to it at the same time.
+                # Each process has its own memo.
                 own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})
-                ground = make_ground(self._ground, alone, own).in_cluster()
+                domain = make_domain(self._domain, alone, own).in_cluster()
                 stack = ExitStack()
-                arena = stack.enter_context(ground.open(self._checkpoint, single_turn=self._single_turn))
+                opened = stack.enter_context(domain.open(self._checkpoint, single_turn=self._single_turn))
                 atexit.register(stack.close)
-                _arenas[key] = (arena, options)
-            return _arenas[key]
+                _opened[key] = (opened, options)
+            return _opened[key]
 
 
-def make_ground(name: str, options: Any, directory: Path) -> Ground:
-    """`module:class`, called with the options and the training's folder."""
+def make_domain(name: str, options: Any, directory: Path) -> Domain:
+    """Makes a domain from `module:class`, called with the options and the training's folder."""
     module, _, attribute = name.partition(":")
-    made: Ground = getattr(importlib.import_module(module), attribute)(options, directory)
+    made: Domain = getattr(importlib.import_module(module), attribute)(options, directory)
     return made
-
-
-def _act(playing: Playing) -> None:
-    """A task that can't be judged, or a judge's worker that died, costs one episode; a full disk ends the training."""
-    try:
-        playing.act()
-        if playing.ended:
-            playing.settle()
-    except (TaskError, WorkerError, DeviceError):
-        playing.fail()

@@ -1,6 +1,6 @@
-"""The process that drives verl's trainer: `python -m cuda_agent.training.ray.main OVERRIDES`, a file of one a line.
+"""The process of verl's trainer: `python -m cuda_agent.training.ray.main OVERRIDES`, a file with one override per line.
 
-It ends when whoever began it does, so that a killed training leaves no cluster behind.
+It ends with its parent, so a killed training leaves no cluster behind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Compose, check with verl, run to the end."""
+    """Composes the configuration, checks it with verl and runs the trainer."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 

@@ -1,4 +1,4 @@
-"""Our options as overrides for verl's own trainer."""
+"""Translates our options to overrides for verl's trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHECKPOINTS = "verl"
 
 
 def ray_overrides(options: TrainingOptions, stage: PpoOptions, actor: str, critic: str, directory: str) -> list[str]:
-    """`actor`, `critic`: folders of models; `directory`: that of the stage."""
+    """Returns all overrides of a stage. `actor` and `critic` are folders of models; `directory` is the stage's."""
     model, ray = options.model, options.ray
     if ray.backend == "megatron":
         models = _megatron(options, stage, actor, critic)
@@ -36,7 +36,7 @@ def ray_overrides(options: TrainingOptions, stage: PpoOptions, actor: str, criti
 
 
 def validated(config: Any) -> Any:
-    """verl's own checks of a composed configuration, such as batches that divide among GPUs. Raises UsageError."""
+    """Runs verl's checks of a composed configuration, such as batches that divide among GPUs. Raises UsageError."""
     from verl.experimental.reward_loop import migrate_legacy_reward_impl
     from verl.utils.config import validate_config
 
@@ -49,7 +49,7 @@ def validated(config: Any) -> Any:
 
 
 def _sharded(options: TrainingOptions) -> list[str]:
-    """FSDP2: what is offloaded between uses, and how many GPUs share one long sequence."""
+    """Returns overrides for FSDP2: what is offloaded between uses, and how many GPUs share one long sequence."""
     ray, found = options.ray, []
     for key, part in (("actor_rollout_ref.actor", "fsdp_config"), ("critic", "fsdp")):
         found += [
@@ -61,7 +61,7 @@ def _sharded(options: TrainingOptions) -> list[str]:
 
 
 def _megatron(options: TrainingOptions, stage: PpoOptions, actor: str, critic: str) -> list[str]:
-    """The same objective; sharding and precision are Megatron's."""
+    """Returns the same objective with Megatron's sharding and precision."""
     own = ("fsdp", "strategy=", "use_torch_compile", "model.lora_", "lora.merge")
     both = actor_overrides(options.model, actor, stage) + critic_overrides(options.model, critic, stage)
     found = ["model_engine=megatron", *(one for one in both if not any(word in one for word in own))]
@@ -93,7 +93,7 @@ def _rollout(options: TrainingOptions, directory: str) -> list[str]:
         f"{key}.n=1",
         f"{key}.calculate_log_probs=true",
         f"{key}.log_prob_use_dynamic_bsz=true",
-        # our own loop holds the sandbox and says what a tool answered: verl's tools and their limits stay unused.
+        # our loop runs the tools; verl's tools and their limits are unused.
         f"{key}.multi_turn.enable=false",
         f"{key}.agent.num_workers={ray.agent_workers}",
         f"{key}.agent.agent_loop_config_path={Path(directory, LOOP_FILE)}",
@@ -113,7 +113,7 @@ def _data(options: TrainingOptions, stage: PpoOptions, directory: str) -> list[s
         f"data.max_prompt_length={model.prompt_tokens}",
         f"data.max_response_length={model.context_tokens - model.prompt_tokens}",
         "data.dataloader_num_workers=0",
-        # the file holds the batches in their order.
+        # the file holds the batches in order.
         "data.shuffle=false",
         f"data.seed={options.seed}",
     ]
@@ -127,7 +127,7 @@ def _trainer(options: TrainingOptions, stage: PpoOptions, directory: str) -> lis
         f"trainer.nnodes={ray.nodes}",
         f"trainer.total_training_steps={stage.steps}",
         "trainer.total_epochs=1",
-        # verl trains the actor from the step of this number on.
+        # verl trains the actor from this step on.
         f"trainer.critic_warmup={stage.critic_only_steps + 1}",
         f"trainer.save_freq={stage.save_every}",
         "trainer.max_actor_ckpt_to_keep=2",
@@ -147,27 +147,27 @@ def _trainer(options: TrainingOptions, stage: PpoOptions, directory: str) -> lis
 
 
 def process_overrides(device: str, environment: dict[str, str], address: str | None) -> list[str]:
-    """What Ray itself is begun with. `environment`: variables of every process of it."""
+    """Returns overrides for Ray itself. `environment` has the variables of all its processes."""
     found = [f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in environment.items()]
     found.append(f"trainer.device={device}")
     if address is not None:
         return [*found, f"+ray_kwargs.ray_init.address='{address}'"]
     found.append("+ray_kwargs.ray_init.include_dashboard=false")
     if device == "cpu":
-        # Each worker wants what a GPU would be; there are none, so as many as are asked for are claimed.
+        # Each worker requests a GPU. There is none, so one is declared.
         found += ["+ray_kwargs.ray_init.num_gpus=1", "ray_kwargs.ray_init.num_cpus=32"]
     return found
 
 
-def loop_entries(run: str, stage: str, ground: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
-    """What verl reads to make our agent loop in each of its workers."""
+def loop_entries(run: str, stage: str, domain: str, checkpoint: str, single_turn: bool) -> list[dict[str, Any]]:
+    """Returns the configuration by which verl makes our agent loop in each worker."""
     return [
         {
             "name": LOOP,
             "_target_": "cuda_agent.training.ray.loop.EpisodeLoop",
             "run": run,
             "stage": stage,
-            "ground": ground,
+            "domain": domain,
             "checkpoint": checkpoint,
             "single_turn": single_turn,
         }

@@ -1,4 +1,4 @@
-"""What verl imports in each process of the launcher `ray`: the platform and engines of a CPU, and our server."""
+"""The plugin that verl imports in each process of the launcher `ray`: CPU platform, CPU engines, and our server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A rollout server of verl's that samples with transformers: for a CPU, and for GPUs without vLLM and SGLang.
+"""A rollout server for verl that samples with transformers, for a CPU and for GPUs without vLLM and SGLang.
 
-One request at a time, no key-value cache shared between turns: slow, and for small models alone.
+It handles one request at a time and keeps no key-value cache between turns. So it is slow and only for small models.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verl.workers.rollout import base, replica
 
 
 class Server:
-    """The policy's copy; a Ray actor."""
+    """A Ray actor with a copy of the policy."""
 
     def __init__(self, path: str, precision: str) -> None:
         from cuda_agent.training.config import ModelOptions
@@ -33,7 +33,7 @@ class Server:
         self._drawn = 0
 
     def load(self, weights: dict[str, torch.Tensor], step: int | None) -> None:
-        """Weights by name, on the CPU."""
+        """Loads weights by name; they are on the CPU."""
         with self._lock:
             self._policy.load(weights.items())
             self._step = step or 0
@@ -49,7 +49,7 @@ class Server:
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **rest: Any
     ) -> Any:
-        """At temperature 1, as in all of the training."""
+        """Samples at temperature 1, as all of the training does."""
         room = int(sampling_params["max_tokens"])
         tokens, numbers, step = await asyncio.to_thread(self._draw, list(prompt_ids), room)
         return replica.TokenOutput(
@@ -68,15 +68,15 @@ class Server:
 
 
 def server_name(rank: int | str) -> str:
-    """Of the Ray actor beside the trainer's worker of this rank."""
+    """Returns the name of the Ray actor for the trainer's worker of this rank."""
     return f"cuda_agent_server_{rank}"
 
 
 class Replica(replica.RolloutReplica):  # type: ignore[misc]
-    """One server a worker."""
+    """One server per worker."""
 
     async def launch_servers(self) -> None:
-        """Called by verl's trainer."""
+        """Starts the server. verl's trainer calls it."""
         options = {"name": server_name(self.replica_rank), "num_cpus": 0, "max_concurrency": 64}
         actor: Any = ray.remote(Server).options(**options).remote(self.model_config.path, self.config.dtype)
         self.servers = [actor]
@@ -85,7 +85,7 @@ class Replica(replica.RolloutReplica):  # type: ignore[misc]
 
 
 class Adapter(base.BaseRollout):  # type: ignore[misc]
-    """The trainer's end: hands its weights over after every step."""
+    """The trainer's side, which sends its weights after every step."""
 
     async def resume(self, tags: list[str]) -> None: ...
 
@@ -100,10 +100,10 @@ class Adapter(base.BaseRollout):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Make `actor_rollout_ref.rollout.name=transformers` known to verl."""
+    """Registers `actor_rollout_ref.rollout.name=transformers` with verl."""
     replica.RolloutReplicaRegistry.register("transformers", lambda: Replica)
     base._ROLLOUT_REGISTRY[("transformers", "async")] = "cuda_agent.training.ray.replica.Adapter"
 
 
-# At import: verl reads its registry in whichever process it is, and may be what imports this module half-way.
+# At import, because verl reads its registry in every process and may import this module itself.
 register()

@@ -1,4 +1,4 @@
-"""Which episodes rejection fine-tuning learns from, and why each other one was dropped."""
+"""Filters the episodes for rejection fine-tuning and counts why others were dropped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.training.config import RftOptions
 from cuda_agent.training.episodes import Episode
 
-#: in the order in which they are looked at; an episode is counted under the first that holds.
+#: reasons in the order of their checks. An episode counts under the first that holds.
 REASONS = ("judge_failed", "reward", "violation", "invalid_call", "redundant_loop", "truncated")
 
 
-class Funnel(StoredRecord):
-    """How many episodes there were, how many are left, and what dropped the others."""
+class EpisodeFunnel(StoredRecord):
+    """How many episodes were played and kept, and how many each reason dropped."""
 
     file_name = "funnel.json"
     played: int
@@ -25,7 +25,7 @@ class Funnel(StoredRecord):
 
 
 def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
-    """None: it is kept (paper, "Training", step 3)."""
+    """Returns why an episode is dropped, or None (paper, "Training", step 3)."""
     if episode.reward is None:
         return "judge_failed"
     if episode.reward <= options.reward_above:
@@ -41,8 +41,8 @@ def reason_to_drop(episode: Episode, options: RftOptions) -> str | None:
     return None
 
 
-def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], Funnel]:
-    """The episodes to learn from, in their order, and what became of the others."""
+def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode], EpisodeFunnel]:
+    """Returns the episodes to learn from, in their order, and the counts."""
     kept: list[Episode] = []
     dropped: Counter[str] = Counter()
     for episode in episodes:
@@ -52,4 +52,4 @@ def keep(episodes: Sequence[Episode], options: RftOptions) -> tuple[list[Episode
         else:
             dropped[reason] += 1
     ordered = {reason: dropped[reason] for reason in REASONS if dropped[reason]}
-    return kept, Funnel(played=len(episodes), kept=len(kept), dropped=ordered)
+    return kept, EpisodeFunnel(played=len(episodes), kept=len(kept), dropped=ordered)

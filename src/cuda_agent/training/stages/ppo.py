@@ -1,4 +1,5 @@
-"""PPO with a critic: the warm-up in single turns, and the agentic stage. One step: play, judge, learn, look, save."""
+"""PPO with a critic, for the warm-up in single turns and for the agentic stage. A step plays, judges, learns, checks
+and saves."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ from cuda_agent.training.engine.ratios import log_ratios, mismatched
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.engine.worker import Actor, Critic, open_actor, open_critic
 from cuda_agent.training.episodes import Episode, append_episodes, read_episodes
-from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.protect import reason_to_stop
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.ground import Arena
+from cuda_agent.training.stages.domain import OpenDomain
 from cuda_agent.training.stages.halting import check_not_halted, halt
 from cuda_agent.training.stages.records import Position, read_position
-from cuda_agent.training.stages.stage import Stage, StageResult, draw_tasks
+from cuda_agent.training.stages.stage import StageResult, TrainingStage, draw_tasks
 
 EPISODES_FILE = "episodes.jsonl"
 
 
-def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageResult:
-    """Play and learn until all steps are done. Raises TrainingHalted, and what the environment raises."""
+def play_ppo(stage: TrainingStage, options: PpoOptions, *, single_turn: bool) -> StageResult:
+    """Plays and learns until all steps are done. Raises TrainingHalted and what the environment raises."""
     check_not_halted(stage)
     known = _ended(stage, options)
     if known is not None:
@@ -46,8 +47,8 @@ def play_ppo(stage: Stage, options: PpoOptions, *, single_turn: bool) -> StageRe
         return loop.end()
 
 
-def _ended(stage: Stage, options: PpoOptions) -> StageResult | None:
-    """What a kill during the evaluation that follows the last step left."""
+def _ended(stage: TrainingStage, options: PpoOptions) -> StageResult | None:
+    """Returns the result if the last step is done, as after a kill during the evaluation that follows it."""
     policy, critic = stage.directory / "policy", stage.directory / "critic"
     if read_position(stage.directory).next_step > options.steps and policy.exists() and critic.exists():
         return StageResult(policy, critic, options.steps)
@@ -56,7 +57,7 @@ def _ended(stage: Stage, options: PpoOptions) -> StageResult | None:
 
 @dataclass
 class _Played:
-    """Episodes of one step that a reward is known of, side by side with what the models say of them."""
+    """The episodes of one step with a reward, their rewards and masks."""
 
     episodes: list[Episode]
     rewards: list[float]
@@ -64,7 +65,7 @@ class _Played:
 
 
 class _Loop:
-    def __init__(self, stage: Stage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
+    def __init__(self, stage: TrainingStage, options: PpoOptions, single_turn: bool, stack: ExitStack) -> None:
         self._stage, self._options = stage, options
         model = stage.options.model
         stage.directory.mkdir(parents=True, exist_ok=True)
@@ -78,8 +79,8 @@ class _Loop:
             self._critic.load(stage.directory / position.state / "critic")
             stage.progress(stage.name, f"goes on at step {self.first} of {options.steps}")
         self._sampler = PolicyCopy(Path(stage.policy), model, device=stage.device)
-        self._metrics = stack.enter_context(Metrics(stage.run, stage.name, from_step=self.first))
-        self._arena: Arena = stack.enter_context(stage.ground.open(Path(stage.policy), single_turn=single_turn))
+        self._metrics = stack.enter_context(MetricsLog(stage.run, stage.name, from_step=self.first))
+        self._opened: OpenDomain = stack.enter_context(stage.domain.open(Path(stage.policy), single_turn=single_turn))
         self._forget_later_episodes()
 
     def step(self, step: int) -> None:
@@ -104,16 +105,18 @@ class _Loop:
             self._save(step)
 
     def _play(self, step: int) -> list[Episode]:
-        """The step's episodes: those that were played before a kill, where all were, else new ones."""
+        """Returns the step's episodes: those before a kill if they are complete, else new ones."""
         path = self._stage.directory / EPISODES_FILE
         done = [one for one in read_episodes(path) if one.policy_version == step]
         if len(done) == self._options.batch:
             return done
         seed = self._stage.seed(step)
-        arena = self._arena
-        tasks = draw_tasks(arena.tasks, self._options.batch, seed)
-        generate = self._sampler.generate(turn_tokens=arena.turn_tokens, context_tokens=arena.context_tokens, seed=seed)
-        episodes = arena.environment.play(tasks, generate, seed=seed, policy_version=step)
+        opened = self._opened
+        tasks = draw_tasks(opened.tasks, self._options.batch, seed)
+        generate = self._sampler.generate(
+            turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed
+        )
+        episodes = opened.environment.play(tasks, generate, seed=seed, policy_version=step)
         append_episodes(path, episodes)
         return episodes
 
@@ -128,7 +131,7 @@ class _Loop:
         return numbers | self._update(step, _Played(known, [reward for _, reward in paid], response_masks(known)))
 
     def _update(self, step: int, played: _Played) -> dict[str, float]:
-        """Old log-probabilities and values first, then the critic, then the actor."""
+        """Computes old log-probabilities and values, then updates the critic, then the actor."""
         options = self._options
         trainer, entropy = self._actor.log_probabilities_and_entropy(played.episodes)
         sampler = [torch.tensor(one.log_probabilities) for one in played.episodes]
@@ -145,7 +148,7 @@ class _Loop:
             "explained_variance": found.explained_variance,
             "advantage_std": float(torch.cat(found.advantages)[own].std()),
             "value": float(torch.cat(values)[own].mean()),
-            # of the trainer against the sampler, before anything is learnt: 1 but for their precision.
+            # trainer / sampler before any update: 1 except for their precision.
             **log_ratios("ratio", trainer, sampler, played.masks),
         }
         numbers |= _named("critic", self._critic.update(played.episodes, values, found.targets, step=step))
@@ -156,7 +159,7 @@ class _Loop:
         return numbers | log_ratios("update_ratio", now, old, played.masks)
 
     def _save(self, step: int) -> None:
-        """Models and states of this step, then the position, then away with what was before it."""
+        """Saves models and states of this step, then the position, then removes the previous step."""
         directory = self._stage.directory
         name = f"step-{step:04d}"
         temporary = fresh_folder(directory / name)
@@ -175,7 +178,8 @@ class _Loop:
                 shutil.rmtree(old)
 
     def end(self) -> StageResult:
-        """Policy and critic for what follows. The optimisers' states stay until the stage is known to have ended."""
+        """Saves policy and critic for the next stages. The optimisers' states stay until the stage is recorded as
+        ended."""
         directory, steps = self._stage.directory, self._options.steps
         like = self._stage.critic or self._stage.policy
         policy = save_policy(self._actor.weights(), self._stage.policy, directory / "policy")
@@ -188,8 +192,7 @@ class _Loop:
         raise halt(self._stage, step, reason, good)
 
     def _forget_later_episodes(self) -> None:
-        """Those of steps after the one that is played next were played by weights that are lost; a step of which a kill
-        left a part is played anew."""
+        """Removes episodes of later steps, whose weights are lost, and of a step that a kill interrupted."""
         path = self._stage.directory / EPISODES_FILE
         kept = [one for one in read_episodes(path) if one.policy_version <= self.first]
         if sum(one.policy_version == self.first for one in kept) != self._options.batch:
@@ -199,8 +202,8 @@ class _Loop:
 
 
 def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
-    """verl's own numbers, under flat names: `actor/pg_clipfrac` is `actor_pg_clipfrac`; how full the machine is isn't
-    told twice."""
+    """Returns verl's numbers under flat names: `actor/pg_clipfrac` is `actor_pg_clipfrac`. Its performance numbers are
+    left out."""
     found = {}
     for name, value in metrics.items():
         if not name.startswith("perf/") and name not in ("mfu", "lr"):

@@ -1,8 +1,7 @@
-"""What a training leaves besides models: the manifest that chains its stages."""
+"""Records of a training besides its models: the manifest that chains the stages."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ from pydantic import Field
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
-#: in the order in which they run.
+#: the stages in their order.
 STAGES = ("base", "warmup", "sample", "rft", "value", "ppo")
 
 
 class StageEnd(Record):
-    """A finished stage. `policy` and `critic` are the folders that it left, relative to the run's."""
+    """A finished stage. `policy` and `critic` are its folders, relative to the run's."""
 
     stage: str
     ended: str
@@ -24,12 +23,12 @@ class StageEnd(Record):
     steps: int = 0
     policy: str | None = None
     critic: str | None = None
-    #: held-out numbers after it, and what else is worth saying of it.
+    #: held-out numbers after it, and further ones.
     numbers: dict[str, float] = Field(default_factory=dict)
 
 
 class TrainingManifest(StoredRecord):
-    """What is needed to run it again, and how far it came. `commit` None: installed, not a checkout."""
+    """What is needed to run the training again, and its finished stages. `commit` is None for an installed package."""
 
     file_name = "training.json"
     command: tuple[str, ...]
@@ -39,14 +38,14 @@ class TrainingManifest(StoredRecord):
     stack: Stack
     started: str
     stages: tuple[StageEnd, ...] = ()
-    #: when it was taken up again, and what had changed.
+    #: when it was resumed, and what had changed.
     resumed: tuple[str, ...] = ()
 
     def ended(self, stage: str) -> StageEnd | None:
         return next((one for one in self.stages if one.stage == stage), None)
 
     def latest(self, kind: str, before: str) -> str | None:
-        """The last `policy` or `critic` that a stage before this one left."""
+        """Returns the last `policy` or `critic` of the stages before this one."""
         known = {one.stage: getattr(one, kind) for one in self.stages}
         earlier = STAGES[: STAGES.index(before)]
         found = [known[name] for name in earlier if known.get(name) is not None]
@@ -54,7 +53,7 @@ class TrainingManifest(StoredRecord):
 
 
 class Position(StoredRecord):
-    """The next step of a stage that was left, and the folder of the engines' state at it."""
+    """The next step of an interrupted stage, and the folder of the engines' state."""
 
     file_name = "position.json"
     next_step: int
@@ -70,19 +69,7 @@ class Halt(StoredRecord):
     policy: str | None
 
 
-def differences(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of settings that differ."""
-    found = []
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{prefix}{key}.")
-        elif json.dumps(old, sort_keys=True) != json.dumps(new, sort_keys=True):
-            found.append(prefix + key)
-    return found
-
-
 def read_position(directory: Path) -> Position:
-    """Where a stage goes on; its start where it has left nothing."""
+    """Returns where a stage continues; its start if it left nothing."""
     known = (directory / Position.file_name).exists()
     return Position.read(directory) if known else Position(next_step=1)

@@ -1,5 +1,5 @@
-"""Rejection fine-tuning of the actor: the log-likelihood of its own tokens, as they were sampled, in the episodes that
-the filters keep."""
+"""Rejection fine-tuning of the actor: maximises the log-likelihood of its sampled tokens in the episodes that the
+filters keep."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from cuda_agent.training.config import RftOptions
 from cuda_agent.training.engine.checkpoints import save_policy
 from cuda_agent.training.engine.worker import open_actor
 from cuda_agent.training.episodes import Episode, read_episodes
-from cuda_agent.training.metrics import Metrics
-from cuda_agent.training.stages.filters import Funnel, keep
+from cuda_agent.training.metrics import MetricsLog
+from cuda_agent.training.stages.filters import EpisodeFunnel, keep
 from cuda_agent.training.stages.sample import EPISODES_FILE
-from cuda_agent.training.stages.stage import Stage, StageResult
+from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 Item = TypeVar("Item")
 
 
 class NothingToLearn(CudaAgentError):
-    """No episode is left by the filters."""
+    """The filters left no episode."""
 
     exit_code = 13
 
 
-def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
-    """Short beside what was played, so a kill begins the stage again. Raises NothingToLearn, with the funnel."""
+def fine_tune(stage: TrainingStage, options: RftOptions) -> StageResult:
+    """Fine-tunes the actor. The stage is short, so a kill restarts it. Raises NothingToLearn, with the counts."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     episodes = sampled(stage)
     kept, funnel = keep(episodes, options)
@@ -39,7 +39,7 @@ def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
         )
     actor = open_actor(stage.options.model, stage.policy, options, seed=stage.seed(0))
     step = 0
-    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         for epoch in range(options.epochs):
             for chosen in batches(kept, options.batch, stage.seed(epoch)):
                 step += 1
@@ -50,8 +50,8 @@ def fine_tune(stage: Stage, options: RftOptions) -> StageResult:
     return StageResult(policy, steps=step, numbers={"played": funnel.played, "kept": funnel.kept})
 
 
-def sampled(stage: Stage) -> list[Episode]:
-    """What the stage `sample` played. Raises UsageError where it played nothing."""
+def sampled(stage: TrainingStage) -> list[Episode]:
+    """Returns the episodes of the stage `sample`. Raises UsageError if there are none."""
     episodes = read_episodes(stage.run / "sample" / EPISODES_FILE)
     if not episodes:
         raise UsageError(f"{stage.run} has no sampled episodes", "Run cuda-agent train sample first")
@@ -59,13 +59,13 @@ def sampled(stage: Stage) -> list[Episode]:
 
 
 def batches(items: list[Item], size: int, seed: int) -> list[list[Item]]:
-    """All once, in random order; the last batch may be smaller."""
+    """Returns batches of all items in random order. The last batch may be smaller."""
     order = items[:]
     random.Random(seed).shuffle(order)
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def say_funnel(funnel: Funnel) -> str:
-    """`40 played, 12 kept; dropped: reward 25, invalid_call 3`."""
+def say_funnel(funnel: EpisodeFunnel) -> str:
+    """Returns a line such as `40 played, 12 kept; dropped: reward 25, invalid_call 3`."""
     dropped = ", ".join(f"{reason} {count}" for reason, count in funnel.dropped.items())
     return f"{funnel.played} played, {funnel.kept} kept" + (f"; dropped: {dropped}" if dropped else "")

@@ -1,4 +1,4 @@
-"""A training as a whole: its folder, the order of its stages, what each begins with, and how it is taken up again."""
+"""Runs a training: its folder, the order of the stages, the models that each starts from, and resumption."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.agent.storage.rundir import RunDirectory, current_commit, now
+from cuda_agent.core.differences import differing
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.ground import Ground
-from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest, differences
-from cuda_agent.training.stages.stage import Progress, Stage, StageResult
+from cuda_agent.training.stages.domain import Domain
+from cuda_agent.training.stages.records import STAGES, StageEnd, TrainingManifest
+from cuda_agent.training.stages.stage import Progress, StageResult, TrainingStage
 
-#: settings that may change between two parts of a run; more steps lengthen a stage that hasn't ended.
+#: settings that may change when a run resumes. More steps lengthen a stage that hasn't ended.
 _MAY_CHANGE = ("protect.", "warmup.steps", "ppo.steps", "warmup.save_every", "ppo.save_every")
 
 
 @dataclass
 class Training:
-    """A run in `directory`, which is made where it isn't there."""
+    """A training in `directory`, which is created if necessary."""
 
     directory: Path
     options: TrainingOptions
-    ground: Ground
+    domain: Domain
     progress: Progress = lambda phase, text: None
 
     def run(self, stages: Sequence[str]) -> TrainingManifest:
-        """Run these stages, those that have ended left out. Raises UsageError where one before them is missing or the
-        folder holds another training, TrainingHalted, StoreError, DeviceError."""
+        """Runs these stages, except those that have ended. Raises UsageError if an earlier stage is missing or the
+        folder holds another training, and TrainingHalted, StoreError, DeviceError."""
         from cuda_agent.training.check import check
         from cuda_agent.training.engine import platform
 
@@ -68,7 +69,7 @@ class Training:
             )
         else:
             manifest = TrainingManifest.read(self.directory)
-            changed = differences(manifest.configuration, configuration)
+            changed = differing(manifest.configuration, configuration)
             fixed = [name for name in changed if not name.startswith(_MAY_CHANGE)]
             if fixed:
                 raise UsageError(
@@ -87,7 +88,7 @@ class Training:
         self.progress(name, "begins")
         stage = self._stage(name, manifest, device)
         result = _play(stage)
-        # Engines hold each other in cycles; what follows needs their memory.
+        # Engines reference each other in cycles; the next steps need their memory.
         gc.collect()
         numbers = dict(result.numbers or {})
         if result.policy is not None and self.options.evaluate:
@@ -108,39 +109,39 @@ class Training:
         self.progress(name, f"ended after {end.wall_s:.0f} s")
         return manifest
 
-    def _stage(self, name: str, manifest: TrainingManifest, device: str) -> Stage:
-        """What it begins with. Raises UsageError where a stage before it has not ended."""
+    def _stage(self, name: str, manifest: TrainingManifest, device: str) -> TrainingStage:
+        """Returns a stage with the models it starts from. Raises UsageError if an earlier stage hasn't ended."""
         for earlier in STAGES[: STAGES.index(name)]:
             if self._is_wanted(earlier) and manifest.ended(earlier) is None:
                 raise UsageError(f"{name} comes after {earlier}, which has not ended", f"cuda-agent train {earlier} …")
         policy = manifest.latest("policy", name)
         critic = manifest.latest("critic", name)
         if self.options.value is None and name == "ppo":
-            # Without value pretraining the critic is new: one from the warm-up would be a pretraining of another kind.
+            # Without value pretraining the critic is new: the warm-up's critic would be pretrained in another way.
             critic = None
-        return Stage(
+        return TrainingStage(
             name=name,
             run=self.directory,
             options=self.options,
-            ground=self.ground,
+            domain=self.domain,
             device=device,
             policy=str(self.directory / policy) if policy is not None else "",
             critic=str(self.directory / critic) if critic is not None else None,
             progress=self.progress,
         )
 
-    def _evaluate(self, stage: Stage, policy: Path) -> dict[str, float]:
-        """Held-out tasks, played by the policy as it was saved."""
+    def _evaluate(self, stage: TrainingStage, policy: Path) -> dict[str, float]:
+        """Evaluates the saved policy on the held-out tasks."""
         directory = self.directory / "held-out" / stage.name
         directory.mkdir(parents=True, exist_ok=True)
-        numbers = self.ground.evaluate(policy, directory)
+        numbers = self.domain.evaluate(policy, directory)
         return {f"held_out_{name}": value for name, value in numbers.items()}
 
     def _relative(self, path: Path | None) -> str | None:
         return None if path is None else str(path.relative_to(self.directory))
 
 
-def _play(stage: Stage) -> StageResult:
+def _play(stage: TrainingStage) -> StageResult:
     options = stage.options
     single_turn = not options.agent_loop
     if stage.name == "base":
@@ -168,7 +169,7 @@ def _play(stage: Stage) -> StageResult:
     return play_ppo(stage, ppo, single_turn=single_turn or stage.name == "warmup")
 
 
-def _base(stage: Stage) -> StageResult:
+def _base(stage: TrainingStage) -> StageResult:
     from cuda_agent.training.engine.checkpoints import copy_policy
 
     stage.directory.mkdir(parents=True, exist_ok=True)
@@ -177,5 +178,5 @@ def _base(stage: Stage) -> StageResult:
         if not (Path(path) / "config.json").exists():
             raise UsageError(f"There is no model in {path}", "Set model.path to a folder in transformers' format")
         return StageResult(copy_policy(path, stage.directory / "policy"))
-    made = stage.ground.base(stage.directory)
+    made = stage.domain.base(stage.directory)
     return StageResult(copy_policy(str(made), stage.directory / "policy"))

@@ -1,4 +1,5 @@
-"""Trajectory sampling: the warmed-up policy plays every task so often; what it plays is kept as token ids."""
+"""Trajectory sampling: the warmed-up policy plays every task several times, and the episodes are stored as token
+ids."""
 
 from __future__ import annotations
 
@@ -10,38 +11,39 @@ from cuda_agent.core.records import Task
 from cuda_agent.training.config import SampleOptions
 from cuda_agent.training.engine.sampler import PolicyCopy
 from cuda_agent.training.episodes import append_episodes, read_episodes
-from cuda_agent.training.metrics import Metrics, of_episodes
+from cuda_agent.training.metrics import MetricsLog, of_episodes
 from cuda_agent.training.rewards import reward_of
-from cuda_agent.training.stages.stage import Stage, StageResult
+from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 EPISODES_FILE = "episodes.jsonl"
 
 
-def sample(stage: Stage, options: SampleOptions) -> StageResult:
-    """Every episode is on disk with the batch it was played in; a resume plays what is missing."""
+def sample(stage: TrainingStage, options: SampleOptions) -> StageResult:
+    """Samples episodes. A batch is on disk before the next; a resumed stage plays the missing episodes."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     path = stage.directory / EPISODES_FILE
     episodes = read_episodes(path)
     checkpoint = Path(stage.policy)
-    with stage.ground.open(checkpoint, single_turn=not stage.options.agent_loop) as arena:
-        missing = _missing(arena.tasks, [one.task_key for one in episodes], options.episodes_per_task)
+    with stage.domain.open(checkpoint, single_turn=not stage.options.agent_loop) as opened:
+        missing = _missing(opened.tasks, [one.task_key for one in episodes], options.episodes_per_task)
         policy = PolicyCopy(checkpoint, stage.options.model, device=stage.device) if missing else None
         for start in range(0, len(missing), options.batch):
             assert policy is not None
             seed = stage.seed(len(episodes))
-            generate = policy.generate(turn_tokens=arena.turn_tokens, context_tokens=arena.context_tokens, seed=seed)
-            played = arena.environment.play(missing[start : start + options.batch], generate, seed=seed)
+            generate = policy.generate(turn_tokens=opened.turn_tokens, context_tokens=opened.context_tokens, seed=seed)
+            played = opened.environment.play(missing[start : start + options.batch], generate, seed=seed)
             append_episodes(path, played)
             episodes += played
             stage.progress(stage.name, f"{len(episodes)} episodes")
     rewards = [reward for one in episodes if (reward := reward_of(one, stage.options.reward)) is not None]
     numbers = of_episodes(episodes, rewards)
-    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         metrics.add(1, numbers)
     return StageResult(steps=1, numbers=numbers)
 
 
 def _missing(tasks: Sequence[Task], played: list[str], count: int) -> list[Task]:
-    """Round by round, so that a stage that is cut short has played all tasks about equally often."""
+    """Returns the missing episodes' tasks, round by round, so an interrupted stage has played all about equally
+    often."""
     seen = Counter(played)
     return [task for number in range(count) for task in tasks if seen[task.key] <= number]

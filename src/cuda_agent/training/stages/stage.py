@@ -1,4 +1,4 @@
-"""What every stage is given."""
+"""The input and the result of every stage."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 from cuda_agent.core.records import Task
 from cuda_agent.training.config import TrainingOptions
-from cuda_agent.training.stages.ground import Ground
+from cuda_agent.training.stages.domain import Domain
 
-#: progress(phase, text).
+#: progress(phase, text) shows one line to the user.
 Progress = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One stage of a run. `directory` is its own folder inside `run`; `policy` and `critic` are where it begins."""
+class TrainingStage:
+    """One stage of a run. `directory` is its folder inside `run`. It starts from `policy` and `critic`."""
 
     name: str
     run: Path
     options: TrainingOptions
-    ground: Ground
+    domain: Domain
     device: str
     policy: str
     critic: str | None
@@ -33,13 +33,13 @@ class Stage:
         return self.run / self.name
 
     def seed(self, step: int) -> int:
-        """Of one step: the same after a resume as without one."""
+        """Returns the seed of a step, which is the same after a resumption."""
         return random.Random(f"{self.options.seed}/{self.name}/{step}").getrandbits(31)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """Folders of the models that a stage made; None: what was before it stands."""
+    """The folders of a stage's models. None: the previous model remains."""
 
     policy: Path | None = None
     critic: Path | None = None
@@ -48,7 +48,7 @@ class StageResult:
 
 
 def draw_tasks(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
-    """Every task equally often, the rest at random; in random order."""
+    """Draws every task equally often and the rest at random, in random order."""
     chosen = list(tasks) * (count // len(tasks))
     order = random.Random(seed)
     chosen += order.sample(list(tasks), count - len(chosen))

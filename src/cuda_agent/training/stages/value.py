@@ -1,5 +1,5 @@
-"""Value pretraining of the critic, over all episodes: each pass says V anew, takes V + A as the target, and moves
-towards it by half the mean squared error (paper, "Training", step 4)."""
+"""Value pretraining of the critic on all episodes. Each pass computes V anew, takes V + A as the target, and minimises
+half the mean squared error to it (paper, "Training", step 4)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cuda_agent.training.engine.batch import response_masks
 from cuda_agent.training.engine.checkpoints import save_critic
 from cuda_agent.training.engine.worker import open_critic
 from cuda_agent.training.episodes import Episode
-from cuda_agent.training.metrics import Metrics
+from cuda_agent.training.metrics import MetricsLog
 from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.rft import batches, sampled
-from cuda_agent.training.stages.stage import Stage, StageResult
+from cuda_agent.training.stages.stage import StageResult, TrainingStage
 
 
-def pretrain_values(stage: Stage, options: ValueOptions) -> StageResult:
-    """Truncated episodes and failures count as all others; only those where the judge failed have no reward. Short
-    beside what was played, so a kill begins the stage again."""
+def pretrain_values(stage: TrainingStage, options: ValueOptions) -> StageResult:
+    """Pretrains the critic. Truncated and failed episodes count; only episodes where the judge failed have no reward
+    and are left out. The stage is short, so a kill restarts it."""
     stage.directory.mkdir(parents=True, exist_ok=True)
     known = [(one, reward_of(one, stage.options.reward)) for one in sampled(stage)]
     episodes = [one for one, reward in known if reward is not None]
@@ -33,7 +33,7 @@ def pretrain_values(stage: Stage, options: ValueOptions) -> StageResult:
     like = stage.critic or stage.policy
     critic = open_critic(stage.options.model, like, options, seed=stage.seed(0))
     step, found = 0, None
-    with Metrics(stage.run, stage.name, from_step=1) as metrics:
+    with MetricsLog(stage.run, stage.name, from_step=1) as metrics:
         for number in range(options.passes):
             values = critic.values(episodes)
             found = _targets(episodes, rewards, values, options)

@@ -35,7 +35,7 @@ from cuda_agent.workers.inside.task.taskmodule import (
     make_model,
     run_forward,
 )
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 _MATMUL = {
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear", "_addmm_activation",

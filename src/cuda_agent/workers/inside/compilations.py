@@ -55,4 +55,4 @@ def count_compilations(begin: float) -> CompileReport:
 
 def _line(reason: str) -> str:
     """What it says before its hints."""
-    return " ".join(str(reason).partition("\n  Hint")[0].split())[:_LONGEST]
+    return " ".join(str(reason).partition("\n  Hint")[0].split())[:_LONGEST]  # foreign text: torch's

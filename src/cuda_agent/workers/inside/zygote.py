@@ -32,7 +32,7 @@ from cuda_agent.workers.inside.main import Context, serve
 from cuda_agent.workers.requests import Done, Operations
 from cuda_agent.workers.requests.lifecycle import Start
 from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3

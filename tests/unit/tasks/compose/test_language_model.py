@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.llm.chat import Reply, Request, Usage
+from cuda_agent.llm.chat import ChatRequest, Reply, Usage
 from cuda_agent.tasks.compose.language_model import Answers, LanguageModelComposer, Unusable, read_answer
 from cuda_agent.tasks.compose.run import Skipped
 from cuda_agent.tasks.compose.sizing import Target
@@ -75,7 +75,7 @@ class Scripted:
     def __init__(self, bad: int = 0) -> None:
         self.bad, self.asked = bad, 0
 
-    def complete(self, request: Request) -> Reply:
+    def complete(self, request: ChatRequest) -> Reply:
         self.asked += 1
         told = str(request.messages[1]["content"])
         names = [line.split("`")[1] for line in told.splitlines() if line.startswith("- `")][:2]
@@ -101,7 +101,7 @@ def test_a_model_that_never_gives_a_problem(tmp_path: Path) -> None:
 
 def test_the_same_text_is_not_taken_twice(tmp_path: Path) -> None:
     class Same(Scripted):
-        def complete(self, request: Request) -> Reply:
+        def complete(self, request: ChatRequest) -> Reply:
             self.asked = 0
             return super().complete(request)
 

@@ -1,8 +1,8 @@
 """The role of a worker that runs a user's whole model with candidates in the place of some submodules.
 
-The original submodules stay where they are, and with them the names of all weights; only their `forward` goes to the
-candidate, for calls of the verified structure, and to the original for all others. As with any candidate, what this
-process says of itself is no evidence: the judge compares outputs and holds the clock.
+The original submodules stay in the model, so all weights keep their names. Only their `forward` is replaced: calls of
+the verified structure go to the candidate, all others to the original. The statements of this process about itself
+are no evidence: the judge compares the outputs and holds the clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def create(context: Context) -> Operations:
 
 
 class _Redirect:
-    """A submodule's `forward`, which goes to a candidate where the call is the verified one."""
+    """Replaces a submodule's `forward`. Calls of the verified structure go to the candidate."""
 
     def __init__(self, submodule: Any, candidate: Any, matcher: Matcher, prefix: str) -> None:
         self._original = submodule.forward
@@ -64,7 +64,7 @@ class _Redirect:
         return self.candidate(*tensors)
 
     def state(self) -> dict[str, Any]:
-        """The submodule's weights under the candidate's names."""
+        """Returns the submodule's weights under the candidate's names."""
         return {self._prefix + name: value for name, value in self._submodule.state_dict().items()}
 
 
@@ -103,7 +103,8 @@ class Patched(Candidate):
             self._redirects[path] = redirect
 
     def load_weights(self, request: LoadWeights) -> LoadedWeights:
-        """The whole model's, and from it each candidate's own. `frozen`: any of these is."""
+        """Sets the weights of the model and of each candidate. `frozen` says whether any of them derives tensors from
+        its weights."""
         loaded = super().load_weights(request)
         frozen = False
         with torch.no_grad():

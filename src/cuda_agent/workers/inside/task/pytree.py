@@ -47,6 +47,14 @@ def tensor_meta(tensor: Any) -> TensorMeta:
     )
 
 
+class CannotPass(TaskError):
+    """A value of another kind than `flatten` takes; `kind` is the name of its class."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(f"a value of type {kind} can't be passed on", "Use tensors, numbers and text")
+
+
 def flatten(value: Any) -> tuple[Spec, list[Any]]:
     """(spec, tensors in order). Raises TaskError for what can't cross between processes: other objects, sparse or
     subclassed tensors, dict keys that aren't text, more than `MAX_LEAVES` leaves, more than `MAX_DEPTH` levels."""
@@ -115,7 +123,7 @@ class _Flattener:
             return {"v": value} if math.isfinite(value) else {"f": str(value)}
         if isinstance(value, str) and len(value) <= MAX_TEXT:
             return {"v": value}
-        raise TaskError(f"a value of type {type(value).__name__} can't be passed on", "Use tensors, numbers and text")
+        raise CannotPass(type(value).__name__)
 
 
 def _is_dataclass(value: Any) -> bool:

@@ -142,7 +142,7 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     detail = "".join(traceback.format_exception(error))[-8000:]
     if _is_out_of_memory(error):
         return OutOfMemory(f"{task.name}: {doing} ran out of memory{where}", "Make the task smaller", detail=detail)
-    if any(words in message for words in _NO_CUDA):
+    if any(words in message for words in _NO_CUDA):  # foreign text: torch's
         cause = f"{task.name}: {doing} needs CUDA{where}, which isn't there"
         return TaskError(
             cause, "Judge it on a machine with an NVIDIA GPU, or create tensors without device=", detail=detail
@@ -150,7 +150,7 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
     if isinstance(error, ModuleNotFoundError):
         remedy = f"Install {error.name} or remove the import"
         return TaskError(f"{task.name} imports {error.name}, which isn't installed{where}", remedy, detail=detail)
-    if "same device" in message:
+    if "same device" in message:  # foreign text: torch's
         remedy = "Register tensors that Model keeps with register_buffer, and create others on the input's device"
         return TaskError(f"{task.name}: {doing} mixes devices{where}: {message}", remedy, detail=detail)
     cause = f"{task.name}: {doing} raised {type(error).__name__}{where}: {message}"
@@ -158,7 +158,9 @@ def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error)  # foreign text: torch's
 
 
 def seed_everything(seed: int) -> None:

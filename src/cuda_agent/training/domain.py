@@ -1,4 +1,4 @@
-"""The ground of real trainings: the agent's tools, the judge, the pocket base model, the held-out tasks."""
+"""The domain of real trainings: the agent's tools, the judge, the pocket base model and the held-out tasks."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_environment, open_judges
 from cuda_agent.training.held_out import HeldOutOptions, evaluate_checkpoint, numbers
 from cuda_agent.training.pocket.base import BaseOptions, make_base
-from cuda_agent.training.stages.ground import Arena
+from cuda_agent.training.stages.domain import OpenDomain
 
 if TYPE_CHECKING:
     from cuda_agent.pool.pool import Pool
 
 
-class ToolGround:
-    """`directory`: the training's own, where verdicts are kept unless the configuration names another place."""
+class KernelDomain:
+    """The domain of CUDA kernels. `directory` is the training's; verdicts are stored there unless the configuration
+    names another folder."""
 
     def __init__(
         self, options: TrainingOptions, directory: Path, progress: Callable[[str, str], None] = lambda phase, text: None
     ) -> None:
-        """Raises UsageError for a setting of `environment` or `base` that doesn't exist."""
+        """Raises UsageError for an unknown setting of `environment` or `base`."""
         self._options, self._directory = options, directory
         self._progress = progress
         self._in_cluster = False
@@ -36,7 +37,7 @@ class ToolGround:
         self._held_out = HeldOutOptions.parse(options.held_out)
 
     @contextmanager
-    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[Arena]:
+    def open(self, checkpoint: Path, *, single_turn: bool) -> Iterator[OpenDomain]:
         with open_environment(
             self._environment,
             checkpoint,
@@ -47,7 +48,7 @@ class ToolGround:
             make_pool=self._cluster() if self._in_cluster else None,
         ) as opened:
             settings = opened.environment.settings
-            yield Arena(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
+            yield OpenDomain(opened.environment, opened.train, settings.turn_tokens, settings.context_tokens)
 
     def base(self, directory: Path) -> Path:
         with self._judges() as (judges, train, _):
@@ -77,8 +78,8 @@ class ToolGround:
     def _judges(self) -> AbstractContextManager[tuple[Judges, tuple[Task, ...], tuple[Task, ...]]]:
         return open_judges(self._environment, device=self._options.device, folder=self._directory, progress=self._say)
 
-    def in_cluster(self) -> ToolGround:
-        """The same in a process of a Ray cluster: candidates are judged by its actors, where there are any."""
+    def in_cluster(self) -> KernelDomain:
+        """Returns this domain for a process of a Ray cluster, whose actors judge candidates if there are any."""
         self._in_cluster = self._options.ray.judges > 0
         return self
 
