@@ -16,40 +16,56 @@ RooflineClass = Literal["memory", "compute", "latency"]
 
 
 class SuiteTask(Record):
-    """One task of a suite. `id` is unique in the suite and names the run directory. `level` and `roofline` are None
-    where the suite doesn't give them or nothing could be counted."""
+    """One task of a suite."""
 
     id: str
+    """Unique in the suite; names the run directory."""
     name: str
+    """The task's name."""
     key: str
+    """Content hash of the task."""
     level: str | None = None
+    """Level, where the suite gives one."""
     origin: str = "file"
+    """Where the task comes from."""
     operators: tuple[str, ...] = ()
+    """Names of its operators."""
     roofline: RooflineClass | None = None
-    #: The least work of a call, counted on the reference's graph.
+    """The bound of the task."""
     work: LeastWork | None = None
+    """The least work of a call, counted on the reference's graph."""
 
 
 class BenchResult(StoredRecord):
-    """The result of one task, a line of `results.jsonl`. `outcome` is the run's outcome, or `error` where the task
-    could not be judged (`message` says why). `directory` is the run directory, relative to the benchmark's."""
+    """The result of one task, a line of `results.jsonl`."""
 
     file_name = "result.json"
     task: SuiteTask
+    """The task."""
     outcome: str
+    """The run's outcome, or `error` where the task could not be judged."""
     message: str = ""
+    """Why, for an error."""
     evaluation: Evaluation | None = None
+    """The best candidate's evaluation."""
     reward: Reward | None = None
+    """Its reward."""
     turns: int = 0
+    """Turns of the run."""
     tokens: int = 0
+    """Tokens of the run."""
     cost: float = 0.0
+    """Cost of the run, in the currency of the price table."""
     wall_s: float = 0.0
+    """Time of the run."""
     judge_s: float = 0.0
+    """Time of the judge."""
     directory: str | None = None
-    #: The number of candidates that didn't compile.
+    """Run directory, relative to the benchmark."""
     failed_builds: int = 0
-    #: Whether no other task ran beside it.
+    """Candidates that didn't compile."""
     alone: bool = False
+    """Whether no other task ran beside it."""
 
 
 class BenchManifest(StoredRecord):

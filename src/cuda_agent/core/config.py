@@ -38,12 +38,14 @@ TimingStop = Literal["settled", "decided"]
 
 
 class Regression(Configuration):
-    """Inputs and weights on which a candidate failed, given by their seeds. `variant` names the change of the inputs
-    (see `workers.inside.task.variants`)."""
+    """Inputs and weights on which a candidate failed, given by their seeds."""
 
     seed: int
+    """Seed of the inputs."""
     weights_seed: int
+    """Seed of the weights."""
     variant: str | None = None
+    """Name of the change of the inputs."""
 
 
 class JudgeOptions(Configuration):

@@ -11,23 +11,33 @@ from cuda_agent.core.stack import Stack
 
 
 class Violation(Record):
-    """A broken rule. `layer` is the guard that saw it (syntax, source, symbols, dispatch, output, timing…)."""
+    """A broken rule."""
 
     rule: str
+    """The broken rule."""
     layer: str
+    """The guard that saw it: syntax, source, symbols, dispatch, output, timing…"""
     detail: str
+    """What was seen, in one line."""
 
 
 class BuildReport(Record):
-    """The compilation of one snapshot. `library_digest` ties the loaded library to `candidate_digest`."""
+    """The compilation of one snapshot."""
 
     succeeded: bool
+    """Whether there is a library."""
     candidate_digest: str
+    """The compiled candidate."""
     library_digest: str | None = None
+    """Ties the loaded library to the candidate."""
     duration_s: float
+    """Time of the build."""
     cached_objects: int = 0
+    """Object files from the cache."""
     compiled_objects: int = 0
+    """Object files that were compiled."""
     log: str = ""
+    """The compilers' messages."""
 
     @model_validator(mode="after")
     def _library_means_success(self) -> BuildReport:
@@ -37,36 +47,51 @@ class BuildReport(Record):
 
 
 class TrialReport(Record):
-    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties` has
-    for each output the share of its integers that differ from eager's, counted as one at least; it is 0 for an output
-    without integers. `over_budget` means that the trial failed only because an error exceeds its budget, within the
-    published tolerance."""
+    """One verification trial against the reference and the oracle."""
 
     kind: str
+    """What was tried: fresh inputs, a variant of them, other weights…"""
     seed: int | None = None
+    """Seed of the inputs."""
     passed: bool
+    """Whether the outputs are right."""
     max_abs_error: float | None = None
+    """Largest absolute difference from the oracle."""
     max_rel_error: float | None = None
+    """Largest relative difference from the oracle."""
     candidate_error: float | None = None
+    """L2 error of the candidate, relative to the oracle's norm."""
     eager_error: float | None = None
+    """The same error of eager."""
     budget: float | None = None
+    """The largest allowed `candidate_error`."""
     over_budget: bool = False
+    """The only fault is an error above the budget, within the published tolerance."""
     ties: tuple[float, ...] = ()
+    """For each output, the share of its integers that differ from eager's, at least one counted; 0 without integers."""
     reason: str = ""
+    """Why it failed."""
 
 
 class VerifyReport(Record):
-    """All trials. `oracle` is `float64`, or `float32` where a float32 operator could not be upcast."""
+    """The verification of a candidate."""
 
     passed: bool
+    """Whether all trials passed."""
     trials: tuple[TrialReport, ...]
+    """The trials in order."""
     oracle: str = "float64"
+    """`float64`, or `float32` where a float32 operator could not be upcast."""
     frozen: bool = False
+    """Whether the candidate derives weights when they are loaded."""
     derive_ms: float | None = None
+    """Time of deriving them."""
     dropped_variants: tuple[str, ...] = ()
+    """Variants of the inputs that the task refuses."""
     duration_s: float = 0.0
-    #: The parts of `duration_s`: `reference`, `candidate`, `comparison`.
+    """Time of the verification."""
     parts_s: dict[str, float] = Field(default_factory=dict)
+    """Its parts: `reference`, `candidate`, `comparison`."""
 
     @model_validator(mode="after")
     def _passed_means_all(self) -> VerifyReport:
@@ -80,23 +105,33 @@ class VerifyReport(Record):
 
 
 class Timing(Record):
-    """The times of one program, in microseconds. `latency_us` is rewarded: the slower of the device events' median and
-    the lower 95 % bound of the judge's clock. `low_us` and `high_us` are its 95 % interval. `unexplained_us` is the
-    typical time of the judge's clock beyond the events of a call, and `waited_us` is the part of it in which the worker
-    waited for the call's end."""
+    """The times of one program."""
 
     latency_us: float = Field(gt=0)
+    """The rewarded time of a call: the slower of the device events' median and the lower 95 % bound of the judge's
+    clock."""
     low_us: float = Field(gt=0)
+    """Lower end of its 95 % interval."""
     high_us: float = Field(gt=0)
+    """Upper end."""
     event_us: float = Field(gt=0)
+    """Median of the device's events."""
     witness_low_us: float | None = None
+    """Lower 95 % bound of the judge's clock."""
     unexplained_us: float | None = None
+    """Typical time of the judge's clock beyond the events of a call."""
     waited_us: float | None = None
+    """The part of it in which the worker waited for the call's end."""
     queued_us: float | None = None
+    """Cost of one more call in a full queue."""
     busy_us: float | None = None
+    """Time in which the GPU computes."""
     repetitions: int = Field(ge=1)
+    """Timed calls."""
     samples_us: tuple[float, ...] = ()
+    """The time of each call, in order."""
     peak_memory_bytes: int | None = None
+    """Peak of device memory."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Timing:
@@ -106,52 +141,69 @@ class Timing(Record):
 
 
 class Ratio(Record):
-    """Baseline time / candidate time (above 1 the candidate is faster), with its 95 % interval over paired rounds."""
+    """A speed-up over a baseline."""
 
     baseline: str
+    """Name of the baseline."""
     value: float = Field(gt=0)
+    """Baseline time / candidate time; above 1 the candidate is faster."""
     low: float = Field(gt=0)
+    """Lower end of its 95 % interval over paired rounds."""
     high: float = Field(gt=0)
+    """Upper end."""
 
 
 class CompileReport(Record):
-    """The compilation of a form of the task by `torch.compile`, counted by TorchDynamo in its worker. With 0 `graphs`
-    the form runs in eager. `fallbacks` counts frames that run in eager, and `graphs_refused` counts graphs that CUDA
-    graphs couldn't capture. `compile_s` is the time until it was warm, with the compiler's cache as it was."""
+    """The compilation of a form of the task by `torch.compile`, counted by TorchDynamo."""
 
     graphs: int = Field(ge=0)
+    """Graphs that TorchDynamo captured; with 0 the form runs in eager."""
     breaks: int = Field(default=0, ge=0)
+    """Graph breaks."""
     reasons: tuple[str, ...] = ()
+    """Reasons of the breaks."""
     fallbacks: int = Field(default=0, ge=0)
+    """Frames that run in eager."""
     graphs_refused: int = Field(default=0, ge=0)
+    """Graphs that CUDA graphs couldn't capture."""
     compile_s: float = Field(default=0.0, ge=0)
+    """Time until it was warm, with the compiler's cache as it was."""
 
 
 class ProfileReport(Record):
-    """The times of the candidate and the baselines, measured side by side. The keys of `baselines` are `eager`,
-    `compile` (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the
-    policy."""
+    """The times of the candidate and the baselines, measured side by side."""
 
     candidate: Timing
+    """The candidate's times."""
     baselines: dict[str, Timing]
+    """Times of `eager`, `compile` (default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>`
+    at the policy."""
     ratios: dict[str, Ratio]
+    """Ratios to the baselines."""
     matched: str
+    """The fastest baseline at the precision policy."""
     rounds: int
+    """Rounds of paired bursts."""
     checked_outputs: int
-    #: The rule that ended the rounds; see `JudgeOptions.timing_stop`.
+    """Outputs of timed calls that were compared."""
     stop: TimingStop = "settled"
+    """The rule that ended the rounds; see `JudgeOptions.timing_stop`."""
     failed_baselines: dict[str, str] = Field(default_factory=dict)
-    #: A compiled baseline -> its compilation.
+    """Baselines that were left out, with the reason."""
     compiled: dict[str, CompileReport] = Field(default_factory=dict)
+    """Compilations of the compiled baselines."""
     clocks: dict[str, float] = Field(default_factory=dict)
+    """The GPU's clocks meanwhile, in MHz."""
     throttle_reasons: tuple[str, ...] = ()
+    """Why the GPU lowered its clocks."""
     notes: tuple[str, ...] = ()
-    #: Whether the time is less than the reference's products take at the datasheet's peak.
+    """Remarks for a reader."""
     fewer_operations: bool = False
+    """Whether the time is less than the reference's products take at the datasheet's peak."""
     duration_s: float = 0.0
-    #: The parts of `duration_s`: `weights`, `memory` and `warm` before timing, `plan`, in the rounds `inputs`, `bursts`
-    #: and `checks`, and `after`.
+    """Time of the profile."""
     parts_s: dict[str, float] = Field(default_factory=dict)
+    """Its parts: `weights`, `memory`, `warm`, `plan`, in the rounds `inputs`, `bursts`, `checks`, and `after`."""
 
     @model_validator(mode="after")
     def _matched_exists(self) -> ProfileReport:
@@ -161,25 +213,34 @@ class ProfileReport(Record):
 
 
 class KernelTime(Record):
-    """All runs of one GPU kernel in a call. `name` is its mangled symbol. `origin` is own, library, torch, copy (copies
-    of memory, fills and torch's copies) or unknown."""
+    """All runs of one GPU kernel in a call."""
 
     name: str
+    """Mangled symbol."""
     origin: str
+    """own, library, torch, copy (memory copies and fills) or unknown."""
     calls: int = Field(ge=1)
+    """Launches in one call."""
     us: float = Field(ge=0)
+    """Time of all launches."""
 
 
 class KernelReport(Record):
-    """The GPU time of one verified call by kernel, recorded by CUPTI in the worker; `kernels` has the longest ones. In
-    a benchmark other tasks may compute beside that call, so only the kernels and their shares are meaningful."""
+    """The GPU time of one verified call by kernel, recorded by CUPTI. In a benchmark other tasks may compute beside it,
+    so only the kernels and their shares are meaningful."""
 
     own_us: float
+    """The candidate's kernels."""
     library_us: float
+    """NVIDIA's libraries."""
     torch_us: float
+    """torch's kernels."""
     copy_us: float
+    """Copies and fills of memory."""
     unknown_us: float
+    """Other kernels."""
     kernels: tuple[KernelTime, ...] = ()
+    """The longest kernels."""
 
     @property
     def own_share(self) -> float:
@@ -189,36 +250,49 @@ class KernelReport(Record):
 
 
 class Evaluation(StoredRecord):
-    """The judge's evaluation of one candidate. A profile exists only when verification passed without violation.
-
-    `operators` counts the ATen operators that the dispatcher saw in `forward` during verification. `kernels` are the
-    GPU kernels of one more verified call. `notes` are remarks for a reader that break no rule. `failing` is the trial
-    that the candidate failed or crashed on, to be tried again; the judge itself never uses a seed twice.
-    """
+    """The judge's evaluation of one candidate."""
 
     file_name = "evaluation.json"
     task_key: str
+    """Content hash of the task."""
     candidate_digest: str
+    """Content hash of the candidate."""
     device: Device
+    """Where it ran."""
     precision: Precision
+    """The precision policy."""
     verdict: Verdict
+    """The outcome."""
     phase: Phase
+    """The last phase."""
     reason: str = ""
+    """Why it did not pass."""
     log_tail: str = ""
+    """Last lines of the log of a crash."""
     build: BuildReport | None = None
+    """Its compilation."""
     verify: VerifyReport | None = None
+    """The verification."""
     profile: ProfileReport | None = None
+    """The times; only when verification passed."""
     violations: tuple[Violation, ...] = ()
+    """Broken rules."""
     operators: dict[str, int] = Field(default_factory=dict)
+    """ATen operators that the dispatcher saw in `forward` during verification, with counts."""
     kernels: KernelReport | None = None
+    """GPU kernels of one more verified call."""
     notes: tuple[str, ...] = ()
+    """Remarks that break no rule."""
     failing: Regression | None = None
-    #: The kind of a candidate that is no CUDA extension and is judged only as a comparison (`triton`). It is never
-    #: promoted or exported.
+    """The trial that it failed or crashed on; the judge never uses a seed twice."""
     comparison: str | None = None
+    """Kind of a candidate that is judged only as a comparison: `triton`."""
     sandbox: SandboxLevel
+    """Isolation of its processes."""
     stack: Stack
+    """Hardware and software."""
     durations_s: dict[str, float] = Field(default_factory=dict)
+    """Time of each phase."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:

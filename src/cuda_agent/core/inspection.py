@@ -67,12 +67,14 @@ class Roofline(Record):
 
 
 class LeastWork(Record):
-    """The least work of a call, from shapes and the reference's graph: the bytes of each input, weight and output, the
-    operations of products, and one operation per element for all other operators."""
+    """The least work of a call, from shapes and the reference's graph."""
 
     bytes: int
+    """Bytes of each input, weight and output."""
     product_flops: int
+    """Operations of products."""
     other_flops: int
+    """One operation per element of other operators."""
 
 
 class InspectReport(Record):

@@ -6,26 +6,32 @@ from cuda_agent.core.record import Record
 
 
 class PlannedKernel(Record):
-    """One launch, and the skill that wrote it."""
+    """One launch of a plan."""
 
     name: str
+    """The kernel's name."""
     skill: str
+    """The skill that wrote it."""
 
 
 class AppliedRule(Record):
     """One application of an algebra rule, at a node of the graph."""
 
     rule: str
+    """The rule's name."""
     node: str
+    """The node of the graph."""
 
 
 class KernelPlan(Record):
-    """The kernels in their order, after these rewrites of the graph. With `channels_last`, convolutions read and write
-    their channels innermost."""
+    """The kernels of a playbook's plan."""
 
     kernels: tuple[PlannedKernel, ...]
+    """Launches in order."""
     rewrites: tuple[AppliedRule, ...] = ()
+    """Rewrites of the graph before them."""
     channels_last: bool = False
+    """Whether convolutions keep their channels innermost."""
 
     @property
     def summary(self) -> str:

@@ -15,13 +15,16 @@ SCHEMA_VERSION = 1
 class Record(BaseModel):
     """A frozen record that refuses unknown fields. Units are in field names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
 
 
 class StoredRecord(Record):
     """A record with its own file. A reader refuses another schema version and names both."""
 
     schema_version: int = SCHEMA_VERSION
+    """Version of the format."""
     file_name: ClassVar[str] = ""
 
     def to_json(self) -> str:

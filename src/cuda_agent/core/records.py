@@ -39,12 +39,19 @@ class Task(StoredRecord):
 
     file_name = "task.json"
     name: str
+    """Name for people."""
     source: str
+    """Python source."""
     origin: str = "file"
+    """Where it comes from: a file, a dataset."""
     operators: tuple[str, ...] = ()
+    """Names of its operators."""
     atol: float = 1e-2
+    """Absolute tolerance."""
     rtol: float = 1e-2
+    """Relative tolerance."""
     split: str | None = None
+    """The dataset's split."""
 
     @property
     def key(self) -> str:
@@ -53,9 +60,10 @@ class Task(StoredRecord):
 
 
 class Candidate(Record):
-    """A snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`, path -> text."""
+    """A snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`."""
 
     files: dict[str, str]
+    """Path -> text."""
 
     @property
     def digest(self) -> str:
@@ -66,30 +74,43 @@ class Reward(Record):
     """The milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
 
     value: int
+    """-1, 1, 2 or 3."""
     milestone: Milestone
+    """What was reached."""
     baseline: RewardBaseline
+    """The baseline that decided."""
     reason: str
+    """Why, in one line."""
 
 
 class ToolCall(Record):
-    """A tool call of a policy. `malformed` says what is wrong with its arguments; such a call isn't run."""
+    """A tool call of a policy."""
 
     id: str
+    """Unique in the run."""
     tool: str
+    """The tool's name."""
     arguments: dict[str, Any]
+    """Its arguments."""
     malformed: str = ""
+    """What is wrong with the arguments; such a call is not run."""
 
 
 class ToolResult(Record):
-    """A tool's answer: `text` for the policy, and `data` as its structured form. `candidate_digest` is the candidate
-    when the call began, which is the candidate that a judge's tool judged."""
+    """A tool's answer."""
 
     call_id: str
+    """The call."""
     text: str
+    """The answer for the policy."""
     ok: bool = True
+    """Whether it succeeded."""
     data: dict[str, Any] = Field(default_factory=dict)
+    """The same answer as data."""
     candidate_digest: str | None = None
+    """The candidate when the call began."""
     duration_s: float = 0.0
+    """Time of the call."""
 
     @property
     def first_line(self) -> str:
@@ -97,19 +118,28 @@ class ToolResult(Record):
 
 
 class Budget(Record):
-    """The limits of a run (None is no limit) and what it has spent. `judge_s` is the time of the judge, which holds the
-    device; `cost` is in the currency of the price table."""
+    """The limits of a run and what it has spent."""
 
     turns_limit: int
+    """Most turns."""
     turns_spent: int = 0
+    """Turns so far."""
     wall_s: float = 0.0
+    """Time so far."""
     judge_s: float = 0.0
+    """Time of the judge, which holds the device."""
     tokens: int = 0
+    """Tokens so far."""
     cost: float = 0.0
+    """Cost so far, in the currency of the price table."""
     wall_limit_s: float | None = None
+    """Most time; None: no limit."""
     judge_limit_s: float | None = None
+    """Most time of the judge."""
     tokens_limit: int | None = None
+    """Most tokens."""
     cost_limit: float | None = None
+    """Highest cost."""
 
     @property
     def turns_left(self) -> int:
@@ -133,30 +163,44 @@ class Budget(Record):
 
 
 class Turn(Record):
-    """One step of the loop: the policy's message and calls, and the tools' answers. `observation` is the message to a
-    language model that called no tool. `budget` is the budget at the end of the turn, so that every prompt can be
-    composed again from the turns alone."""
+    """One step of the loop: the policy's message and calls, and the tools' answers."""
 
     index: int
+    """Its number, from 0."""
     message: str
+    """The policy's text."""
     reasoning: str = ""
+    """The model's reasoning."""
     calls: tuple[ToolCall, ...] = ()
+    """Tool calls."""
     results: tuple[ToolResult, ...] = ()
+    """The tools' answers."""
     observation: str = ""
+    """Message to a language model that called no tool."""
     candidate_digest: str | None = None
+    """The candidate after the turn."""
     tokens_in: int = 0
+    """Tokens of the request."""
     tokens_out: int = 0
+    """Tokens of the answer."""
     tokens_cached: int = 0
+    """Tokens of the request from a cache."""
     tokens_estimated: bool = False
+    """Whether the server did not count tokens."""
     cost: float | None = None
-    #: The tokens for which the request was composed, where the server had refused the configured context.
+    """Cost of the turn."""
     context_limit: int | None = None
+    """Tokens for which the request was composed, where the server had refused the configured context."""
     token_ids: tuple[int, ...] | None = None
+    """Tokens of a trained policy."""
     log_probabilities: tuple[float, ...] | None = None
+    """Their log probabilities."""
     budget: Budget | None = None
-    #: The playbook's plan that this turn writes or ends with.
+    """The budget at the end of the turn, so that a prompt can be composed again from the turns."""
     plan: KernelPlan | None = None
+    """The playbook's plan that the turn writes or ends with."""
     duration_s: float = 0.0
+    """Time of the turn."""
 
 
 class Trajectory(StoredRecord):
@@ -164,16 +208,27 @@ class Trajectory(StoredRecord):
 
     file_name = "trajectory.json"
     task_key: str
+    """Content hash of the task."""
     task_name: str
+    """The task's name."""
     policy: str
+    """Name of the policy."""
     turns: tuple[Turn, ...]
+    """The turns."""
     budget: Budget
+    """Limits and what was spent."""
     outcome: str
+    """How the run ended."""
     message: str = ""
+    """What the policy said last."""
     best: Candidate | None = None
+    """The best candidate."""
     evaluation: Evaluation | None = None
+    """The best candidate's evaluation."""
     reward: Reward | None = None
+    """Its reward."""
     directory: str | None = None
+    """The run directory."""
 
     @model_validator(mode="after")
     def _best_was_judged(self) -> Trajectory:

@@ -17,32 +17,51 @@ _GPU_FIELDS = "name,uuid,driver_version,compute_cap,power.limit,clocks.max.sm,cl
 
 
 class Gpu(Record):
-    """One GPU as the driver describes it. Clocks are in MHz, power in W, memory in MiB."""
+    """One GPU as the driver describes it."""
 
     name: str
+    """The driver's name."""
     uuid: str
+    """Unique identifier."""
     compute_capability: str
+    """Such as `9.0`."""
     power_limit_w: float | None = None
+    """Power limit."""
     max_sm_clock_mhz: float | None = None
+    """Highest clock of the multiprocessors."""
     max_memory_clock_mhz: float | None = None
+    """Highest clock of the memory."""
     memory_mib: int | None = None
+    """Memory."""
 
 
 class Stack(Record):
-    """The hardware and software that times depend on."""
+    """The hardware and software that times depend on, with versions."""
 
     gpus: tuple[Gpu, ...] = ()
+    """All GPUs."""
     driver: str | None = None
+    """NVIDIA's driver."""
     cuda_compiler: str | None = None
+    """nvcc."""
     cxx_compiler: str | None = None
+    """g++."""
     torch: str | None = None
+    """PyTorch."""
     cudnn: str | None = None
+    """cuDNN."""
     triton: str | None = None
+    """Triton."""
     python: str
+    """Python."""
     cpu: str
+    """The processor's name."""
     cpu_cores: int
+    """Cores of this process."""
     cuda_agent: str
+    """This package."""
     settings: dict[str, str] = Field(default_factory=dict)
+    """Settings that times depend on."""
 
 
 def _lines(*command: str) -> list[str]:

@@ -85,25 +85,33 @@ class LeftOut(Record):
 
 
 class Cost(Record):
-    """Of one forward pass in eager. `predicted_us` on the stack for which it was composed, `parts_us` of each operator;
-    `held_bytes`: inputs, weights and every operator's outputs, were nothing freed."""
+    """The cost of one forward pass in eager."""
 
     flops: float
+    """Operations."""
     bytes: float
+    """Bytes that eager's kernels read and write."""
     predicted_us: float
+    """Predicted time in eager."""
     parts_us: tuple[float, ...] = ()
+    """Predicted time of each operator."""
     held_bytes: int = 0
+    """Inputs, weights and every operator's output together."""
 
 
 class DatasetTask(StoredRecord):
-    """A composed task. `ops`: names of its seeds in order; `number`: its place in the stream of its composer, which
-    with the composer's seed reproduces it."""
+    """A composed task."""
 
     task: Task
+    """The task."""
     ops: tuple[str, ...]
+    """Names of its seeds in order."""
     composer: str
+    """The composer."""
     number: int
+    """Its place in the composer's stream; with the composer's seed it reproduces the task."""
     cost: Cost | None = None
+    """Cost of a forward pass."""
 
     @property
     def data_source(self) -> str:

@@ -19,7 +19,7 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.judge import device_facts
 from cuda_agent.pool.client import DeviceQueue
-from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import QueueServer
 from cuda_agent.tasks.filter.check import Room, check
 from cuda_agent.tasks.filter.options import FilterOptions
@@ -81,7 +81,7 @@ class Passes:
                 compiling.kill()
         self._level = resolve_level(self._options.sandbox)
         self._folder = self._stack.enter_context(judge_folder())
-        rule = Rule(_device_bytes(self._options))
+        rule = QueueRule(_device_bytes(self._options))
         self._queue = self._stack.enter_context(QueueServer(Path(self._folder) / "queue.sock", rule)).address
         return self
 
