@@ -31,7 +31,7 @@ from cuda_agent.judge.sharing import DeviceUse
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.trials import Verification, failing
 from cuda_agent.workers.process import Fault, WorkerFault
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workspace.sandbox import resolve_level
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
@@ -291,7 +291,7 @@ class Case:
         by_clock = all(one.rule in _BY_CLOCK for one in violations)
         if violations and by_clock and not self._suspected:
             self._suspected = True
-            raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, FailureKind.CLOCKS))
+            raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, FaultKind.CLOCKS))
 
     def _blame(self, fault: Fault) -> None:
         self._violations += fault.violations

@@ -1,7 +1,7 @@
 """Bounded JSON messages between the judge and one worker, over a socket pair that only these two hold.
 
 A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}` (see
-`workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message}}`. Whatever else
+`workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message, remedy}}`. Whatever else
 the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep, something
 that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors) travel from the judge to the
 worker only. Nothing is ever unpickled.
@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cuda_agent.workers.requests import A, Done, FailureKind, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests import A, Done, FaultKind, WorkerAnswer, WorkerRequest
 
 MAX_FRAME_BYTES = 8 << 20
 MAX_DEPTH = 64
@@ -30,8 +30,8 @@ MAX_ERROR_BYTES = 4096
 _HEADER = struct.Struct("<I")
 #: what a worker may say of itself.
 REPORTED = (
-    FailureKind.LOAD, FailureKind.STRUCTURE, FailureKind.RAISED, FailureKind.OUT_OF_MEMORY, FailureKind.DEVICE,
-    FailureKind.TASK,
+    FaultKind.LOAD, FaultKind.STRUCTURE, FaultKind.RAISED, FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE,
+    FaultKind.TASK,
 )  # fmt: skip
 
 
@@ -57,10 +57,10 @@ class ProtocolViolation(ChannelError):
 
 
 class RemoteFailure(ChannelError):
-    """The worker answered that the operation failed. `message` has at most 4 KiB."""
+    """The worker answered that the operation failed. `message` and `remedy` have at most 4 KiB."""
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        self.kind, self.message = kind, message
+    def __init__(self, kind: FaultKind, message: str, remedy: str) -> None:
+        self.kind, self.message, self.remedy = kind, message, remedy
         super().__init__(f"{kind}: {message}")
 
 
@@ -178,10 +178,10 @@ class JudgeChannel:
         error = message.get("error")
         if set(message) != {"id", "error"} or not isinstance(error, dict):
             raise ProtocolViolation(f"{op}: an answer without result")
-        kind, text = error.get("kind"), error.get("message")
-        if kind not in REPORTED or not isinstance(text, str):
+        kind, text, remedy = error.get("kind"), error.get("message"), error.get("remedy")
+        if kind not in REPORTED or not isinstance(text, str) or not isinstance(remedy, str):
             raise ProtocolViolation(f"{op}: a malformed error")
-        raise RemoteFailure(FailureKind(kind), text[-MAX_ERROR_BYTES:])
+        raise RemoteFailure(FaultKind(kind), text[-MAX_ERROR_BYTES:], remedy[-MAX_ERROR_BYTES:])
 
     def _exactly(self, count: int, op: str, deadline: float) -> bytes:
         data = bytearray()
@@ -245,9 +245,9 @@ class WorkerChannel:
     def answer(self, request_id: int, answer: WorkerAnswer) -> None:
         self._send({"id": request_id, "ok": answer.model_dump()})
 
-    def fail(self, request_id: int, kind: FailureKind, message: str) -> None:
+    def fail(self, request_id: int, kind: FaultKind, message: str, remedy: str = "") -> None:
         text = message.encode(errors="replace")[-MAX_ERROR_BYTES:].decode(errors="ignore")
-        self._send({"id": request_id, "error": {"kind": kind, "message": text}})
+        self._send({"id": request_id, "error": {"kind": kind, "message": text, "remedy": remedy}})
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -29,7 +29,7 @@ from cuda_agent.workers.channel import (
     RemoteFailure,
     name_of,
 )
-from cuda_agent.workers.requests import A, Done, FailureKind, WorkerRequest
+from cuda_agent.workers.requests import A, Done, FaultKind, WorkerRequest
 from cuda_agent.workers.requests.lifecycle import Detach, ImportTask, Start
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
@@ -53,12 +53,12 @@ _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED"
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 _VERDICTS = {
-    FailureKind.LOAD: Verdict.LOAD_FAILED,
-    FailureKind.STRUCTURE: Verdict.WRONG_STRUCTURE,
-    FailureKind.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
-    FailureKind.DEVICE: Verdict.CRASHED,
-    FailureKind.RAISED: Verdict.RAISED,
-    FailureKind.TASK: Verdict.RAISED,
+    FaultKind.LOAD: Verdict.LOAD_FAILED,
+    FaultKind.STRUCTURE: Verdict.WRONG_STRUCTURE,
+    FaultKind.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
+    FaultKind.DEVICE: Verdict.CRASHED,
+    FaultKind.RAISED: Verdict.RAISED,
+    FaultKind.TASK: Verdict.RAISED,
 }
 
 
@@ -68,10 +68,12 @@ class Fault:
 
     verdict: Verdict
     reason: str
-    kind: FailureKind
+    kind: FaultKind
     log_tail: str = ""
     violations: tuple[Violation, ...] = ()
     how: str = ""
+    #: what to do about it, where an error of ours says so.
+    remedy: str = ""
 
 
 class WorkerFault(Exception):
@@ -298,16 +300,16 @@ class Worker:
 
     def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
         if isinstance(error, RemoteFailure):
-            return Fault(_VERDICTS[error.kind], error.message, error.kind, self.tail())
+            return Fault(_VERDICTS[error.kind], error.message, error.kind, self.tail(), remedy=error.remedy)
         if isinstance(error, DeadlinePassed):
             self.kill()
             reason = f"{op} gave no answer within {timeout_s:.0f} s"
-            return Fault(Verdict.TIMED_OUT, reason, FailureKind.DEADLINE, self.tail())
+            return Fault(Verdict.TIMED_OUT, reason, FaultKind.DEADLINE, self.tail())
         if isinstance(error, ProtocolViolation):
             self.kill()
             violation = Violation(rule="protocol", layer="channel", detail=str(error))
             return Fault(
-                Verdict.VIOLATION, f"protocol violation: {error}", FailureKind.PROTOCOL, self.tail(), (violation,)
+                Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, self.tail(), (violation,)
             )
         return self._death(op)
 
@@ -323,7 +325,7 @@ class Worker:
             how = f"killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
         elif limit is not None:
             how = f"ended for exceeding the limit of {limit}"
-        return Fault(verdict, f"{op}: {how}", FailureKind.DIED, self.tail(), how=how)
+        return Fault(verdict, f"{op}: {how}", FaultKind.DIED, self.tail(), how=how)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -25,7 +25,7 @@ from cuda_agent.workers.channel import (
     name_of,
 )
 from cuda_agent.workers.process import Fault, Worker, WorkerFault, how_it_ended
-from cuda_agent.workers.requests import A, FailureKind, WorkerRequest
+from cuda_agent.workers.requests import A, FaultKind, WorkerRequest
 from cuda_agent.workers.requests.zygote import EndFork, ForkTask, WarmZygote
 
 _WARM_TIMEOUT_S = 300.0
@@ -142,17 +142,17 @@ class Fork:
     def _fault(self, error: ChannelError, op: str, timeout_s: float) -> Fault:
         tail = self._zygote.tail()
         if isinstance(error, RemoteFailure):
-            verdict = Verdict.OUT_OF_MEMORY if error.kind is FailureKind.OUT_OF_MEMORY else Verdict.RAISED
-            return Fault(verdict, error.message, error.kind, tail)
+            verdict = Verdict.OUT_OF_MEMORY if error.kind is FaultKind.OUT_OF_MEMORY else Verdict.RAISED
+            return Fault(verdict, error.message, error.kind, tail, remedy=error.remedy)
         ended = self.end()
         if isinstance(error, DeadlinePassed):
-            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", FailureKind.DEADLINE, tail)
+            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", FaultKind.DEADLINE, tail)
         if isinstance(error, ProtocolViolation):
-            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FailureKind.PROTOCOL, tail)
+            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, tail)
         assert isinstance(error, ChannelClosed)
         if isinstance(ended, Fault):
             return replace(ended, reason=f"{op}: {ended.how or ended.reason}")
-        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", FailureKind.DIED, tail)
+        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", FaultKind.DIED, tail)
 
 
 def _compiler_folders(scratch: Path) -> dict[str, str]:

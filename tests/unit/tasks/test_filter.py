@@ -22,7 +22,7 @@ from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candida
 from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, Rule
 from cuda_agent.tasks.store import only_one
 from cuda_agent.workers.process import Fault
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 from task_candidates import candidate, write_candidates
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", compute_capability="9.0")
@@ -98,9 +98,9 @@ def test_what_a_worker_finds() -> None:
 
 
 def test_how_a_process_ended_names_the_rule() -> None:
-    died = from_fault(Fault(Verdict.OUT_OF_MEMORY, "killed", FailureKind.DIED), Rule.COMPILES)
+    died = from_fault(Fault(Verdict.OUT_OF_MEMORY, "killed", FaultKind.DIED), Rule.COMPILES)
     assert died.finding.rule is Rule.MEMORY and died.scarce
-    late = from_fault(Fault(Verdict.TIMED_OUT, "no answer", FailureKind.DEADLINE), Rule.COMPILES)
+    late = from_fault(Fault(Verdict.TIMED_OUT, "no answer", FaultKind.DEADLINE), Rule.COMPILES)
     assert late.finding.rule is Rule.COMPILES and late.scarce
 
 

@@ -26,7 +26,7 @@ from cuda_agent.workers.channel import (
     decode,
     name_of,
 )
-from cuda_agent.workers.requests import Done, FailureKind, Many, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests import Done, FaultKind, Many, WorkerAnswer, WorkerRequest
 
 Pair = tuple[JudgeChannel, socket.socket]
 
@@ -172,13 +172,13 @@ def test_an_error_is_named_and_its_message_bounded(pair: Pair) -> None:
     judge, theirs = pair
 
     def worker(channel: WorkerChannel) -> None:
-        channel.fail(channel.receive().id, FailureKind.RAISED, "x" * 100_000 + "the end")
+        channel.fail(channel.receive().id, FaultKind.RAISED, "x" * 100_000 + "the end")
 
     thread = answering(theirs, worker)
     with pytest.raises(RemoteFailure) as caught:
         judge.request(Rest(), timeout_s=5)
     thread.join()
-    assert caught.value.kind is FailureKind.RAISED
+    assert caught.value.kind is FaultKind.RAISED
     assert caught.value.message.endswith("the end")
     assert len(caught.value.message) <= MAX_ERROR_BYTES
 
@@ -192,8 +192,9 @@ def test_an_error_is_named_and_its_message_bounded(pair: Pair) -> None:
         frame({"id": 1, "ok": {}, "more": 1}),
         frame({"id": 1, "error": "text"}),
         frame({"id": 1, "error": {"kind": 3, "message": ""}}),
-        frame({"id": 1, "error": {"kind": [], "message": ""}}),
-        frame({"id": 1, "error": {"kind": "died", "message": ""}}),
+        frame({"id": 1, "error": {"kind": [], "message": "", "remedy": ""}}),
+        frame({"id": 1, "error": {"kind": "died", "message": "", "remedy": ""}}),
+        frame({"id": 1, "error": {"kind": "raised", "message": ""}}),
         frame([1]),
         struct.pack("<I", 3) + b"}{]",
         struct.pack("<I", MAX_FRAME_BYTES + 1),

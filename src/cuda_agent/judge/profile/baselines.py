@@ -27,7 +27,7 @@ from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.workers.process import Worker, WorkerFault
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workers.requests.baseline import (
     ImportCompiler,
     PlanBaselines,
@@ -155,7 +155,7 @@ class Baselines:
                 self._frozen.add(name)
             except WorkerFault as error:
                 self.fail(name, error.fault.reason)
-                if error.fault.kind is FailureKind.DEVICE:
+                if error.fault.kind is FaultKind.DEVICE:
                     worker.kill()
 
     def _unfrozen(self) -> set[str]:
@@ -278,7 +278,7 @@ class Baselines:
             self.fail(name, error.fault.reason)
             if error.fault.verdict is Verdict.OUT_OF_MEMORY:
                 self.out_of_memory.add(name)
-            return worker.alive and error.fault.kind is not FailureKind.DEVICE
+            return worker.alive and error.fault.kind is not FaultKind.DEVICE
         if prepared.left_out:
             self._left_out[name] = _shortened(prepared.left_out)
         self._note_compiled(name, prepared)
@@ -323,10 +323,10 @@ class Baselines:
         return {name: _Form(policy, compiled) for name, policy in matched.items()}
 
     def _task_error(self, error: WorkerFault) -> TaskError:
-        cause, _, remedy = error.fault.reason.partition("\n")
+        cause, remedy = error.fault.reason, error.fault.remedy
         if error.fault.verdict is Verdict.OUT_OF_MEMORY:
             return OutOfMemory(cause, remedy or "Shrink the task", detail=error.fault.log_tail)
-        if error.fault.kind is not FailureKind.TASK:
+        if error.fault.kind is not FaultKind.TASK:
             cause, remedy = f"{self._task.name}: the baseline worker: {cause}", "Correct or shrink the task"
         return TaskError(cause, remedy, detail=error.fault.log_tail)
 

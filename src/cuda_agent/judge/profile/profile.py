@@ -21,7 +21,7 @@ from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import PLAIN, Progress, Secrets
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import Fault
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workers.requests.timed import ExtraFigures, MeasureExtras, RecordBurst, TimeQueue
 
 #: `queued_us` is for information; it must cost little.
@@ -91,7 +91,7 @@ def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | Non
     if device is Device.CUDA:
         load = wait_for_quiet(device, rounds.clocks.uuid)
         if load is not None:
-            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, FailureKind.FOREIGN_LOAD))
+            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, FaultKind.FOREIGN_LOAD))
     with rounds.spent.on("plan"):
         rounds.plan()
     rounds.run()
@@ -109,7 +109,7 @@ def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str |
         return Profiled(violations=violations)
     if neighbour is not None and (violations or device is Device.CUDA):
         said = "; ".join([f"during the rounds {neighbour}", *(violation.detail for violation in violations)])
-        return Profiled(fault=Fault(Verdict.TIMING_VOID, said, FailureKind.FOREIGN_LOAD))
+        return Profiled(fault=Fault(Verdict.TIMING_VOID, said, FaultKind.FOREIGN_LOAD))
     notes = [f"during the rounds {neighbour}"] if neighbour else [load] if load else []
     return Profiled(report=_report(rounds, baselines, notes))
 

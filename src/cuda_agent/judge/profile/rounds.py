@@ -45,7 +45,7 @@ from cuda_agent.judge.verify.trials import Progress, Secrets
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
-from cuda_agent.workers.requests import A, FailureKind, Spec, WorkerRequest
+from cuda_agent.workers.requests import A, FaultKind, Spec, WorkerRequest
 from cuda_agent.workers.requests.baseline import CopyWeights
 from cuda_agent.workers.requests.candidate import ForgetBuffers
 from cuda_agent.workers.requests.timed import (
@@ -327,7 +327,7 @@ class Rounds:
                 raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
             said = f"RunBurst: {len(times.event_us)} times instead of {self._active}"
             violation = Violation(rule="protocol", layer="channel", detail=said)
-            raise CandidateFault(Fault(Verdict.VIOLATION, said, FailureKind.PROTOCOL, "", (violation,)))
+            raise CandidateFault(Fault(Verdict.VIOLATION, said, FaultKind.PROTOCOL, "", (violation,)))
         return tuple(max(time_us, 1e-3) for time_us in times.event_us)
 
     def _draw(self, slots: int) -> float:
@@ -369,7 +369,7 @@ class Rounds:
         for found in self.rounds:
             found.bursts.pop(name, None)
         old = self._worker(name)
-        if error.fault.kind is FailureKind.DEVICE:
+        if error.fault.kind is FaultKind.DEVICE:
             old.kill()
         if not old.alive:
             # Those that begin anew have new workers throughout.
@@ -389,9 +389,8 @@ class Rounds:
             raise CandidateFault(error.fault) from None
 
     def _baseline_error(self, name: str, error: WorkerFault) -> CudaAgentError:
-        cause, _, remedy = error.fault.reason.partition("\n")
-        cause = f"{self.task.name}: timing {name} failed: {cause}"
-        return TaskError(cause, remedy or "Correct or shrink the task", detail=error.fault.log_tail)
+        cause = f"{self.task.name}: timing {name} failed: {error.fault.reason}"
+        return TaskError(cause, error.fault.remedy or "Correct or shrink the task", detail=error.fault.log_tail)
 
     @property
     def _timeout_s(self) -> float:

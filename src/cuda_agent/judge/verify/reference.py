@@ -29,7 +29,7 @@ from cuda_agent.workers.buffers import (
 )
 from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.process import Worker, WorkerFault
-from cuda_agent.workers.requests import A, FailureKind, FreeMemory, Spec, TensorRefs, WorkerRequest
+from cuda_agent.workers.requests import A, FaultKind, FreeMemory, Spec, TensorRefs, WorkerRequest
 from cuda_agent.workers.requests.reference import (
     CaptureGraph,
     DrawInputs,
@@ -241,7 +241,7 @@ def comparing(purpose: str) -> Iterator[None]:
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":
             raise
-        said = str(error).partition(". GPU ")[0]
+        said = str(error).partition(". GPU ")[0]  # foreign text: torch's
         raise OutOfMemory(
             f"No memory for {purpose}: {said}", "Free memory on the device or make the task smaller"
         ) from None
@@ -265,10 +265,9 @@ def _judgeable(spec: TaskSpec, name: str) -> TaskSpec:
 
 def _as_task_error(name: str, op: str, error: WorkerFault) -> CudaAgentError:
     fault = error.fault
-    if fault.kind is FailureKind.TASK:
-        cause, _, remedy = fault.reason.partition("\n")
-        return TaskError(cause, remedy, detail=fault.log_tail)
-    if fault.kind is FailureKind.PROTOCOL:
+    if fault.kind is FaultKind.TASK:
+        return TaskError(fault.reason, fault.remedy, detail=fault.log_tail)
+    if fault.kind is FaultKind.PROTOCOL:
         return WorkerError(
             f"{name}: the reference worker broke its protocol", "Check the task's code", detail=fault.reason
         )

@@ -8,12 +8,12 @@ from cuda_agent.core.enums import Verdict
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.records import Finding, Measurement, Rule
 from cuda_agent.workers.process import Fault
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 
 #: an output's values in another process may differ by so much, relative to its largest.
 SAMPLE_TOLERANCE = 1e-3
 _DETAIL = 400
-_SCARCE = (FailureKind.DIED, FailureKind.DEADLINE, FailureKind.OUT_OF_MEMORY)
+_SCARCE = (FaultKind.DIED, FaultKind.DEADLINE, FaultKind.OUT_OF_MEMORY)
 
 
 class Checked(StoredRecord):

@@ -94,13 +94,13 @@ class CompareCompiled(TaskRequest[Found]):
     rule = Rule.AGREES
 
 
-class Sampled(Found):
+class SampledOutputs(Found):
     """Of each output its norm and some values, the same in every process."""
 
     sample: Many[Many[float]] = ()
 
 
-class PlaceTask(TaskRequest[Sampled]):
+class PlaceTask(TaskRequest[SampledOutputs]):
     """Makes the model and inputs on the device, and calls it once."""
 
     rule = Rule.DETERMINISTIC

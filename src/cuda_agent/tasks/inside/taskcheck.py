@@ -32,7 +32,7 @@ from cuda_agent.tasks.inside.requests import (
     PlaceTask,
     RanTask,
     RunTask,
-    Sampled,
+    SampledOutputs,
     TaskGraph,
     TaskRequest,
     TaskTimes,
@@ -308,14 +308,14 @@ class TaskCheck:
 
     # ------------------------------------------------------------ how long it takes
 
-    def place(self, _request: PlaceTask) -> Sampled:
+    def place(self, _request: PlaceTask) -> SampledOutputs:
         """A model with weights drawn on the device, inputs, and a few values of each output: the same in every
         process."""
         self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         eager = self.answer({}, self._seed, oracle=False).eager
-        return Sampled(sample=tuple(map(_sampled, eager)))
+        return SampledOutputs(sample=tuple(map(_sampled, eager)))
 
     def warm(self, request: WarmTask) -> WarmedTask:
         self._runner = Runner(self._device)

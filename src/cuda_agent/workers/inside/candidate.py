@@ -28,7 +28,7 @@ from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.timed import TimedPrograms
-from cuda_agent.workers.requests import Done, FailureKind, FreeMemory, HeldMemory, Operations, TensorRefs
+from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
 from cuda_agent.workers.requests.candidate import (
     CallModel,
     CallResult,
@@ -41,7 +41,7 @@ from cuda_agent.workers.requests.candidate import (
 )
 
 EXTENSION = "cuda_extension"
-_LASTING = (FailureKind.OUT_OF_MEMORY, FailureKind.DEVICE)
+_LASTING = (FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE)
 
 
 def create(context: Context) -> Operations:
@@ -76,7 +76,7 @@ class Candidate:
         module = self._module = execute_model(Path(request.model))
         model_class = getattr(module, "ModelNew", None)
         if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
-            raise Refusal(FailureKind.LOAD, "model_new.py has no class `ModelNew(nn.Module)`")
+            raise Refusal(FaultKind.LOAD, "model_new.py has no class `ModelNew(nn.Module)`")
         init = unflatten(request.init, [])
         try:
             model = model_class(*init["args"], **init["kwargs"])
@@ -93,7 +93,7 @@ class Candidate:
         """Overrides entries of `model_new.CONFIG`, which the model reads at call time. Raises Refusal without one."""
         known = getattr(self._module, "CONFIG", None)
         if not isinstance(known, dict):
-            raise Refusal(FailureKind.LOAD, "model_new.py has no dict `CONFIG`, so there is nothing to screen")
+            raise Refusal(FaultKind.LOAD, "model_new.py has no dict `CONFIG`, so there is nothing to screen")
         known.update(config)
 
     def load_weights(self, request: LoadWeights) -> LoadedWeights:
@@ -108,7 +108,7 @@ class Candidate:
             if kind_of(error) in _LASTING:
                 raise
             said = f"ModelNew.load_state_dict refuses Model's state dict: {first_lines(error)}"
-            raise Refusal(FailureKind.LOAD, said) from None
+            raise Refusal(FaultKind.LOAD, said) from None
         self._synchronize()
         elapsed = (time.perf_counter() - begin) * 1e3
         frozen = is_frozen(self.model, self._weights)
@@ -210,12 +210,12 @@ class Candidate:
                 low, high = _span(tensor)
                 if tensor.numel() and any(low < end and begin < high for begin, end in spans):
                     raise Refusal(
-                        FailureKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
+                        FaultKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
                     )
 
 
 def _misfit(message: str) -> Refusal:
-    return Refusal(FailureKind.STRUCTURE, message)
+    return Refusal(FaultKind.STRUCTURE, message)
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -263,7 +263,7 @@ def execute_model(path: Path) -> types.ModuleType:
 def load_failure(doing: str, error: BaseException) -> Refusal:
     sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
     kind = kind_of(error)
-    return Refusal(kind if kind in _LASTING else FailureKind.LOAD, f"{doing}: {first_lines(error)}")
+    return Refusal(kind if kind in _LASTING else FaultKind.LOAD, f"{doing}: {first_lines(error)}")
 
 
 def is_frozen(model: Any, state: Mapping[str, Any]) -> bool:

@@ -6,9 +6,9 @@ import torch
 
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory
 from cuda_agent.workers.buffers import OutOfDeviceMemory
-from cuda_agent.workers.requests import FailureKind
+from cuda_agent.workers.requests import FaultKind
 
-# foreign text: torch, the C++ library, cuBLAS, cuDNN and Triton's launcher raise no type of their own for these.
+#: torch, the C++ library, cuBLAS, cuDNN and Triton's launcher raise no type of their own for these.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "out of memory",
@@ -23,21 +23,22 @@ _DEVICE_BROKEN = ("CUDA error", "CUDA driver error", "device-side assert", "ille
 class Refusal(Exception):
     """Ends an operation with a failure of a known kind."""
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
+    def __init__(self, kind: FaultKind, message: str) -> None:
         self.kind = kind
         super().__init__(message)
 
 
-def kind_of(error: BaseException) -> FailureKind:
+def kind_of(error: BaseException) -> FaultKind:
     """The kind of whatever an operation raised."""
     if isinstance(error, Refusal):
         return error.kind
     if is_out_of_memory(error):
-        return FailureKind.OUT_OF_MEMORY
+        return FaultKind.OUT_OF_MEMORY
     if isinstance(error, CudaAgentError):
-        return FailureKind.TASK
+        return FaultKind.TASK
     text = str(error)
-    return FailureKind.DEVICE if any(words in text for words in _DEVICE_BROKEN) else FailureKind.RAISED
+    broken = any(words in text for words in _DEVICE_BROKEN)  # foreign text: CUDA's
+    return FaultKind.DEVICE if broken else FaultKind.RAISED
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -45,14 +46,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OutOfMemory | OutOfDeviceMemory | MemoryError | torch.OutOfMemoryError):
         return True
     text = "" if isinstance(error, CudaAgentError) else str(error)
-    return any(words in text for words in _OUT_OF_MEMORY)
+    return any(words in text for words in _OUT_OF_MEMORY)  # foreign text: torch's
 
 
-def message_of(error: BaseException) -> str:
-    """The text that the judge gets; of an error of ours, the cause and the remedy on a line each."""
+def words_of(error: BaseException) -> tuple[str, str]:
+    """The message and the remedy that the judge gets; only our own errors have a remedy."""
     if isinstance(error, CudaAgentError):
-        return f"{error.cause}\n{error.remedy}"
-    return str(error) if isinstance(error, Refusal) else first_lines(error)
+        return error.cause, error.remedy
+    return str(error) if isinstance(error, Refusal) else first_lines(error), ""
 
 
 def first_lines(error: BaseException, count: int = 6) -> str:

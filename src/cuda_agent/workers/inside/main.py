@@ -21,7 +21,7 @@ import torch
 from cuda_agent.core.enums import Device
 from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
 from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
-from cuda_agent.workers.inside.failures import kind_of, message_of
+from cuda_agent.workers.inside.failures import kind_of, words_of
 from cuda_agent.workers.requests import Done, Operations, TensorRefs, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
 
@@ -80,7 +80,7 @@ def serve(channel: WorkerChannel, context: Context, operations: Operations) -> N
             except BaseException as error:  # noqa: BLE001 - the boundary to code that isn't ours, which may call exit()
                 sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
                 sys.stderr.flush()
-                channel.fail(received.id, kind_of(error), message_of(error))
+                channel.fail(received.id, kind_of(error), *words_of(error))
         except ChannelClosed:
             return
 

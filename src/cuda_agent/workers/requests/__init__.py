@@ -55,7 +55,7 @@ A = TypeVar("A", bound=WorkerAnswer)
 Operations = Mapping[type[WorkerRequest[Any]], Callable[[Any], WorkerAnswer]]
 
 
-class FailureKind(StrEnum):
+class FaultKind(StrEnum):
     """Why a request failed. A worker reports those up to `TASK`; the judge finds the others itself."""
 
     LOAD = "load"

@@ -16,7 +16,7 @@ from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.sharing import Sharing
 from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
-from cuda_agent.workers.requests import FailureKind, HeldMemory, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests import FaultKind, HeldMemory, WorkerAnswer, WorkerRequest
 from cuda_agent.workers.requests.baseline import PlanBaselines, PlannedBaselines, PrepareBaseline, PreparedBaseline
 
 NO_MEMORY = "Model.forward ran out of memory (line 7)"
@@ -28,7 +28,7 @@ class _Worker:
 
     numbers = iter(range(1, 1000))
 
-    def __init__(self, failures: dict[str, list[str]], kind: FailureKind) -> None:
+    def __init__(self, failures: dict[str, list[str]], kind: FaultKind) -> None:
         # What a deadline or the host's memory ends is gone.
         self.pid, self.alive = next(self.numbers), True
         self._failures, self._kind = failures, kind
@@ -59,15 +59,15 @@ class _Worker:
             return HeldMemory(held_bytes=1)
         left = self._failures.get(request.baseline, [])
         if left:
-            self.alive = self._kind is not FailureKind.DIED
-            short = self._kind in (FailureKind.OUT_OF_MEMORY, FailureKind.DIED)
+            self.alive = self._kind is not FaultKind.DIED
+            short = self._kind in (FaultKind.OUT_OF_MEMORY, FaultKind.DIED)
             raise WorkerFault(Fault(Verdict.OUT_OF_MEMORY if short else Verdict.RAISED, left.pop(0), self._kind))
         return PreparedBaseline()
 
 
 class _Made:
     def __init__(
-        self, tmp_path: Path, failures: dict[str, list[str]], kind: FailureKind = FailureKind.OUT_OF_MEMORY
+        self, tmp_path: Path, failures: dict[str, list[str]], kind: FaultKind = FaultKind.OUT_OF_MEMORY
     ) -> None:
         self.workers: list[_Worker] = []
         self.uses = 0
@@ -97,13 +97,13 @@ def test_a_form_that_found_no_memory_is_left_out_and_said_so(tmp_path: Path) -> 
     made = _Made(tmp_path, {"graphs": [NO_MEMORY]})
     made.baselines.wait()
     assert made.baselines.failed == {"graphs": NO_MEMORY} and made.baselines.out_of_memory == {"graphs"}
-    made = _Made(tmp_path, {"graphs": [WRONG]}, kind=FailureKind.RAISED)
+    made = _Made(tmp_path, {"graphs": [WRONG]}, kind=FaultKind.RAISED)
     made.baselines.wait()
     assert made.baselines.failed == {"graphs": WRONG} and made.baselines.out_of_memory == set()
 
 
-@pytest.mark.parametrize(("kind", "error"), [(FailureKind.OUT_OF_MEMORY, OutOfMemory), (FailureKind.TASK, TaskError)])
-def test_eager_that_fails_is_the_tasks_error(tmp_path: Path, kind: FailureKind, error: type[TaskError]) -> None:
+@pytest.mark.parametrize(("kind", "error"), [(FaultKind.OUT_OF_MEMORY, OutOfMemory), (FaultKind.TASK, TaskError)])
+def test_eager_that_fails_is_the_tasks_error(tmp_path: Path, kind: FaultKind, error: type[TaskError]) -> None:
     made = _Made(tmp_path, {"eager": [WRONG]}, kind=kind)
     with pytest.raises(TaskError, match="forward") as raised:
         made.baselines.wait()
@@ -111,7 +111,7 @@ def test_eager_that_fails_is_the_tasks_error(tmp_path: Path, kind: FailureKind, 
 
 
 def test_a_form_that_takes_its_worker_down_is_left_out(tmp_path: Path) -> None:
-    made = _Made(tmp_path, {"graphs": [NO_MEMORY] * 9}, kind=FailureKind.DIED)
+    made = _Made(tmp_path, {"graphs": [NO_MEMORY] * 9}, kind=FaultKind.DIED)
     made.baselines.wait()
     assert set(made.baselines.failed) == {"graphs"} and len(made.workers) == 4 and made.uses == 4
 

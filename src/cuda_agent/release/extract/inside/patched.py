@@ -20,7 +20,7 @@ from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_module, make_model
 from cuda_agent.workers.inside.timed import TimedPrograms
-from cuda_agent.workers.requests import Done, FailureKind, Operations
+from cuda_agent.workers.requests import Done, FaultKind, Operations
 from cuda_agent.workers.requests.candidate import (
     CallModel,
     CallResult,
@@ -93,7 +93,7 @@ class Patched(Candidate):
             try:
                 submodule = self.model.get_submodule(path)
             except AttributeError:
-                raise Refusal(FailureKind.LOAD, f"the model has no submodule {path}") from None
+                raise Refusal(FaultKind.LOAD, f"the model has no submodule {path}") from None
             try:
                 candidate = module.ModelNew().eval().to(device)
             except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
@@ -113,7 +113,7 @@ class Patched(Candidate):
                 try:
                     redirect.candidate.load_state_dict(state)
                 except (RuntimeError, KeyError, TypeError) as error:
-                    raise Refusal(FailureKind.LOAD, f"{path}: load_state_dict refuses: {first_lines(error)}") from None
+                    raise Refusal(FaultKind.LOAD, f"{path}: load_state_dict refuses: {first_lines(error)}") from None
                 frozen = frozen or is_frozen(redirect.candidate, state)
         return loaded.model_copy(update={"frozen": frozen})
 
