@@ -1,10 +1,10 @@
 """Bounded JSON messages between the judge and one worker, over a socket pair that only these two hold.
 
 A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}` (see
-`workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message, remedy}}`. Whatever else
-the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep, something
-that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors) travel from the judge to the
-worker only. Nothing is ever unpickled.
+`workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message, remedy}}`. Whatever
+else the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep,
+something that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors) travel from the judge
+to the worker only. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
