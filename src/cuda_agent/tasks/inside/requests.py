@@ -15,14 +15,14 @@ from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.requests import Count, Many, WorkerAnswer, WorkerRequest
 
 
-class Found(WorkerAnswer):
+class TaskAnswer(WorkerAnswer):
     """`finding`: the rule that the task breaks; the other fields then say nothing."""
 
     finding: TaskFinding | None = None
 
 
-F_co = TypeVar("F_co", bound=Found, covariant=True)
-F = TypeVar("F", bound=Found)
+F_co = TypeVar("F_co", bound=TaskAnswer, covariant=True)
+F = TypeVar("F", bound=TaskAnswer)
 
 
 class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
@@ -31,7 +31,7 @@ class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
     rule: ClassVar[Rule]
 
 
-class OpenTask(TaskRequest[Found]):
+class OpenTask(TaskRequest[TaskAnswer]):
     """Starts the device and loads the task's module. `memory_bytes`: what one eager call may hold; `device_bytes`,
     `host_bytes`: what the process may; `sleeps`: whether it does while it waits for the device."""
 
@@ -49,7 +49,7 @@ class OpenTask(TaskRequest[Found]):
     sleeps: bool = False
 
 
-class RanTask(Found):
+class RanTask(TaskAnswer):
     """`products`: float32 matrix products or convolutions occur. `peak_memory_bytes` is None on the CPU."""
 
     peak_memory_bytes: Count | None = None
@@ -62,7 +62,7 @@ class RunTask(TaskRequest[RanTask]):
     rule = Rule.RUNS
 
 
-class TaskGraph(Found):
+class TaskGraph(TaskAnswer):
     """A `core.graph.Graph` as JSON."""
 
     graph: str = ""
@@ -74,7 +74,7 @@ class GraphTask(TaskRequest[TaskGraph]):
     rule = Rule.COMPILES
 
 
-class CheckAnswers(TaskRequest[Found]):
+class CheckAnswers(TaskRequest[TaskAnswer]):
     """Checks that the task repeats itself, that its answers vary, and that null answers fail. `floor`: the smallest
     relative error that counts."""
 
@@ -82,19 +82,19 @@ class CheckAnswers(TaskRequest[Found]):
     floor: float
 
 
-class CompileTask(TaskRequest[Found]):
+class CompileTask(TaskRequest[TaskAnswer]):
     """Compiles the task and runs that on the inputs of `CheckAnswers`."""
 
     rule = Rule.COMPILES
 
 
-class CompareCompiled(TaskRequest[Found]):
+class CompareCompiled(TaskRequest[TaskAnswer]):
     """Checks that what was compiled agrees with eager."""
 
     rule = Rule.AGREES
 
 
-class SampledOutputs(Found):
+class SampledOutputs(TaskAnswer):
     """Of each output its norm and some values, the same in every process."""
 
     sample: Many[Many[float]] = ()
@@ -106,7 +106,7 @@ class PlaceTask(TaskRequest[SampledOutputs]):
     rule = Rule.DETERMINISTIC
 
 
-class WarmedTask(Found):
+class WarmedTask(TaskAnswer):
     """Seconds of the last call."""
 
     call_s: float = 0.0
@@ -119,7 +119,7 @@ class WarmTask(TaskRequest[WarmedTask]):
     calls: int
 
 
-class TaskTimes(Found):
+class TaskTimes(TaskAnswer):
     """µs of each call."""
 
     event_us: Many[Annotated[float, Field(ge=0, lt=1e12)]] = ()
@@ -134,7 +134,7 @@ class TimeTask(TaskRequest[TaskTimes]):
     null: bool = False
 
 
-class CloseTask(TaskRequest[Found]):
+class CloseTask(TaskRequest[TaskAnswer]):
     """Lets go of the task, so that another one can be opened."""
 
     rule = Rule.RUNS

@@ -22,8 +22,23 @@ from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
 from cuda_agent.tasks.inside.requests import (
-    CheckAnswers, CloseTask, CompareCompiled, CompileTask, Found, GraphTask, OpenTask, PlaceTask, RanTask,
-    RunTask, SampledOutputs, TaskGraph, TaskRequest, TaskTimes, TimeTask, WarmedTask, WarmTask,
+    CheckAnswers,
+    CloseTask,
+    CompareCompiled,
+    CompileTask,
+    GraphTask,
+    OpenTask,
+    PlaceTask,
+    RanTask,
+    RunTask,
+    SampledOutputs,
+    TaskAnswer,
+    TaskGraph,
+    TaskRequest,
+    TaskTimes,
+    TimeTask,
+    WarmedTask,
+    WarmTask,
 )  # fmt: skip
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
@@ -74,19 +89,19 @@ class Broken(Exception):
 def create(context: Context) -> Operations:
     opened: list[TaskCheck] = []
 
-    def open_task(request: OpenTask) -> Found:
+    def open_task(request: OpenTask) -> TaskAnswer:
         opened[:] = [TaskCheck(context)]
         return opened[0].open(request)
 
-    def close(request: CloseTask) -> Found:
+    def close(request: CloseTask) -> TaskAnswer:
         opened.pop().close()
         give_back(context.device)
-        return Found()
+        return TaskAnswer()
 
-    def step(method: Callable[[TaskCheck, Any], Found]) -> Callable[[Any], Found]:
+    def step(method: Callable[[TaskCheck, Any], TaskAnswer]) -> Callable[[Any], TaskAnswer]:
         return lambda request: method(opened[0], request)
 
-    operations: dict[type[TaskRequest[Any]], Callable[[Any], Found]] = {
+    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskAnswer]] = {
         OpenTask: open_task,
         RunTask: step(TaskCheck.run),
         GraphTask: step(TaskCheck.graph),
@@ -101,7 +116,7 @@ def create(context: Context) -> Operations:
     return {kind: _reporting(operation) for kind, operation in operations.items()}
 
 
-def _reporting(operation: Callable[[Any], Found]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
+def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
     """Returns an operation that reports a broken rule as its answer."""
 
     def answer(request: TaskRequest[Any]) -> WorkerAnswer:
@@ -132,7 +147,7 @@ class TaskCheck:
 
     # ------------------------------------------------------------ does it run
 
-    def open(self, request: OpenTask) -> Found:
+    def open(self, request: OpenTask) -> TaskAnswer:
         """Nothing of the device's time is used."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
@@ -154,7 +169,7 @@ class TaskCheck:
         Flags().apply()
         self._task = load_task_module(request.source, request.name)
         self._init = make_init_inputs(self._task, self._seed)
-        return Found()
+        return TaskAnswer()
 
     def run(self, _request: RunTask) -> RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
@@ -194,7 +209,7 @@ class TaskCheck:
 
     # ------------------------------------------------------------ are its answers worth judging
 
-    def answers(self, request: CheckAnswers) -> Found:
+    def answers(self, request: CheckAnswers) -> TaskAnswer:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
@@ -214,9 +229,9 @@ class TaskCheck:
             answers.drop()
         self._answers = answers
         self._free()
-        return Found()
+        return TaskAnswer()
 
-    def compiled(self, _request: CompileTask) -> Found:
+    def compiled(self, _request: CompileTask) -> TaskAnswer:
         """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
@@ -231,9 +246,9 @@ class TaskCheck:
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             raise Broken(Rule.COMPILES, f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        return Found()
+        return TaskAnswer()
 
-    def agrees(self, _request: CompareCompiled) -> Found:
+    def agrees(self, _request: CompareCompiled) -> TaskAnswer:
         """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
@@ -249,7 +264,7 @@ class TaskCheck:
         self._compiled = []
         torch._dynamo.reset()
         self._free()
-        return Found()
+        return TaskAnswer()
 
     # The methods of `admission.Answering`.
 
