@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.filter.measurements import Measured, read_all
+from cuda_agent.tasks.filter.measurements import Measurements, read_all
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import Filtered, filter_folder, read_candidates
 from cuda_agent.tasks.records import Measurement, Rule
@@ -103,8 +103,8 @@ def test_a_killed_filter_goes_on_where_it_was(tmp_path: Path) -> None:
     assert good.eager_us and good.finding and good.finding.rule is Rule.EAGER_TIME and "outside" in good.finding.detail
 
 
-def _whole(folder: Path) -> list[Measured]:
-    found: list[Measured] = []
+def _whole(folder: Path) -> list[Measurements]:
+    found: list[Measurements] = []
     for path in folder.glob("measurements-*.jsonl"):
         if b"\n" in path.read_bytes():
             found += read_all(folder)

@@ -16,7 +16,7 @@ from cuda_agent.core.records import RunManifest, Task
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
-from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_parquet, read_sources
+from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_parquet, read_sources
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
@@ -171,7 +171,7 @@ def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
     return replace(problem, peak_bytes=peak or counted or None)
 
 
-def _source(source: Source, origin: str = "file") -> Problem:
+def _source(source: TaskSource, origin: str = "file") -> Problem:
     """Returns a problem named by a file's path in its folder, or by a dataset row's split and title."""
     where, _, title = source.name.rpartition(": ")
     found = _LEVEL.search(source.name.replace("_", " "))

@@ -196,7 +196,7 @@ class LanguageModelOptions(Configuration):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("give the endpoint as http(s)://HOST/…/v1")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError("an endpoint's address can't have a user, password or query; keep the key in its own file")
+            raise ValueError("an endpoint has no user, password or query; keep the key in its own file")
         return value.rstrip("/")
 
 

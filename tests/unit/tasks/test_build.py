@@ -10,7 +10,7 @@ import pytest
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.build import BuildOptions
 from cuda_agent.tasks.choose import choose, kind_of
-from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, Schedule
+from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, OperatorSchedule
 from cuda_agent.tasks.records import DatasetTask
 from task_candidates import candidate
 
@@ -22,7 +22,7 @@ def task(number: int, kind: int) -> DatasetTask:
 
 
 def stream(count: int) -> list[DatasetTask]:
-    schedule = Schedule()
+    schedule = OperatorSchedule()
     return [task(number, schedule.kind(number)) for number in range(count)]
 
 

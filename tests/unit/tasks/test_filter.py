@@ -19,7 +19,7 @@ from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes
 from cuda_agent.tasks.filter.records import Checked, from_fault, from_reply, same_sample
 from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
-from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, Rule
+from cuda_agent.tasks.records import Cost, DatasetTask, Measurement, Rule, TaskFinding
 from cuda_agent.tasks.store import only_one
 from cuda_agent.workers.process import Fault
 from task_candidates import candidate, write_candidates
@@ -29,7 +29,7 @@ STACK = Stack(gpus=(GPU,), torch="2.11", python="3.12", cpu="x", cpu_cores=16, c
 
 
 def measurement(key: str, rule: Rule | None = None) -> Measurement:
-    finding = None if rule is None else Finding(rule=rule, detail="why")
+    finding = None if rule is None else TaskFinding(rule=rule, detail="why")
     return Measurement(task_key=key, finding=finding, eager_us=None if rule else 2000.0)
 
 
@@ -70,7 +70,7 @@ def test_merging_keeps_what_stands(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such folder or file"):
         merge(tmp_path, [tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no measurements"):
+    with pytest.raises(UsageError, match="has no measurements"):
         merge(tmp_path, [tmp_path / "empty"])
 
 
@@ -180,7 +180,7 @@ def test_the_funnel_counts_rule_by_rule(tmp_path: Path) -> None:
         keys[2]: measurement(keys[2], Rule.AGREES),
         keys[3]: measurement(keys[3]),
     }
-    later = {keys[3]: Finding(rule=Rule.DUPLICATE, detail="of t0")}
+    later = {keys[3]: TaskFinding(rule=Rule.DUPLICATE, detail="of t0")}
     made = funnel(tasks, measured, later)
     stages = {stage.rule: (stage.asked, stage.broke) for stage in made.all.stages}
     assert (made.all.candidates, made.all.unknown, made.all.kept) == (5, 1, 1)
@@ -191,7 +191,7 @@ def test_the_funnel_counts_rule_by_rule(tmp_path: Path) -> None:
 
 
 def test_no_candidates(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no candidates"):
+    with pytest.raises(UsageError, match="has no candidates"):
         filter_folder(tmp_path, FilterOptions(device=Device.CPU), lambda _text: None)
     with pytest.raises(UsageError, match="Did you mean 'workers'"):
         FilterOptions.parse({"device": "cpu", "worker": 3})

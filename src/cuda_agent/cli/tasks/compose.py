@@ -15,7 +15,7 @@ from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.settings import Settings
 from cuda_agent.llm.client import make_client, prepare
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
-from cuda_agent.tasks.compose.language_model import Answers, LanguageModelComposer
+from cuda_agent.tasks.compose.language_model import LanguageModelComposer, RecordedAnswers
 from cuda_agent.tasks.compose.rates import rates_for
 from cuda_agent.tasks.compose.run import (
     Composer,
@@ -50,7 +50,7 @@ def command(
     with ProgressView("tasks compose") as view:
         if options.llm is not None:
             client = make_client(options.llm, prepare(options.llm, api_key_file), lambda text: view("model", text))
-            answers = Answers(directory, options.llm.model, client)
+            answers = RecordedAnswers(directory, options.llm.model, client)
             chosen = LanguageModelComposer(seeds, options.seed, target, answers)
         else:
             chosen = BuiltinComposer(seeds, options.seed, target)

@@ -13,7 +13,7 @@ from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
 from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
-from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.options import CrawlOptions
 from cuda_agent.workspace.sandbox import resolve_level
 
@@ -27,7 +27,7 @@ def command(
 ) -> int:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
-        way = Way(
+        way = TrialOptions(
             resolve_level(options.sandbox), options.workers or default_workers(), lambda text: view("crawl", text)
         )
         found = crawl(options.libraries, way)

@@ -1,4 +1,4 @@
-"""Hashes of the graphs of evaluation tasks, whose code runs in the judge's sandbox and nowhere else."""
+"""Captures the graph hashes of evaluation tasks. Their code runs only in the judge's sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import Graph
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash
-from cuda_agent.tasks.decontaminate.reading import Source
+from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import Capture, source_id
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.workers.folder import judge_folder
@@ -20,17 +20,19 @@ from cuda_agent.workers.roles import ZYGOTE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Fork, Zygote
 
-#: what a task's process may hold where nothing else is said.
+#: The default memory of a task's process.
 MEMORY_MIB = 16384
 _LIMIT_S = 120.0
-#: tasks after which progress is told.
+#: The number of tasks between reports of progress.
 _STEP = 25
 
 
 def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
-    """A function that captures on `device`, each task in a process of its own that may hold `memory_mib`."""
+    """Returns a function that captures graphs on `device`, each task in its own process with at most `memory_mib`."""
 
-    def capture(sources: Sequence[Source], say: Callable[[str], None]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def capture(
+        sources: Sequence[TaskSource], say: Callable[[str], None]
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
         hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
         graphs: dict[str, str] = {}
         reasons: dict[str, str] = {}
@@ -56,10 +58,10 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
 
 
 class _Failed(Exception):
-    """The task gave no graph, and why."""
+    """The task has no graph, with the reason."""
 
 
-def _captured(zygote: Zygote, source: Source, device: Device, memory_mib: int) -> str:
+def _captured(zygote: Zygote, source: TaskSource, device: Device, memory_mib: int) -> str:
     with zygote.fork() as fork:
         limit = memory_mib << 20
         _ask(

@@ -1,4 +1,4 @@
-"""How candidates are filtered."""
+"""The filter's options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from cuda_agent.core.config import Configuration, DeviceSetting, Flag, SandboxSetting
 from cuda_agent.core.enums import Device, Precision
 
-#: what pass 2 prepares at a time on a GPU, so that it never waits for a process to start.
+#: The processes that are prepared for timing at a time on a GPU, so that timing never waits for a process to start.
 _LANES = 6
 
 
@@ -28,33 +28,33 @@ WindowSetting = Annotated[
 
 
 class FilterSettings(Configuration):
-    """How candidates are filtered, on any device. Times in seconds and milliseconds, memory in MiB."""
+    """The filter's options on any device. Times are in seconds and milliseconds, memory in MiB."""
 
-    #: None: on the CPU half of the cores.
+    #: None is one for each core (on the CPU half as many).
     workers: Annotated[int | None, Flag("Tasks checked at a time; else one for a core.")] = Field(default=None, ge=1)
-    #: tasks that are made ready for timing at a time.
+    #: Tasks that are prepared for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
-    #: more than one only for tasks that are trusted not to speak for those after them: the built-in composer's.
+    #: More than one is only for trusted tasks, since a task could forge the results of later ones.
     tasks_a_process: Annotated[int, Flag("Tasks in one process, if trusted.", metavar="N")] = Field(default=1, ge=1)
     limit_s: Annotated[float, Flag("Most time of a task in a pass.", metavar="SECONDS")] = Field(default=90.0, gt=0)
     memory_mib: Annotated[int, Flag("Most of an eager call, weights and inputs too.")] = Field(default=32768, ge=1)
-    #: of the host, for each task's processes together.
+    #: The host memory of each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
     window_ms: WindowSetting = (1.0, 100.0)
     warm_calls: int = Field(default=3, ge=1)
-    #: fewest timed calls, from six on with a 95 % interval of their median; a short task gets more.
+    #: The least number of timed calls; six give a 95 % interval of their median. A short task gets more.
     calls: int = Field(default=6, ge=5)
     sandbox: SandboxSetting = "auto"
 
 
 class FilterOptions(FilterSettings):
-    """How candidates are filtered on a device."""
+    """The filter's options on a device."""
 
     device: DeviceSetting
 
     @property
     def precision(self) -> Precision:
-        """At which the judge admits tasks by default."""
+        """The precision at which the judge admits tasks by default."""
         return Precision.TF32
 
     def worker_count(self) -> int:
@@ -62,7 +62,8 @@ class FilterOptions(FilterSettings):
         return self.workers or max(1, cores if self.device is Device.CUDA else cores // 2)
 
     def lane_count(self) -> int:
-        """On the CPU one: whatever else runs there is in the time."""
+        """Returns the number of tasks to prepare at a time. It is 1 on the CPU, where another process would disturb the
+        timing."""
         if self.lanes is not None:
             return self.lanes
         return max(1, min(_LANES, len(os.sched_getaffinity(0)) // 2)) if self.device is Device.CUDA else 1

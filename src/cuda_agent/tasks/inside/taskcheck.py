@@ -1,22 +1,22 @@
-"""One task in a process of its own, checked before it joins a data set. Served by a fork of `zygote`.
+"""Checks one task in its own process before it joins a dataset. A fork of `zygote` serves this module.
 
-Everything here runs beside the task's code, so its answers are the task's own word (`docs/tasks.md` says what that
-means); the judge's side holds its clock against the times.
+Everything here runs beside the task's code, so the task can forge the answers (`docs/tasks.md` has the consequences).
+The judge compares the times with its own clock.
 
-Requests, each answered by what it found or by {finding: {rule, detail}}:
-  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads, sleeps}  the
-           task's module, its device. `memory_bytes`: what one eager call may hold; `device_bytes`: what this process
-           may; `sleeps`: whether it does while it waits for the device
-  run      {}       the model, one call -> {peak_memory_bytes}
+Requests, each answered with its result or with {finding: {rule, detail}}:
+  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads, sleeps}  loads the
+           task's module and opens its device. `memory_bytes` limits one eager call and `device_bytes` this process;
+           with `sleeps` the process sleeps while it waits for the device
+  run      {}       makes the model and calls it -> {peak_memory_bytes}
   graph    {}       -> {graph: JSON}, also without `run`
-  answers  {floor}  repeats itself, varies, null answers fail
-  compiled {}       compiles
-  agrees   {}       what was compiled agrees with eager
-  place    {}       model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, the same in every
-           process
-  warm     {calls}  calls before the timing, fewer of long ones; `place` made one already -> {call_s: the last one's}
-  time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
-  close    {}       lets go of the task, so that another one can be opened
+  answers  {floor}  checks that outputs repeat, vary with the inputs, and aren't matched by null outputs
+  compiled {}       compiles the model
+  agrees   {}       checks that the compiled model agrees with eager
+  place    {}       puts model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, which is the
+                    same in every process
+  warm     {calls}  calls before the timing, fewer of long ones -> {call_s: time of the last call}
+  time     {calls, flush_bytes, null}  -> {event_us: […]}; with `null` the program is empty
+  close    {}       unloads the task, so that another one can be opened
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ from cuda_agent.workers.inside.task.taskmodule import (
 )
 from cuda_agent.workers.inside.task.weights import redraw
 
-#: values of each output that are compared between processes.
+#: The number of values of each output that are compared between processes.
 _SAMPLED = 64
-#: what a process may keep of the device's memory without using it.
+#: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30
-#: answers that stay on the device while the compiler works.
+#: The bytes of outputs that stay on the device during compilation.
 _KEPT_BYTES = 2 << 30
-#: one of the settings of each kernel instead of the fastest of several: it need only run and agree.
+#: Compiles each kernel with one setting instead of the fastest of several, because it need only run and agree.
 _UNTUNED = {"triton.autotune_pointwise": False}
-#: calls before a timing end after so long.
+#: The seconds after which no more warm-up calls begin.
 _WARM_S = 0.1
-#: two answers to different inputs that lie this near each other, relative to their size, are the same.
+#: The relative difference below which two outputs for different inputs are the same.
 NO_DIFFERENCE = 1e-5
-#: standard deviation of an output, of its mean, at which it counts as a constant.
+#: The standard deviation over the mean below which an output counts as constant.
 NEARLY = 0.01
 
 
 class Broken(Exception):
-    """A rule that the task breaks, by its name in the data set's records."""
+    """A rule that the task breaks, by its name in the dataset's records."""
 
     def __init__(self, rule: str, detail: str) -> None:
         self.rule, self.detail = rule, detail
         super().__init__(detail)
 
 
-#: what a failure of a task's code means at each step.
+#: A step -> the rule that a failure of the task's code breaks.
 _RULES = {
     "open": "runs",
     "run": "runs",
@@ -113,7 +113,7 @@ def create(context: Context) -> Mapping[str, Operation]:
 
 
 def _reporting(operation: Operation, rule: str) -> Operation:
-    """What the task breaks is an answer."""
+    """Returns an operation that reports a broken rule as its answer."""
 
     def answer(params: dict[str, Any]) -> Any:
         try:
@@ -128,23 +128,21 @@ def _reporting(operation: Operation, rule: str) -> Operation:
 
 
 class TaskCheck:
-    """The task that is open in this process."""
+    """The open task of this process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
-        #: shapes and types of the inputs, from the first draw on.
+        #: Shapes and types of the inputs, from the first draw on.
         self._metas: list[tuple[tuple[int, ...], str]] | None = None
 
     @property
     def _device(self) -> str:
         return self._context.device.value
 
-    # ------------------------------------------------------------ does it run
-
     def open(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Starts the device and executes the task's source; nothing of the device's time is used."""
+        """Starts the device and executes the task's source, without using the device's time."""
         torch.set_num_threads(int(params["threads"]))
         if params.get("sleeps") and params["device"] == Device.CUDA.value and not torch.cuda.is_initialized():
             share_the_gpu()
@@ -154,7 +152,7 @@ class TaskCheck:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, int(params["device_bytes"]) / total))
         else:
-            # Less than what the sandbox may hold, so that the zygote survives. The driver's mappings forbid it on CUDA.
+            # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
             wanted = int(params["host_bytes"])
             bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
@@ -168,7 +166,7 @@ class TaskCheck:
         return {}
 
     def run(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rules: runs, finite, memory, stochastic (a generator's state)."""
+        """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
         with peak_memory(self._context.device) as peak, _FindProducts() as found:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
             inputs = make_inputs(self._task, self._device, self._seed)
@@ -191,22 +189,20 @@ class TaskCheck:
             limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
             raise Broken("memory", f"one call takes {limit}")
         if after != before:
-            raise Broken("stochastic", "forward() draws random numbers: it changes a generator's state")
+            raise Broken("stochastic", "forward() draws random numbers: it changes the state of a generator")
         del inputs, outputs
         self._free()
         return {"peak_memory_bytes": peak[0] if peak else None, "products": self._products}
 
     def graph(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """The graph of `forward`; a task without one can't be compared with others."""
+        """Returns the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
         return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
 
-    # ------------------------------------------------------------ are its answers worth judging
-
     def answers(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Rules: deterministic, varies, null tests."""
+        """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, float(params["floor"]))
         for check, rule in (
             (answers.check_repeats, "deterministic"),
@@ -221,20 +217,20 @@ class TaskCheck:
         answers.drop_other()
         self._kept = _bytes(answers.answer) <= _KEPT_BYTES
         if not self._kept:
-            # Compiling takes seconds; meanwhile others need the memory.
+            # Compiling takes seconds, in which other tasks need the memory.
             answers.drop()
         self._answers = answers
         self._free()
         return {"oracle": answers.answer.oracle_kind}
 
     def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rule: compiles, on the inputs of `answers`."""
+        """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._compiled = _row_major(flatten(program(*given))[1])
+                self._compiled = _row_major(program(*given))
                 synchronize(self._context.device)
         except torch.OutOfMemoryError as error:
             raise Broken("memory", f"compiled: {error}") from None
@@ -245,7 +241,7 @@ class TaskCheck:
         return {}
 
     def agrees(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rule: agrees, of what `compiled` left."""
+        """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
             answers.answer = self.answer({}, self._secrets.seed())
@@ -262,7 +258,7 @@ class TaskCheck:
         self._free()
         return {}
 
-    # ------------------------------------------------------------ as `admission.Answering`
+    # The methods of `admission.Answering`.
 
     def draw_weights(self, seed: int | None) -> None:
         if seed is not None:
@@ -279,18 +275,18 @@ class TaskCheck:
     def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
         model = self._model if twin is None else self._twin(twin)
         seed_everything(rng)
-        eager = _row_major(flatten(run_forward(self._task, model, self._copies()))[1])
+        eager = _row_major(run_forward(self._task, model, self._copies()))
         if not oracle:
             return Answer({}, eager, eager, eager, "")
         policy = eager
         if self._products and self._context.device is Device.CUDA:
-            policy = _row_major(flatten(eager_at_precision(model, self._copies(), Precision.TF32))[1])
+            policy = _row_major(eager_at_precision(model, self._copies(), Precision.TF32))
         self._free()
         try:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
-            raise Broken("memory", "the judge's float64 answer doesn't fit") from None
-        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+            raise Broken("memory", "the float64 outputs of the judge don't fit") from None
+        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _twin(self, seed: int) -> Any:
         twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
@@ -298,15 +294,13 @@ class TaskCheck:
         return twin
 
     def _copies(self) -> list[Any]:
-        """The drawn inputs; `forward` may change what it gets."""
+        """Returns copies of the drawn inputs, because `forward` may change them."""
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
 
-    # ------------------------------------------------------------ how long it takes
-
     def place(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """A model with weights drawn on the device, inputs, and a few values of each output: the same in every
-        process."""
+        """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
+        same in every process."""
         self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
@@ -315,7 +309,7 @@ class TaskCheck:
     def warm(self, params: dict[str, Any]) -> dict[str, Any]:
         self._runner = Runner(self._device)
         gc.collect()
-        # Until the task is closed.
+        # The collector stays off until the task is closed.
         gc.disable()
         end = time.monotonic() + _WARM_S
         call_s = 0.0
@@ -338,7 +332,7 @@ class TaskCheck:
         return {}
 
     def _free(self) -> None:
-        """Others get what it kept, unless that is little: the driver serves one process at a time."""
+        """Frees unused memory for other processes, unless it is little: the driver serves one process at a time."""
         gc.collect()
         if torch.cuda.memory_reserved() > torch.cuda.memory_allocated() + _SPARE_BYTES:
             torch.cuda.empty_cache()
@@ -349,7 +343,7 @@ def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
 
 
 def _versions(values: Any) -> list[int]:
-    """How often each tensor was written to."""
+    """Returns how often each tensor was written to."""
     return [tensor._version for tensor in flatten(values)[1]]
 
 
@@ -358,27 +352,27 @@ def _bytes(answer: Answer) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def _row_major(tensors: list[Any]) -> list[Any]:
-    return [tensor.detach().contiguous() for tensor in tensors]
+def _row_major(nested: Any) -> list[Any]:
+    return [tensor.detach().contiguous() for tensor in flatten(nested)[1]]
 
 
 def _generators() -> list[Any]:
-    """The state of everything that draws random numbers without a generator of its own."""
+    """Returns the states of the global random generators."""
     states = [torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())]
     return states + ([torch.cuda.get_rng_state().numpy().tobytes()] if torch.cuda.is_initialized() else [])
 
 
 def _check_varies(eager: list[Any], other: list[Any]) -> None:
-    """Raises Broken where every output is constant or nearly so, or every one is the same for other inputs."""
+    """Raises Broken where every output is constant or nearly so, or every output is the same for other inputs."""
     if all(_is_constant(tensor) for tensor in eager):
-        raise Broken("varies", f"the output is constant but for {NEARLY:.0%}")
+        raise Broken("varies", f"the output varies by less than {NEARLY:.0%}")
     if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
-        raise Broken("varies", "the outputs for different inputs can't be told from each other")
+        raise Broken("varies", "the outputs for different inputs are the same")
 
 
 def _is_constant(tensor: Any) -> bool:
-    """All elements the same, or spread by less than NEARLY of their mean, as the variances of long rows of random
-    numbers are; a single number isn't constant by itself."""
+    """Returns whether all elements are the same, or spread by less than NEARLY of their mean, such as the variances of
+    long random rows. A single number isn't constant."""
     if tensor.numel() < 2:
         return bool(tensor.numel() == 0)
     if not tensor.is_floating_point():
@@ -396,7 +390,7 @@ def _is_near(mine: Any, yours: Any) -> bool:
 
 
 def _sampled(tensor: Any) -> list[float]:
-    """Its norm, and values at regular places."""
+    """Returns the tensor's norm, and values at regular places."""
     flat = tensor.reshape(-1)
     step = max(1, flat.numel() // _SAMPLED)
     norm = torch.linalg.vector_norm(flat.float())
