@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
-from cuda_agent.core.enums import Baseline, Device, Precision
+from cuda_agent.core.enums import Device, Precision, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record
 
@@ -108,7 +108,7 @@ class JudgeOptions(Configuration):
 
     device: DeviceSetting
     precision: Annotated[Precision, Flag("Arithmetic that is allowed inside float32 operators.")] = Precision.TF32
-    reward_baseline: Baseline = Baseline.PUBLISHED
+    reward_baseline: RewardBaseline = RewardBaseline.PUBLISHED
     trials: int = Field(default=5, ge=1)
     #: The rounds end earlier when the ratio's interval is within ±1 %.
     timing_budget_s: Annotated[

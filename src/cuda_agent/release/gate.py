@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from cuda_agent.core.baselines import COMPILE, EAGER, forms
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
 from cuda_agent.core.settings import Settings
 
-BaselineName = Literal["eager", "compile", "matched", "autotune"]
+#: names the fastest baseline at the policy's precision.
+MATCHED = "matched"
 #: fewer processes wouldn't show how times differ between processes.
 LEAST_PROCESSES = 3
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -53,11 +55,20 @@ class SpeedGate(Configuration):
 
     processes: int = Field(default=LEAST_PROCESSES, ge=LEAST_PROCESSES)
     margin: float = Field(default=1.05, gt=0)
-    baselines: tuple[BaselineName, ...] = ("eager", "compile", "matched", "autotune")
+    baselines: tuple[str, ...] = (EAGER, COMPILE, MATCHED, "autotune")
     kernels: dict[str, Path] = Field(default_factory=dict)
     timing_budget_s: float = Field(default=10.0, gt=0)
     compile_timeout_s: float = Field(default=900.0, gt=0)
     missing: Literal["fail", "note"] = "fail"
+
+    @field_validator("baselines")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = (MATCHED, *forms())
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name!r} is no baseline: {', '.join(sorted(known))}")
+        return value
 
     @field_validator("kernels")
     @classmethod

@@ -22,6 +22,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.settings import Settings
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
@@ -39,7 +40,7 @@ from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
+from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from cuda_agent.core.config import Configuration, DeviceSetting, Flag, LanguageModelOptions, SandboxSetting
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD
 from cuda_agent.tasks.filter.options import WindowSetting
 
