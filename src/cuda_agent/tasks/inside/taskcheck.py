@@ -21,6 +21,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
+from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
 from cuda_agent.tasks.inside.requests import (
     CheckAnswers,
     CloseTask,
@@ -39,7 +40,7 @@ from cuda_agent.tasks.inside.requests import (
     TimeTask,
     WarmedTask,
     WarmTask,
-)  # fmt: skip
+)
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import Flags, _FindProducts
@@ -62,8 +63,6 @@ from cuda_agent.workers.inside.task.weights import redraw
 from cuda_agent.workers.requests import Operations, WorkerAnswer
 from cuda_agent.workers.requests.lifecycle import Start
 
-#: The number of values of each output that are compared between processes.
-_SAMPLED = 64
 #: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30
 #: The bytes of outputs that stay on the device during compilation.
@@ -72,10 +71,6 @@ _KEPT_BYTES = 2 << 30
 _UNTUNED = {"triton.autotune_pointwise": False}
 #: The seconds after which no more warm-up calls begin.
 _WARM_S = 0.1
-#: The relative difference below which two outputs for different inputs are the same.
-NO_DIFFERENCE = 1e-5
-#: The standard deviation over the mean below which an output counts as constant.
-NEARLY = 0.01
 
 
 class Broken(Exception):
@@ -315,7 +310,7 @@ class TaskCheck:
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         eager = self.answer({}, self._seed, oracle=False).eager
-        return SampledOutputs(sample=tuple(map(_sampled, eager)))
+        return SampledOutputs(sample=tuple(map(sampled, eager)))
 
     def warm(self, request: WarmTask) -> WarmedTask:
         self._runner = Runner(self._device)
@@ -375,34 +370,7 @@ def _generators() -> list[Any]:
 
 def _check_varies(eager: list[Any], other: list[Any]) -> None:
     """Raises Broken where every output is constant or nearly so, or every output is the same for other inputs."""
-    if all(_is_constant(tensor) for tensor in eager):
-        raise Broken(Rule.VARIES, f"the output is constant but for {NEARLY:.0%}")
-    if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
-        raise Broken(Rule.VARIES, "the outputs for different inputs can't be told from each other")
-
-
-def _is_constant(tensor: Any) -> bool:
-    """Returns whether all elements are the same, or spread by less than NEARLY of their mean, such as the variances of
-    long random rows. A single number isn't constant."""
-    if tensor.numel() < 2:
-        return bool(tensor.numel() == 0)
-    if not tensor.is_floating_point():
-        low, high = torch.aminmax(tensor)
-        return bool(low == high)
-    spread, mean = torch.std_mean(tensor.float(), correction=0)
-    return float(spread) <= NEARLY * abs(float(mean))
-
-
-def _is_near(mine: Any, yours: Any) -> bool:
-    if not mine.is_floating_point():
-        return bool(torch.equal(mine, yours))
-    apart = float(torch.linalg.vector_norm(mine.float() - yours.float()))
-    return apart <= NO_DIFFERENCE * float(torch.linalg.vector_norm(mine.float()))
-
-
-def _sampled(tensor: Any) -> tuple[float, ...]:
-    """Returns the tensor's norm, and values at regular places."""
-    flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // _SAMPLED)
-    norm = torch.linalg.vector_norm(flat.float())
-    return (float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu()))
+    if all(is_constant(tensor) for tensor in eager):
+        raise Broken(Rule.VARIES, f"the output varies by less than {NEARLY:.0%}")
+    if all(is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
+        raise Broken(Rule.VARIES, "the outputs for different inputs are the same")
