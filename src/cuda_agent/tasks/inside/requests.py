@@ -95,7 +95,7 @@ class CompareCompiled(TaskRequest[TaskAnswer]):
 
 
 class SampledOutputs(TaskAnswer):
-    """Of each output its norm and some values, the same in every process."""
+    """Has for each output its norm and some values, which are the same in every process."""
 
     sample: Many[Many[float]] = ()
 
