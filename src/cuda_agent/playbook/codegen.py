@@ -293,12 +293,12 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
     cuda = device is Device.CUDA
     suffix = "cuh" if cuda else "h"
     helpers = {
-        f"kernels/elementwise.{suffix}": environment().get_template(f"skills/shared/elementwise.{suffix}").render()
+        f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()
     }
     if reduces and cuda:
-        helpers["kernels/reduction.cuh"] = environment().get_template("skills/shared/reduction.cuh").render()
+        helpers["kernels/reduction.cuh"] = environment().get_template("shared/reduction.cuh").render()
     if SPECIAL & set(re.findall(r"\bf_(\w+)\(", text)):
-        helper = environment().get_template("skills/shared/special.j2")
+        helper = environment().get_template("shared/special.j2")
         words = {
             "cuda": cuda,
             "suffix": suffix,

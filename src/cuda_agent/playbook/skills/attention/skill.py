@@ -12,7 +12,7 @@ from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, plain_copy, row_major, windows
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, plain_copy, row_major, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 #: of a head.

@@ -153,7 +153,7 @@ def source(work: Kernel, name: str) -> str:
     printer = _Columns(work, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     return render(
-        "skills/colreduce/cols.cpp.j2",
+        "colreduce/cols.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "rows": outer * inner,

@@ -143,7 +143,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     shared = common(work, Device.CUDA, name, scratch=True)
     states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
     text = render(
-        "skills/colreduce/cols.cu.j2",
+        "colreduce/cols.cu.j2",
         {
             **shared,
             "parameters": f"{shared['parameters']}, {states}",

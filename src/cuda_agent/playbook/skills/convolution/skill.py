@@ -9,8 +9,8 @@ from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.shared.geometry import Convolution, read
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")

@@ -10,7 +10,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import (
+from cuda_agent.playbook.skills.shared.operands import (
     Matrix,
     NotAMatrix,
     batched_matrices,

@@ -101,7 +101,7 @@ def _cuda(work: Kernel, name: str) -> str:
     body = printer.printer.statements([s.node for s in work.stores])
     declarations, stores = printer.write(list(work.stores), body)
     return render(
-        "skills/pointwise/pointwise.cu.j2",
+        "pointwise/pointwise.cu.j2",
         {
             **common(work, Device.CUDA, name),
             "elements": count,
@@ -121,7 +121,7 @@ def _cuda(work: Kernel, name: str) -> str:
 
 def _tiled(work: Kernel, name: str, found: tiled.Tiling) -> str:
     values = {**common(work, Device.CUDA, name), "index_type": index_type(work)}
-    return render("skills/pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
+    return render("pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
 
 
 def index_type(work: Kernel) -> str:
@@ -168,7 +168,7 @@ def _cpu(work: Kernel, name: str) -> str:
             buffered.append(direct[-1])
     written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores) * ir.numel(work.cols)
     return render(
-        "skills/pointwise/pointwise.cpp.j2",
+        "pointwise/pointwise.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "elements": ir.numel(work.cols),

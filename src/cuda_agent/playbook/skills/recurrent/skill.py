@@ -11,7 +11,7 @@ from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
 
 #: the kernels' number of a layer, and its gates.

@@ -231,7 +231,7 @@ def source(work: Kernel, name: str) -> str:
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores if s.full) * rows * outer * inner
     return render(
-        "skills/rowreduce/rows.cpp.j2",
+        "rowreduce/rows.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "rows": rows,

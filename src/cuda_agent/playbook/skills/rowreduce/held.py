@@ -184,7 +184,7 @@ def source(work: Kernel, name: str) -> tuple[str, int] | None:
     start = printer.start()
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     text = render(
-        "skills/rowreduce/held.cu.j2",
+        "rowreduce/held.cu.j2",
         {
             **common(work, Device.CUDA, name),
             **start,

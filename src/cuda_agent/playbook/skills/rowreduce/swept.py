@@ -130,7 +130,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     shared = common(work, Device.CUDA, name, scratch=True)
     states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
     text = render(
-        "skills/rowreduce/swept.cu.j2",
+        "rowreduce/swept.cu.j2",
         {
             **shared,
             "parameters": f"{shared['parameters']}, {states}",

@@ -45,7 +45,7 @@ def scan_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: s
         text, count = _warps(work, name) if along_rows else _lanes(work, name)
     files = kernel_files(device, name, text, reduces=True)
     if device is Device.CUDA:
-        files["kernels/scan.cuh"] = environment().get_template("skills/scan/scan.cuh").render()
+        files["kernels/scan.cuh"] = environment().get_template("scan/scan.cuh").render()
     declaration, call = launcher(work, device, name)
     return Step(
         skill=NAME,
@@ -114,7 +114,7 @@ def _lanes(work: Kernel, name: str) -> tuple[str, int]:
     last = printed.statements(roots)
     values, stores = printer.write(list(work.stores), last)
     text = render(
-        "skills/scan/lanes.cu.j2",
+        "scan/lanes.cu.j2",
         {
             **_facts(work, Device.CUDA, name),
             "width": width,
@@ -173,7 +173,7 @@ def _warps(work: Kernel, name: str) -> tuple[str, int]:
     # The registers of 1024 threads hold one running result, not several.
     configs = [config for config in _WARPS if config[0] <= 16 or len(scans) == 1]
     text = render(
-        "skills/scan/warps.cu.j2",
+        "scan/warps.cu.j2",
         {
             **_facts(work, Device.CUDA, name),
             "index_type": index_type(work),
@@ -212,7 +212,7 @@ def _cpu(work: Kernel, name: str) -> str:
     body += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in work.stores]
     names = [f"i{k}" for k in range(last)]
     return render(
-        "skills/scan/scan.cpp.j2",
+        "scan/scan.cpp.j2",
         {
             **_facts(work, Device.CPU, name),
             "outer": ir.numel(work.rows[:-1]),

@@ -15,7 +15,7 @@ from cuda_agent.playbook.codegen import literal
 from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
 

@@ -10,7 +10,7 @@ from cuda_agent.core.graph import Arg, Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, windows
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, contiguous_meta, windows
 
 CONFIGS = 4
 #: picks for each slice of the result from which on atomic operations come first among the settings.

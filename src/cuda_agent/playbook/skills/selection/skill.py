@@ -12,7 +12,7 @@ from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import (
+from cuda_agent.playbook.skills.shared.operands import (
     NotAMatrix,
     collapsed,
     contiguous_meta,

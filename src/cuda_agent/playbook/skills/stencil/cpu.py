@@ -222,4 +222,4 @@ def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
             configs.append(config)
     if not configs:
         return None
-    return render("skills/stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)
+    return render("stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)

@@ -331,4 +331,4 @@ def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
     printer = _Cuda(stencil)
     if not printer.configs or printer.reads_beyond():
         return None
-    return render("skills/stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)
+    return render("stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)
