@@ -17,6 +17,7 @@ from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
+from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
 _STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",
@@ -236,9 +237,9 @@ def assignment(store: Store, address: str, value: str, device: Device) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of the whole playbook, by paths relative to it."""
+    """The playbook's templates by paths relative to it, the skills' by paths relative to their folder's parent."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -292,9 +293,7 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
     """A kernel's source, and the scalar, vector and reduction helpers that it includes."""
     cuda = device is Device.CUDA
     suffix = "cuh" if cuda else "h"
-    helpers = {
-        f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()
-    }
+    helpers = {f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()}
     if reduces and cuda:
         helpers["kernels/reduction.cuh"] = environment().get_template("shared/reduction.cuh").render()
     if SPECIAL & set(re.findall(r"\bf_(\w+)\(", text)):

@@ -85,9 +85,7 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     if rewritten.derive is not None:
-        derived, derived_state = plan(
-            rewritten.derive, device, Precision.FP32, taken=[step.name for step in steps]
-        )
+        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, taken=[step.name for step in steps])
         inputs |= {item.name: item for item in rewritten.derive.inputs}
         given = _given(rewritten.derive, derived, derived_state.returned)
         stages.append(emit.Stage(emit.DERIVE, derived, given, derived_state.returned))

@@ -1,4 +1,4 @@
-"""The skills that write kernels, in the order of their notes: each folder with a `skill.py`, which names its `SKILL`."""
+"""The skills that write kernels, in the order of their notes: the folders with a `skill.py`, whose `SKILL` is one."""
 
 from __future__ import annotations
 

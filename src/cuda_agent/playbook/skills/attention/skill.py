@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import NotAMatrix, plain_copy, row_major, windows
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
@@ -117,10 +117,8 @@ def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
     return view if is_dense and _is_readable(view) else plain
 
 
-class AttentionSkill:
+class AttentionSkill(Skill):
     """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
-
-    name = "attention"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for an attention that the algebra left whole. Puts operands into memory that aren't there yet."""
@@ -143,6 +141,12 @@ class AttentionSkill:
         except NotAMatrix:
             return None
         return None if levels is None else self._claim(node, call, views, result, levels)
+
+    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+        return read(node, meta, device, precision) is not None
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        return Options(whole=True) if any(node.op == OPERATOR for node in graph.nodes) else None
 
     def _claim(
         self,
@@ -167,7 +171,6 @@ class AttentionSkill:
             f'check_status("{name}", status);',
         ]
         step = Step(
-            skill="attention",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views)),
             outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype="float32", strides=result.strides)),),
@@ -190,4 +193,4 @@ def kernel(width: int) -> str:
     )
 
 
-SKILL = AttentionSkill()
+SKILL = AttentionSkill

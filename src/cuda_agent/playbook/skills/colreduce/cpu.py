@@ -12,8 +12,8 @@ from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.pointwise.skill import common
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 512
 #: tiles below which threads share the reduced axis, and the length from which that pays.

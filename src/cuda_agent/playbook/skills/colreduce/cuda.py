@@ -11,8 +11,8 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4

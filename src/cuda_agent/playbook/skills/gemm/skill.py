@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
+    MATH,
     Matrix,
     NotAMatrix,
     batched_matrices,
@@ -18,14 +18,14 @@ from cuda_agent.playbook.skills.shared.operands import (
     flat_matrix,
     matrix_in_memory_order,
     plain_copy,
+    product_files,
     readable,
     row_major,
     windows,
 )
 
-#: the launcher's numbers of types, and of how float32 is multiplied.
+#: the launcher's numbers of types.
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
-MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
@@ -162,11 +162,6 @@ def launch_numbers(product: Product, precision: Precision, activation: int) -> l
     ]
 
 
-def product_files() -> dict[str, str]:
-    """The source of `launch_gemm`."""
-    return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
-
-
 def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     tail, activation = _fused_activation(state, node)
     result = tail.name if tail is not None else node.name
@@ -184,7 +179,6 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         "}"
     )
     step = Step(
-        skill="gemm",
         name=name,
         inputs=product.inputs,
         outputs=(Buffer(result, product.meta),),
@@ -227,7 +221,6 @@ def _cpu_step(node: Node, product: Product) -> Claim:
         lines.append(f"at::{'bmm' if a.batch > 1 else 'mm'}_out(result, {left}, {right});")
     loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
     step = Step(
-        skill="gemm",
         name=f"gemm_{cpp_name(node.name)}",
         inputs=product.inputs,
         outputs=(Buffer(node.name, product.meta),),
@@ -239,10 +232,8 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     return Claim(step, frozenset({node.name}))
 
 
-class Gemm:
+class Gemm(Skill):
     """linear, addmm, mm, bmm and matmul of float32, bfloat16 and float16 operands."""
-
-    name = "gemm"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
@@ -254,4 +245,4 @@ class Gemm:
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
 
 
-SKILL = Gemm()
+SKILL = Gemm

@@ -10,9 +10,16 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
-from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import (
+    MATH,
+    NotAMatrix,
+    collapsed,
+    contiguous_meta,
+    plain_copy,
+    product_files,
+    windows,
+)
 
 #: the kernels' number of a layer, and its gates.
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
@@ -92,10 +99,8 @@ def _whole(state: PlanState, name: str | None) -> StridedView | None:
     )
 
 
-class Recurrent:
+class Recurrent(Skill):
     """A layer of an LSTM, a GRU or a plain recurrent network in float32, one or both directions."""
-
-    name = "recurrent"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a layer that the algebra made; None for anything else."""
@@ -135,7 +140,6 @@ class Recurrent:
             f'check_status("{name}", status);',
         ]
         return Step(
-            skill="recurrent",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
@@ -198,7 +202,7 @@ def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
 
 
 def steps_kernel(kind: int) -> str:
-    """The source for layers of this kind, with a product for each step (of the skill `gemm`)."""
+    """The source for layers of this kind, with a product for each step (`launch_gemm`)."""
     text = resources.files(__package__).joinpath("steps.cu").read_text()
     text = text.replace("#define KIND 0", f"#define KIND {kind}")
     return text.replace("int launch_recurrent_steps(", f"int launch_recurrent_steps_{kind}(")
@@ -208,4 +212,4 @@ def _at(view: StridedView | None) -> str:
     return "nullptr" if view is None else pointer(view.buffer, view.offset, 4)
 
 
-SKILL = Recurrent()
+SKILL = Recurrent

@@ -13,7 +13,8 @@ from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.pointwise.skill import common
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 2048
 #: results from this size on are written past the caches by default.
@@ -21,21 +22,6 @@ _LARGE_BYTES = 64 << 20
 #: rows below which threads share a row, and the elements from which that pays.
 _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
-
-IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
-COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
-
-
-def identity(kind: str, type_: str) -> str:
-    """What a reduction begins with, as text."""
-    if kind in IDENTITY:
-        return IDENTITY[kind]
-    if type_ in ("f32", "f64"):
-        return literal(float("-inf" if kind == "max" else "inf"), type_)
-    if type_ == "b":
-        return "false" if kind == "max" else "true"
-    lowest = {"i32": "INT32_MIN", "i64": "INT64_MIN"}[type_]
-    return lowest if kind == "max" else lowest.replace("MIN", "MAX")
 
 
 @dataclass

@@ -11,52 +11,25 @@ from cuda_agent.playbook.codegen import (
     Printer,
     assignment,
     decode,
-    environment,
     indent,
-    kernel_files,
-    launcher,
     literal,
     render,
     vector_width,
 )
 from cuda_agent.playbook.expression import Expr
-from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.kernel import Kernel, reads_along_columns
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Step
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
-from cuda_agent.playbook.skills.rowreduce.held import FUNCTORS
+from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
+from cuda_agent.playbook.skills.shared.states import COMBINE, FUNCTORS, identity
 
-NAME = "scan"
 #: (threads of a block, most threads of a row).
 _LANES = ((256, 256), (256, 32), (128, 128), (512, 512))
 #: (warps of a block, elements a thread).
 _WARPS = ((8, 8), (32, 4), (16, 8), (4, 8))
 #: neighbouring rows that a CPU thread scans together.
 _TILE = 64
-
-
-def scan_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str, *, along_rows: bool) -> Step:
-    """A step for a kernel with scans over its only column axis. `along_rows`: memory lies along the last row axis."""
-    if device is Device.CPU:
-        text, count = _cpu(work, name), 1
-    else:
-        text, count = _warps(work, name) if along_rows else _lanes(work, name)
-    files = kernel_files(device, name, text, reduces=True)
-    if device is Device.CUDA:
-        files["kernels/scan.cuh"] = environment().get_template("scan/scan.cuh").render()
-    declaration, call = launcher(work, device, name)
-    return Step(
-        skill=NAME,
-        name=name,
-        inputs=work.reads,
-        outputs=outputs,
-        files=files,
-        declaration=declaration,
-        call=call,
-        tunables={name: count},
-    )
 
 
 def _scans(work: Kernel) -> list[int]:
@@ -222,3 +195,22 @@ def _cpu(work: Kernel, name: str) -> str:
             "body": indent(body, 8),
         },
     )
+
+
+class Scan(Skill):
+    """Kernels with scans over their only column axis."""
+
+    def fits(self, work: Kernel) -> bool:
+        return work.scans
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+        more = {}
+        if device is Device.CPU:
+            text, settings = _cpu(work, name), 1
+        else:
+            text, settings = _lanes(work, name) if reads_along_columns(work) else _warps(work, name)
+            more = {"kernels/scan.cuh": render("scan/scan.cuh", {})}
+        return kernel_step(work, outputs, device, name, text, settings, reduces=True, more_files=more)
+
+
+SKILL = Scan

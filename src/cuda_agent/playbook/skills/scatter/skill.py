@@ -14,10 +14,10 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import literal
 from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 _ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
@@ -197,11 +197,9 @@ def _flat(state: PlanState, name: str) -> StridedView:
     return view if not pairs or (len(pairs) == 1 and pairs[0][1] == 1) else plain_copy(state, name)
 
 
-class ScatterSkill:
+class ScatterSkill(Skill):
     """scatter, scatter_add, scatter_reduce, index_put, index_reduce of float32; what stands for index_add, index_copy
     and index_fill is index_put."""
-
-    name = "scatter"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a scatter; None for anything else. Puts places and values into memory."""
@@ -238,7 +236,6 @@ class ScatterSkill:
         more = ", int config, cudaStream_t stream" if cuda else ""
         given = "const void* base, const void* places, const void* values, const long long* shape"
         step = Step(
-            skill="scatter",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in (base, places, values))),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
@@ -283,7 +280,6 @@ class ScatterSkill:
         ]
         views = [base, index, *([source] if source is not None else [])]
         step = Step(
-            skill="scatter",
             name=name,
             inputs=tuple(dict.fromkeys(view.buffer for view in views)),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
@@ -298,4 +294,4 @@ class ScatterSkill:
         return Claim(step, frozenset({node.name}))
 
 
-SKILL = ScatterSkill()
+SKILL = ScatterSkill

@@ -114,7 +114,6 @@ def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: 
         f'check_status("{name}", status);',
     ]
     return Step(
-        skill="scatter",
         name=name,
         inputs=tuple(dict.fromkeys(view.buffer for view in (base, index, values))),
         outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),

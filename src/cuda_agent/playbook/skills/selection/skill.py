@@ -11,7 +11,7 @@ from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
     NotAMatrix,
     collapsed,
@@ -110,11 +110,9 @@ def _innermost(state: PlanState, x: str, dim: int) -> str:
     return builder.add(ir.Strided(state.fresh(f"{x}_rows"), shape, meta.dtype, builder.resolve(x), axes))
 
 
-class SelectionSkill:
+class SelectionSkill(Skill):
     """topk, kthvalue and median of float32 rows, sort of float32 and int64 ones, on cuda. Along another dimension than
     the last one rows are copied first, and the result lies as they do."""
-
-    name = "selection"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a selection; None for anything else. Puts the rows into memory where they aren't there yet."""
@@ -157,7 +155,6 @@ class SelectionSkill:
             f'check_status("{name}", status);',
         ]
         step = Step(
-            skill="selection",
             name=name,
             inputs=(view.buffer,),
             outputs=tuple(outputs),
@@ -178,4 +175,4 @@ def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
     return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))
 
 
-SKILL = SelectionSkill()
+SKILL = SelectionSkill

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook.plan import PlanState, StridedView
 
 Level = tuple[int, int, int]
+#: how `launch_gemm` multiplies, by its number.
+MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 
 
 class NotAMatrix(Exception):
@@ -157,3 +161,8 @@ def _batch_steps(view: StridedView, rank: int) -> list[int]:
     """Strides along the batch dimensions, 0 where the operand broadcasts."""
     steps = [0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True)]
     return [0] * (rank - len(steps)) + steps
+
+
+def product_files() -> dict[str, str]:
+    """The source of `launch_gemm`."""
+    return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}

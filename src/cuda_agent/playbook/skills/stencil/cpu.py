@@ -13,8 +13,8 @@ from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes
 
 #: outputs of a tile

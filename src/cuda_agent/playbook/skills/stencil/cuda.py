@@ -10,9 +10,9 @@ from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.rowreduce.cpu import identity
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.states import identity
 from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, tile_bytes, tile_sizes
 
 #: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
