@@ -91,11 +91,11 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 @dataclass
 class Printer:
     """Prints the nodes of one kernel. `axis` gives the text of axis k's index, `known` the text of nodes that exist as
-    variables already, `load` the text of a load at an address."""
+    variables already, `load` the text of a load at an address (`read` where not given)."""
 
     kernel: Kernel
     axis: Callable[[int], str]
-    load: Callable[[int, Expr], str]
+    load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
@@ -124,6 +124,11 @@ class Printer:
             if bound.high is not None:
                 parts.append(f"{text} < {bound.high}")
         return " && ".join(parts) or "true"
+
+    def read(self, expr: Expr) -> str:
+        """A load where it stands; 0 where its guards don't hold."""
+        text, test = f"widen({cpp_name(expr.name)}[{self.address(expr.coord)}])", self.test(expr.guards)
+        return text if test == "true" else f"(({test}) ? {text} : {literal(0, expr.type)})"
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Nodes to compute for the roots, in order, without those that are known."""
@@ -182,7 +187,7 @@ class Printer:
         if expr.op == "inside":
             return f"({self.test(expr.guards)})"
         if expr.op == "load":
-            return self.load(at, expr)
+            return self.load(at, expr) if self.load is not None else self.read(expr)
         if expr.op in ("reduce", "scan"):
             raise AssertionError(f"{expr.op} {at} is used before its pass")
         return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])

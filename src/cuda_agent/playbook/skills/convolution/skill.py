@@ -10,7 +10,14 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.geometry import Convolution, read
-from cuda_agent.playbook.skills.shared.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.skills.shared.operands import (
+    NotAMatrix,
+    buffers,
+    collapsed,
+    contiguous_meta,
+    plain_copy,
+    windows,
+)
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -111,7 +118,7 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
     package = resources.files(__package__)
     return Step(
         name=name,
-        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        inputs=buffers(views),
         outputs=(buffer,),
         files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
         declaration=DECLARATION,
@@ -154,7 +161,7 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
         )
     step = Step(
         name=f"convolution_{cpp_name(node.name)}",
-        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        inputs=buffers(views),
         outputs=(Buffer(node.name, contiguous_meta(call.result.shape, call.result.dtype)),),
         files={},
         declaration="",

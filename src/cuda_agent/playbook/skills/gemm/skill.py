@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
 from cuda_agent.playbook.skills.shared.operands import (
@@ -14,13 +15,13 @@ from cuda_agent.playbook.skills.shared.operands import (
     Matrix,
     NotAMatrix,
     batched_matrices,
+    checked_call,
     contiguous_meta,
     flat_matrix,
     matrix_in_memory_order,
     plain_copy,
     product_files,
     readable,
-    row_major,
     windows,
 )
 
@@ -172,11 +173,8 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     bias = pointer(*product.bias, width) if product.bias else "nullptr"
     numbers = launch_numbers(product, state.precision, activation)
     call = (
-        "{\n"
-        f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
-        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
-        f'  check_status("{name}", status);\n'
-        "}"
+        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
+        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
     )
     step = Step(
         name=name,
@@ -184,7 +182,7 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
         outputs=(Buffer(result, product.meta),),
         files=product_files(),
         declaration=DECLARATION,
-        call=call,
+        call=checked_call(name, call),
         tunables={tunable: CONFIGS},
     )
     return Claim(step, frozenset({node.name, result}))
@@ -209,7 +207,7 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
     left, right = _as_tensor(a), _as_tensor(b)
     lines = [
-        f"at::Tensor result = {cpp_name(node.name)}.as_strided({_braces(sizes)}, {_braces(row_major(sizes))}, {start});"
+        f"at::Tensor result = {cpp_name(node.name)}.as_strided({_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start});"
     ]
     if product.bias is not None:
         bias = f"{cpp_name(product.bias[0])}.as_strided({{{product.n}}}, {{1}}, {product.bias[1]})"

@@ -8,11 +8,9 @@ from cuda_agent.playbook.codegen import (
     Printer,
     decode,
     indent,
-    literal,
     render,
     storage_type,
 )
-from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Skill, Step
@@ -68,11 +66,7 @@ def _cpu(work: Kernel, name: str) -> str:
     def axis(k: int) -> str:
         return "j" if k == last else f"i{k}"
 
-    def load(at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
-
-    printer = Printer(work, axis, load)
+    printer = Printer(work, axis)
     body = printer.statements([s.node for s in work.stores])
     buffers, direct, buffered, copies = [], [], [], []
     for number, store in enumerate(work.stores):

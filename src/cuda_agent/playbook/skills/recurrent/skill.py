@@ -14,11 +14,11 @@ from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, Stri
 from cuda_agent.playbook.skills.shared.operands import (
     MATH,
     NotAMatrix,
-    collapsed,
+    buffers,
+    checked_call,
     contiguous_meta,
-    plain_copy,
+    one_piece,
     product_files,
-    windows,
 )
 
 #: the kernels' number of a layer, and its gates.
@@ -86,19 +86,6 @@ def read(state: PlanState, node: Node) -> Layer | None:
     )  # fmt: skip
 
 
-def _whole(state: PlanState, name: str | None) -> StridedView | None:
-    """Where a value lies in one piece. Raises NotAMatrix."""
-    if name is None:
-        return None
-    (view,) = windows(state, [name])
-    pairs = collapsed(view.shape, view.strides)
-    return (
-        view
-        if not pairs or (len(pairs) == 1 and pairs[0][1] == 1 and view.offset % 4 == 0)
-        else plain_copy(state, name)
-    )
-
-
 class Recurrent(Skill):
     """A layer of an LSTM, a GRU or a plain recurrent network in float32, one or both directions."""
 
@@ -109,7 +96,7 @@ class Recurrent(Skill):
             return None
         names = (layer.given, layer.weights, layer.bias, layer.first, layer.first_cell)
         try:
-            views = [_whole(state, name) for name in names]
+            views = [None if name is None else one_piece(state, name, 4) for name in names]
         except NotAMatrix:
             return None
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op == "getitem"}
@@ -134,18 +121,13 @@ class Recurrent(Skill):
             before += one.configs
         # Of two the first one's settings come first.
         choice = f"config_{tunable} < {launches[0].configs} ? {' : '.join(calls)}" if len(calls) > 1 else calls[0]
-        lines = [
-            f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
-            f"const int status = {choice};",
-            f'check_status("{name}", status);',
-        ]
         return Step(
             name=name,
-            inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
+            inputs=buffers(views),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
             files={path: text for one in launches for path, text in one.files.items()},
             declaration="\n".join(one.declaration for one in launches),
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, choice, sizes=layer.sizes),
             tunables={tunable: before} if before else {},
             scratch=tuple(scratch),
         )

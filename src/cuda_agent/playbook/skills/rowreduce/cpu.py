@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, literal, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, render, storage_type
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
@@ -40,16 +40,10 @@ class _Rows:
         self.last = len(self.work.axes()) - 1
         self.sweeps = passes(self.work, keep=not self.split and ir.numel(self.work.cols) <= _KEEP_ELEMENTS)
         self.kept = {node: sweep for sweep, item in enumerate(self.sweeps) for node in item.kept}
-        self.printer = Printer(self.work, self.axis, self.load)
+        self.printer = Printer(self.work, self.axis)
 
     def axis(self, k: int) -> str:
         return "j" if k == self.last else f"i{k}"
-
-    def load(self, at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
-        return read
 
     def decode_rows(self) -> list[str]:
         return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "long") if self.rows else []

@@ -12,13 +12,11 @@ from cuda_agent.playbook.codegen import (
     assignment,
     decode,
     indent,
-    literal,
     render,
     vector_width,
 )
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns
-from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes
 from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
@@ -168,11 +166,7 @@ def _cpu(work: Kernel, name: str) -> str:
     def axis(k: int) -> str:
         return "j" if k == len(work.rows) else "(begin + r)" if k == last else f"i{k}"
 
-    def load(at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
-
-    printer = Printer(work, axis, load)
+    printer = Printer(work, axis)
     inner = work.rows[-1] if work.rows else 1
     scans = _scans(work)
     printer.known.update({at: f"s{at}[r]" for at in scans})
