@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device

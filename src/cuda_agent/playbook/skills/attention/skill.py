@@ -17,7 +17,7 @@ from cuda_agent.playbook.skills.shared.operands import (
     NotAMatrix,
     buffers,
     checked_call,
-    joint_levels,
+    collapsed,
     plain_copy,
     windows,
 )
@@ -78,7 +78,7 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
 
 def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:
     """The batch dimensions as two levels: (size, stride of each view), outer first; None where they need more."""
-    levels = joint_levels(sizes, *(view.strides for view in views))
+    levels = collapsed(sizes, *(view.strides[: len(sizes)] for view in views))
     nothing = (1, *(0 for _ in views))
     return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
 

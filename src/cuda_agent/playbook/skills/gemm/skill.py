@@ -206,9 +206,8 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     sizes = [*([a.batch] if a.batch > 1 else []), product.m, product.n]
     start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
     left, right = _as_tensor(a), _as_tensor(b)
-    lines = [
-        f"at::Tensor result = {cpp_name(node.name)}.as_strided({_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start});"
-    ]
+    shape = f"{_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start}"
+    lines = [f"at::Tensor result = {cpp_name(node.name)}.as_strided({shape});"]
     if product.bias is not None:
         bias = f"{cpp_name(product.bias[0])}.as_strided({{{product.n}}}, {{1}}, {product.bias[1]})"
         if a.batch > 1:

@@ -15,7 +15,6 @@ from cuda_agent.playbook.codegen import (
     render,
     vector_width,
 )
-from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, reads_along_columns
 from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes
@@ -42,7 +41,7 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
         {
             "id": at,
             "type": C_TYPES[expr.type],
-            "identity": begin(expr),
+            "identity": identity("max" if expr.name == "logsum" else expr.name, expr.type),
             "op": "LogSum" if expr.name == "logsum" else FUNCTORS[expr.name],
         }
         for at, expr in zip(_scans(work), scans, strict=True)
@@ -57,11 +56,6 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
         "scans": texts,
         "logsum": any(expr.name == "logsum" for expr in scans),
     }
-
-
-def begin(expr: Expr) -> str:
-    """What a scan begins with, as text."""
-    return identity("max" if expr.name == "logsum" else expr.name, expr.type)
 
 
 def _lanes(work: Kernel, name: str) -> tuple[str, int]:

@@ -47,34 +47,23 @@ def kernel_step(
     )
 
 
-def title(work: Kernel) -> str:
-    """One line that says what is computed."""
-    made = ", ".join(cpp_name(name) for name, _ in work.writes)
-    return f"{made} from {', '.join(cpp_name(n) for n in work.reads) or 'constants'}"
-
-
-def casts(work: Kernel, device: Device) -> list[str]:
-    """Statements that give the launcher's pointers their types, where they cross as void*."""
-    lines = []
-    for type_, name in parameters(work, device):
-        lines.append(f"auto* {name}_p = static_cast<{type_}>({name});")
-    return lines
-
-
 def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
     """What every template of a launcher needs."""
     declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
     inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
     pairs = parameters(work, device)
+    made = ", ".join(cpp_name(name) for name, _ in work.writes)
+    # Pointers that cross as void* get their types.
+    casts = [f"auto* {name}_p = static_cast<{type_}>({name});" for type_, name in pairs]
     return {
         "name": name,
-        "title": title(work),
+        "title": f"{made} from {', '.join(map(cpp_name, work.reads)) or 'constants'}",
         "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
         "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
         "arguments": ", ".join(f"{n}_p" for _, n in pairs),
         "names": ", ".join(n for _, n in pairs),
         "launcher_parameters": inside,
-        "casts": indent(casts(work, device), 2),
+        "casts": indent(casts, 2),
         "axes": " x ".join(str(size) for size in work.axes()),
     }
 
