@@ -60,11 +60,10 @@ class Step:
 class Claim:
     """A skill's answer to a node: the step, and the nodes that it computes (the asked one and those fused into it).
     A covered node's value exists afterwards only when it's among the step's outputs, or when `then`, called after
-    those are known, defines it. More than one step is allowed (`before` run first)."""
+    those are known, defines it."""
 
     step: Step
     covers: frozenset[str]
-    before: tuple[Step, ...] = ()
     then: Callable[[], object] | None = None
 
 

@@ -304,16 +304,15 @@ class State:
         return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
 
     def claim(self, node: Node) -> Claim | None:
-        """Add the steps of the first skill that claims the node, after the kernels that make their inputs."""
+        """Add the step of the first skill that claims the node, after the kernels that make its inputs."""
         for skill in skills():
             claim = skill.claim(self, node)
             if claim is None:
                 continue
-            for step in (*claim.before, claim.step):
-                self.require([name for name in step.inputs if not self.in_memory(name)])
-                self._add(step, skill)
-                for buffer in step.outputs:
-                    self.builder.source(buffer.name, buffer.meta)
+            self.require([name for name in claim.step.inputs if not self.in_memory(name)])
+            self._add(claim.step, skill)
+            for buffer in claim.step.outputs:
+                self.builder.source(buffer.name, buffer.meta)
             if claim.then is not None:
                 claim.then()
             return claim
