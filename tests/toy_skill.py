@@ -16,8 +16,11 @@ TOYS = Path(__file__).parent / "data" / "skills"
 INPUTS = [torch.randn(6, 8)]
 
 
-def signs(x: torch.Tensor) -> torch.Tensor:
-    return torch.sign(x.exp() - 1.0) * 2.0
+class Signs(torch.nn.Module):
+    """Its `sign` is the toy's, what stands around it other skills'."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x.exp() - 1.0) * 2.0
 
 
 @contextmanager

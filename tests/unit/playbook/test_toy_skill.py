@@ -18,8 +18,8 @@ from cuda_agent.report.explain import explain
 from cuda_agent.report.rows import Row
 from cuda_agent.workspace import layout
 from cuda_agent.workspace.skills import skill_notes
-from playbook_harness import Lambda, graph_of
-from toy_skill import INPUTS, added, signs
+from playbook_harness import graph_of
+from toy_skill import INPUTS, Signs, added
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def toy() -> Iterator[None]:
 
 @pytest.mark.usefixtures("toy")
 def test_a_plan_has_its_kernel() -> None:
-    found = propose(graph_of(Lambda(signs), INPUTS), Device.CPU, Precision.FP32)
+    found = propose(graph_of(Signs(), INPUTS), Device.CPU, Precision.FP32)
     assert found.skills == ("pointwise", "toy_sign") and "kernels/sign_sign.cpp" in found.files
     assert found.tunables["sign_sign"] == 2
     turn = Turn(index=0, message="", plan=found.plan)
@@ -48,13 +48,13 @@ def test_a_workspace_lists_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_the_pocket_policy_chooses_its_settings_by_its_order() -> None:
-    plans = offers(graph_of(Lambda(signs), INPUTS), Device.CPU, Precision.FP32, "key")
+    plans = offers(graph_of(Signs(), INPUTS), Device.CPU, Precision.FP32, "key")
     fused = next(plan for plan in plans if plan.name == "fused")
     assert {step.kind: step.tunable for step in fused.steps}["sign"] == "a"
 
 
 def test_without_the_folder_nothing_knows_it() -> None:
-    assert "toy_sign" not in propose(graph_of(Lambda(signs), INPUTS), Device.CPU, Precision.FP32).skills
+    assert "toy_sign" not in propose(graph_of(Signs(), INPUTS), Device.CPU, Precision.FP32).skills
     assert "toy_sign" not in layout.fixed_files()["SKILL.md"]
 
 
