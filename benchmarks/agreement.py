@@ -1,12 +1,12 @@
-"""Whether the playbook's plans of many tasks compute what the tasks do: each built, loaded and compared with float64.
+"""Checks whether the playbook's plans compute the same as their tasks: each is built, run and compared with float64.
 
     .venv/bin/cuda-agent tasks compose DIR --count 200 --seed 11 --window-ms 0.008 0.03 --memory-gb 0.012
     .venv/bin/python benchmarks/agreement.py DIR/candidates.jsonl --device cpu --jobs 2      # with seeds.jsonl
     .venv/bin/python benchmarks/agreement.py data/candidates.jsonl.gz --count 200 --jobs 8   # on a GPU
 
-Two plans of a task are two rows. A row is wrong where a result's relative L2 error is above 1e-4 and above ten times
-eager's own, or where more than a thousandth of whole numbers differ. The judge asks for more; this asks it of many,
-quickly. Each task's code runs in a process of its own, but in no sandbox: only for sets that one has made oneself.
+Two plans of a task are two rows. A row is wrong where an output's relative L2 error is above 1e-4 and above ten times
+eager's error, or where more than a thousandth of integers differ. The judge has stricter bounds; this check is faster
+and covers many tasks. Each task's code runs in its own process, but without a sandbox: use it only for your own tasks.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from cuda_agent.playbook.proposal import Proposal, proposals
 from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs
 
-#: seconds of one task.
+#: the most seconds of one task.
 LIMIT_S = 240
 ALLOWED, TIMES_EAGER, WHOLE = 1e-4, 10.0, 1e-3
 
 
-# ---------------------------------------------------------------- one task, in a process of its own
+# ---------------------------------------------------------------- one task, in its own process
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -58,7 +58,7 @@ def doubled(value: Any) -> Any:
 
 
 def wrong(mine: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> str | None:
-    """Why a result isn't the task's; None where it is."""
+    """Returns why an output differs from the task's, or None where it doesn't."""
     if (mine.shape, mine.dtype) != (eager.shape, eager.dtype):
         return f"{mine.dtype}{list(mine.shape)} instead of {eager.dtype}{list(eager.shape)}"
     if not eager.is_floating_point():
@@ -70,7 +70,7 @@ def wrong(mine: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> str |
 
 
 def loaded(proposal: Proposal, device: Device) -> types.SimpleNamespace:
-    """The candidate's module after its extension. Raises RuntimeError where that doesn't compile."""
+    """Builds the extension and returns the candidate's module. Raises RuntimeError where it doesn't compile."""
     built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device))
     if built.library is None:
         raise RuntimeError(built.report.log[-400:])
@@ -84,7 +84,7 @@ def loaded(proposal: Proposal, device: Device) -> types.SimpleNamespace:
 
 
 def judged(source: str, device: Device, plan: int) -> tuple[str, int]:
-    """`right`, or what is wrong with this plan of the task; and how many plans it has."""
+    """Returns `right` or what is wrong with this plan, and the task's number of plans."""
     torch.manual_seed(0)
     # An oracle in float64 is compared at full precision.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -118,11 +118,11 @@ def one(options: argparse.Namespace, device: Device) -> int:
     return 0
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- all tasks
 
 
 def asked(path: Path, index: int, device: Device, plan: int) -> tuple[str, int]:
-    """As `judged`, from a process of its own."""
+    """Runs `judged` in its own process."""
     command = [sys.executable, __file__, str(path), "--device", device.value, "--only", str(index), "--plan", str(plan)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -137,7 +137,7 @@ def asked(path: Path, index: int, device: Device, plan: int) -> tuple[str, int]:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("tasks", type=Path, help="JSON lines of tasks, or .gz")
-    parser.add_argument("--count", type=int, help="so many, drawn at random")
+    parser.add_argument("--count", type=int, help="number of tasks, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="tasks at a time")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no further task after this")

@@ -1,12 +1,12 @@
-"""Where the judge's own clock goes in a burst, and how much that scatters: what no lie below it can be told from.
+"""Measures the parts of the judge's time in a burst and their scatter, which bounds the lies that a clock can detect.
 
     .venv/bin/python benchmarks/clock.py                       # A/A, 3 evaluations of each kernel
     .venv/bin/python benchmarks/clock.py --kernels "5 µs" --count 10
 
-Per program, µs: `burst` is the answer to that request less what its events say, `deliver` that to deliver, `rest` the
-copies, the wiping and the samples; each as its median and its 10th to 90th percentile over rounds. `outside` is all of
-it for each call, less `waited`, the waiting that the worker tells: what a verdict about clocks rests on. Now and then
-the raw samples say how much of a worker's memory has huge pages, which come with its age.
+The table has µs for each program. `burst` is the time of that request less the time of its events, `deliver` the time
+of that request, `rest` the time of copies, wiping and samples. Each is a median with the 10th to 90th percentile over
+rounds. `outside` is their sum for each call, less `waited`, the waiting that the worker reports; verdicts about clocks
+use it. Some raw samples have the amount of a worker's memory in huge pages, which grows with its age.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 
 PARTS = ("burst", "deliver", "rest", "outside", "waited")
 
 
 class Watch:
-    """Every burst of the rounds that are made meanwhile: its program and the µs of its parts."""
+    """Records every burst of the rounds while it is open: its program and the µs of its parts."""
 
     def __init__(self) -> None:
         self.bursts: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ class Watch:
 
 
 def huge_kib(pid: int) -> int:
-    """Memory of a worker that the system maps by huge pages."""
+    """Returns the KiB of a worker's memory in huge pages."""
     total = 0
     for each in (pid, *descendants(pid)):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the benchmarks of the judge share: the test suite's small task, raw samples on disk, tables."""
+"""Shared parts of the judge's benchmarks: the test suite's small task, raw samples on disk, tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cuda_agent.core.files import write_durably
 from cuda_agent.core.stack import read_stack
 
 ROOT = Path(__file__).resolve().parent.parent
-# The task and its candidates are those of the tests.
+# The tests define the task and its candidates.
 sys.path.append(str(ROOT / "tests"))
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all have: --device, --out."""
+    """Returns a parser with the common options: --device, --out."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=Device, choices=list(Device), help="default: cuda where there is a GPU")
     parser.add_argument("--out", type=Path, help="file for the raw samples (JSON), default runs/bench/NAME-DEVICE.json")
@@ -34,7 +34,7 @@ def chosen_device(wanted: Device | None) -> Device:
 
 
 def save(name: str, options: argparse.Namespace, device: Device, found: dict[str, Any]) -> Path:
-    """Raw samples with the stack and the command. Raises StoreError."""
+    """Writes raw samples with the stack and the command. Raises StoreError."""
     path: Path = options.out or ROOT / "runs" / "bench" / f"{name}-{device.value}.json"
     whole = {
         "benchmark": name,
@@ -48,23 +48,23 @@ def save(name: str, options: argparse.Namespace, device: Device, found: dict[str
 
 
 def read_tasks(path: Path) -> list[dict[str, Any]]:
-    """The tasks of a data set's lines, compressed or not."""
+    """Reads the tasks in a data set's lines, compressed or not."""
     raw = path.read_bytes()
     lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines()
     return [json.loads(line)["task"] for line in lines]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
+    """Returns a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def failed(why: str) -> NoReturn:
-    """Ends with one line and exit code 1."""
+    """Exits with one line and exit code 1."""
     sys.exit(f"FAILED: {why}")
 
 
 def run(main: Any) -> NoReturn:
-    """`main()`, with errors that the user can mend as one line."""
+    """Runs `main` and prints errors that the user can correct on one line."""
     sys.exit(plainly(main))

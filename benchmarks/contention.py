@@ -1,8 +1,8 @@
-"""What slows a step of the judge beside others on one GPU: their contexts, their memory, their kernels, or their cores.
+"""Measures what slows a step of the judge beside other processes on one GPU: their contexts, memory, kernels or cores.
 
-python3 benchmarks/contention.py                # beside 0, 1 and 4 neighbours of each kind
+    python3 benchmarks/contention.py                # beside 0, 1 and 4 neighbours of each kind
 
-A step takes memory, computes on it and gives it back, as a verification does for each trial.
+A step allocates memory, computes on it and frees it, like each trial of a verification.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def retain():
     ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     ask("cuCtxSetCurrent", context)
 """
-#: what a neighbour does without end.
+#: what a neighbour repeats until it is ended.
 NEIGHBOURS = {
     "contexts": DRIVER + """
 while True:
@@ -79,7 +79,7 @@ PHASES = ("taking memory", "computing", "giving it back")
 
 
 def steps(kind: str, neighbours: int, mib: int, seconds: float) -> list[list[float]]:
-    """Seconds of each phase of each step."""
+    """Returns the seconds of each phase of each step."""
     beside = [
         subprocess.Popen([sys.executable, "-c", NEIGHBOURS[kind]], stderr=subprocess.PIPE, start_new_session=True)
         for _ in range(neighbours)
@@ -94,7 +94,7 @@ def steps(kind: str, neighbours: int, mib: int, seconds: float) -> list[list[flo
         return found
     finally:
         for process in beside:
-            # With what it has started.
+            # This ends its child processes too.
             os.killpg(process.pid, signal.SIGKILL)
         for process in beside:
             process.wait()

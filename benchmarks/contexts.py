@@ -1,10 +1,10 @@
-"""What a process waits for its CUDA context and for its end, alone and beside others: each worker of the judge has one.
+"""Measures how long a process waits for its CUDA context and for its end. Each worker of the judge has a context.
 
-    python3 benchmarks/contexts.py                # 1, 4 and 10 at a time, as they come and as the judge makes its own
+    python3 benchmarks/contexts.py                # 1, 4 and 10 at a time, with defaults and with the judge's settings
 
-Seconds of each process from a common start: the driver's start, its context, torch's first kernel; and from SIGKILL
-until it is gone. `a minute`: contexts made and ended, one after the other. `beside`: how many other contexts of the
-same kind live, and do nothing (`--beside 0 20 40`, one at a time).
+It prints the seconds of each process from a common start until the driver's start, its context and torch's first
+kernel, and from SIGKILL until its end. `a minute` is the rate of contexts that are made and ended one after the other.
+`beside` is the number of idle contexts of the same kind (`--beside 0 20 40`, one at a time).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PHASES = ("driver's start", "context", "first kernel", "end")
 
 
 class Process:
-    """One that has imported torch and waits for a word to make its context."""
+    """A process that has imported torch and waits for the request to make its context."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Process:
             failed("a process didn't start")
 
     def make(self) -> list[float]:
-        """Seconds of the phases up to its first kernel."""
+        """Returns the seconds of the phases until its first kernel."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -94,7 +94,7 @@ def processes(count: int, environment: dict[str, str]) -> Iterator[list[Process]
 
 
 def seconds(at_a_time: int, environment: dict[str, str]) -> tuple[list[list[float]], float, float]:
-    """(of each process by phase, of all together until the last is ready, until the last is gone)."""
+    """Returns the seconds of each process by phase, until the last is ready, and until the last has ended."""
     with processes(at_a_time, environment) as mine, ThreadPoolExecutor(at_a_time) as pool:
         begin = time.perf_counter()
         made = list(pool.map(Process.make, mine))
@@ -118,7 +118,7 @@ def main() -> int:
     tries = cases * options.repeats
     random.shuffle(tries)
     found: list[dict[str, Any]] = []
-    # As the judge does, so that the device stays initialised.
+    # The judge does this too, so that the device stays initialised.
     with processes(1, {}) as (kept,):
         kept.make()
         for others, count, name in tries:

@@ -1,10 +1,10 @@
-"""How many tasks of a set the playbook has kernels for, and which operators the others need. Needs no GPU.
+"""Counts the tasks that the playbook has kernels for, and the operators that the others need. It needs no GPU.
 
     .venv/bin/python benchmarks/coverage.py data/candidates.jsonl.gz --count 700
     .venv/bin/python benchmarks/coverage.py data/candidates.jsonl.gz --count 100 --device cpu
 
-Graphs are captured from meta tensors, so sizes cost nothing. The tasks' code runs in this process: only for sets that
-one has made oneself.
+Graphs are captured from meta tensors, so sizes cost nothing. The tasks' code runs in this process: use it only for your
+own tasks.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cuda_agent.playbook.proposal import proposals
 from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.task.taskmodule import load_task_module, make_init_inputs
 
-#: seconds of one task.
+#: the most seconds of one task.
 LIMIT_S = 60
 
 
 def planned(name: str, source: str, device: Device) -> tuple[str, ...]:
-    """The skills of its plan. Raises NotCovered, and what a capture raises."""
+    """Returns the skills of a task's plan. Raises NotCovered, and the errors of a capture."""
     task = load_task_module(source, name)
     init = make_init_inputs(task)
     with torch.device("meta"):
@@ -48,7 +48,7 @@ def late(_signal: int, _frame: FrameType | None) -> None:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("tasks", type=Path, help="JSON lines of tasks, or .gz")
-    parser.add_argument("--count", type=int, help="so many, drawn at random")
+    parser.add_argument("--count", type=int, help="number of tasks, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     device = options.device or Device.CUDA

@@ -1,11 +1,11 @@
-"""Optimizes every example and prints a table for a page of benchmarks/results.
+"""Optimizes every example and prints a table for a page in benchmarks/results.
 
-    .venv/bin/python benchmarks/examples.py --out runs/bench                  # run what isn't there yet, then the table
-    .venv/bin/python benchmarks/examples.py --out runs/bench --limit-s 540    # begin no task after that; call it again
-    .venv/bin/python benchmarks/examples.py --out runs/bench --table          # only the table, from what is saved
+    .venv/bin/python benchmarks/examples.py --out runs/bench                  # run the missing examples, then the table
+    .venv/bin/python benchmarks/examples.py --out runs/bench --limit-s 540    # begin no task after 540 s; call it again
+    .venv/bin/python benchmarks/examples.py --out runs/bench --table          # print the table of saved runs
 
-OUT/<task>/ is the run directory of `cuda-agent optimize`: evaluation.json holds every raw sample and the stack. What
-follows `--` goes to `cuda-agent optimize` as it is, such as `-- --timing-budget 10`.
+OUT/<task>/ is the run directory of `cuda-agent optimize`: its evaluation.json holds the raw samples and the stack.
+Arguments after `--` go to `cuda-agent optimize`, such as `-- --timing-budget 10`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ERRORS = ("error ours / eager / allowed", "reward")
 
 
 def run_all(tasks: list[Path], out: Path, limit_s: float, more: list[str]) -> None:
-    """One process a task, as a user would. A run that wasn't finished is begun again."""
+    """Runs one process for each task. An unfinished run is begun again."""
     started = time.monotonic()
     command = str(Path(sys.executable).parent / "cuda-agent")
     for task in tasks:
@@ -53,7 +53,7 @@ def run_all(tasks: list[Path], out: Path, limit_s: float, more: list[str]) -> No
 
 
 def table(tasks: list[Path], out: Path) -> str:
-    """Markdown: a row a task, the geometric means, the counts, the stack."""
+    """Returns Markdown: a row for each task, the geometric means, the counts and the stack."""
     rows, profiles, rewards, failed, missing = [], [], [], 0, 0
     stack = ""
     for task in tasks:
@@ -78,7 +78,7 @@ def table(tasks: list[Path], out: Path) -> str:
 
 
 def read(directory: Path) -> Trajectory | None:
-    """None where the run left no trajectory."""
+    """Reads a run, or returns None where it left no trajectory."""
     try:
         return Trajectory.read(directory)
     except CudaAgentError:
@@ -90,7 +90,7 @@ def row(name: str, *, note: str) -> str:
 
 
 def measured(name: str, evaluation: Evaluation, reward: int) -> str:
-    """The row of a task that passed."""
+    """Returns the row of a task that passed."""
     profile = evaluation.profile
     assert profile is not None
     cells = [name, cell(profile.baselines.get("eager")), cell(profile.baselines.get("compile"))]
@@ -103,9 +103,9 @@ def measured(name: str, evaluation: Evaluation, reward: int) -> str:
 
 
 def queued(profile: ProfileReport) -> tuple[float | None, float | None, float | None]:
-    """µs of one more call in a full queue: compile, the fastest of the matched forms there, ours."""
+    """Returns the µs of a call in a full queue: of compile, of the fastest matched form, and of ours."""
     forms = profile.baselines
-    # Where the precision policy changes an operator of the task, only the forms named after it are matched.
+    # Where the precision policy changes an operator of the task, only the forms with the policy's name are matched.
     at_policy = [name for name in forms if "_" in name]
     matched = at_policy if any(name.startswith("eager_") for name in at_policy) else list(forms)
     times_us = [us for name in matched if (us := forms[name].queued_us)]
@@ -118,7 +118,7 @@ def cell(timing: Timing | None) -> str:
 
 
 def errors(evaluation: Evaluation) -> str:
-    """Relative L2 errors against the oracle in the trial nearest to its budget."""
+    """Returns the relative L2 errors against the oracle in the trial that is nearest to its budget."""
     trials = evaluation.verify.trials if evaluation.verify else ()
     judged = [t for t in trials if t.candidate_error is not None]
     if not judged:
@@ -130,7 +130,7 @@ def errors(evaluation: Evaluation) -> str:
 
 
 def totals(profiles: list[ProfileReport], rewards: list[int], tasks: int, failed: int, missing: int) -> list[str]:
-    """Geometric means over the tasks that passed, and over all tasks with 1.0 for every other one."""
+    """Returns geometric means over the tasks that passed, and over all tasks, where a failed one counts 1.0."""
     lines = [
         f"{tasks} tasks: {len(profiles)} passed, {failed} failed, {missing} without a result, "
         f"{tasks - len(profiles) - failed - missing} not covered. "

@@ -1,11 +1,11 @@
-"""Evaluations in a row with a fault of random kind in every third: are all verdicts right, and is anything left behind?
+"""Runs evaluations with a random fault in every third, and checks all verdicts and that nothing is left behind.
 
     .venv/bin/python benchmarks/faults.py                                   # 300 evaluations
     .venv/bin/python benchmarks/faults.py --count 12 --device cpu           # a short run
     .venv/bin/python benchmarks/faults.py --first 150 --count 150           # the second half of the same sequence
 
-Checked: every verdict, its phase and its words; no process left; no GPU memory left; growth of host memory (the judge
-and its workers, PSS, from the first honest evaluation on) below 200 MB.
+It checks the verdict, phase and reason of every evaluation; that no process and no GPU memory is left; and that host
+memory (PSS of the judge and its workers, from the first honest evaluation on) grows by less than 200 MB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cuda_agent.core.records import Evaluation
 from cuda_agent.core.stack import first_line
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from fault_specimens import HONEST, Fault, faults, faulty, small_axpby
 
 MOST_GROWTH_MIB = 200.0
@@ -42,8 +42,8 @@ EVERY = 3
 
 
 def plan(kinds: list[str], seed: int, first: int, count: int) -> list[str]:
-    """Names of the evaluations: "honest", and at every third place one of the kinds; each kind comes as often as the
-    others."""
+    """Returns the names of the evaluations: "honest", and in every third place a kind of fault. All kinds are equally
+    frequent."""
     rng, deck, names = random.Random(seed), list[str](), list[str]()
     for index in range(first + count):
         if index % EVERY != EVERY - 1:
@@ -56,7 +56,7 @@ def plan(kinds: list[str], seed: int, first: int, count: int) -> list[str]:
 
 
 def kill_candidate(stop: threading.Event) -> None:
-    """Kills the worker that has the candidate's library loaded, as soon as there is one."""
+    """Kills the worker that has loaded the candidate's library, as soon as one has."""
     while not stop.wait(0.02):
         for pid in descendants(os.getpid()):
             with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def evaluate(session: JudgeSession, fault: Fault, device: Device, mark: int) -> 
 
 
 def wrong(evaluation: Evaluation, fault: Fault) -> str:
-    """What isn't as it must be, or ""."""
+    """Returns what is wrong with an evaluation, or ""."""
     said = f"{evaluation.verdict.value} in {evaluation.phase.value}: {evaluation.reason}"
     if evaluation.verdict not in fault.verdicts or evaluation.phase is not fault.phase:
         return f"{said}\n{evaluation.log_tail[-500:]}"
@@ -93,7 +93,7 @@ def family_mib() -> float:
 
 
 def gpu_mib(device: Device) -> float:
-    """Memory in use on the first visible GPU, by everybody."""
+    """Returns the MiB of memory in use on the first visible GPU, by all processes."""
     if device is Device.CPU:
         return 0.0
     query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
@@ -112,9 +112,11 @@ def own_gpu_memory_freed(device: Device) -> None:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--first", type=int, default=0, help="begin the sequence here")
+    parser.add_argument("--first", type=int, default=0, help="number of the first evaluation")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no evaluation after that")
+    parser.add_argument(
+        "--limit-s", type=float, default=float("inf"), help="begin no evaluation after this many seconds"
+    )
     options = parser.parse_args()
     device = chosen_device(options.device)
     kinds = faults(device)
@@ -125,12 +127,12 @@ def main() -> int:
     if device is Device.CUDA:
         import torch
 
-        # What a context takes is the benchmark's own.
+        # The memory of this process's context belongs to the benchmark.
         torch.zeros(1, device="cuda")
     gpu_before, samples, started = gpu_mib(device), list[dict[str, Any]](), time.monotonic()
     with JudgeSession(small_axpby(), judge) as session:
         session.admit()
-        # Baselines compile in the background once, for minutes at worst; that is no fault's time.
+        # Baselines compile in the background once, for some minutes. That time isn't a fault's.
         session.baselines.wait()
         for place, name in enumerate(plan(sorted(kinds), options.seed, options.first, options.count), options.first):
             if time.monotonic() - started > options.limit_s:
@@ -160,7 +162,7 @@ def one(session: JudgeSession, name: str, fault: Fault, device: Device, place: i
 
 
 def still_there(pids: set[int]) -> list[int]:
-    """Those that are no mere zombies some seconds later."""
+    """Returns the processes that still run some seconds later; zombies don't count."""
     for _ in range(50):
         pids = {pid for pid in pids | set(descendants(os.getpid())) if pss_mib(pid)[0] > 0}
         if not pids:

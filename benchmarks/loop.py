@@ -1,10 +1,10 @@
-"""The agent loop's own cost: everything but the model, the judge and what commands do, per turn, and memory.
+"""Measures the agent loop's time per turn without the model, the judge and the work of commands, and its memory.
 
     .venv/bin/python benchmarks/loop.py                          # 200 turns, prints the table
     .venv/bin/python benchmarks/loop.py --turns 200 --save OUT   # also OUT/loop.json with every turn and the stack
 
-A scripted policy writes, changes, reads and searches files in a real workspace with a real shell; moves carry as much
-text as a language model's do. A turn's cost is its whole time: move to disk, snapshots, tools, turn to disk.
+A scripted policy writes, changes, reads and searches files in a real workspace with a real shell. Its moves have as
+much text as a language model's. The time of a turn includes writing the move, snapshots, tools and writing the turn.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cuda_agent.core.records import Task, ToolCall, Turn
 from cuda_agent.core.stack import read_stack
 from cuda_agent.workspace import layout
 
-#: characters of a kernel, and of what a model says beside a call.
+#: characters of a kernel, and of a message beside a call.
 _KERNEL, _REASONING = 8_000, 4_000
 _KERNELS = 12
 
 
 class Scripted:
-    """Four kinds of turn in rotation; each notes when it was asked."""
+    """A policy with four kinds of turn in rotation. It records when each is requested."""
 
     name = "scripted"
 
@@ -72,7 +72,7 @@ def _call(tool: str, **arguments: Any) -> ToolCall:
 
 
 def measure(turns: int) -> dict[str, Any]:
-    """Milliseconds of each turn, by the clock and of this process; resident memory in MiB after each."""
+    """Returns the milliseconds of each turn (wall clock and CPU time of this process) and the resident MiB after it."""
     policy, memory = Scripted(turns), []
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -81,7 +81,7 @@ def measure(turns: int) -> dict[str, Any]:
         workspace = layout.create(Task(name="loop", source="x = 1\n"), directory / "workspace", options=options)
         with open_shell(workspace, hidden=(directory,)) as shell:
             files = WorkspaceFiles(workspace.directory, directory / "logs")
-            # No tool of the judge is called.
+            # The script calls no tool of the judge.
             context = ToolContext(workspace, cast(Session, None), files, shell, Best(directory), directory / "logs")
             tools = Toolbox(context)
             journal = RunJournal(directory, tools, Accounts(Limits(turns=turns)))
@@ -113,7 +113,7 @@ def resident_mib() -> float:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row for the first and for the last turns; how memory grew."""
+    """Returns a row for the first and the last turns, and the growth of memory."""
     lines = ["| turns | wall, median ms | wall, 95 % ms | process, median ms | memory MiB |", "|---|---|---|---|---|"]
     last = found["turns"]
     for first, end in ((10, 30), (last // 2 - 10, last // 2 + 10), (last - 20, last)):

@@ -1,7 +1,7 @@
-"""Peak host memory of a command and everything it starts: `python benchmarks/memory.py -- cuda-agent optimize …`.
+"""Measures the peak host memory of a command and its processes: `python benchmarks/memory.py -- cuda-agent optimize …`.
 
-Sums PSS (shared pages counted once) over the process tree every 0.2 s, from /proc. Shared memory is printed apart:
-the judge's tensor buffers on the CPU lie there. Linux only.
+It sums the PSS (shared pages are counted once) of the process tree every 0.2 s, from /proc. Shared memory, which holds
+the judge's tensor buffers on the CPU, is printed separately. Linux only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PROC = Path("/proc")
 
 
 def parents() -> dict[int, int]:
-    """PID -> parent's PID, of every process that can be read."""
+    """Returns PID -> parent's PID for every process that can be read."""
     found = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -29,7 +29,8 @@ def parents() -> dict[int, int]:
 
 
 def grow(known: set[int]) -> set[int]:
-    """The known processes that are still there, and all their descendants (also of those that were reparented)."""
+    """Returns the known processes that still exist, and their descendants. Known processes keep theirs when they are
+    reparented."""
     table = parents()
     alive = {pid for pid in known if pid in table}
     while True:
@@ -40,7 +41,7 @@ def grow(known: set[int]) -> set[int]:
 
 
 def pss_mib(pid: int) -> tuple[float, float]:
-    """PSS and its part in shared memory, MiB; zeros when the process is gone."""
+    """Returns PSS and its part in shared memory in MiB; zeros when the process has ended."""
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -50,7 +51,7 @@ def pss_mib(pid: int) -> tuple[float, float]:
 
 
 def name(pid: int) -> str:
-    """The end of the command line, which says what a Python process is."""
+    """Returns the end of the command line, which identifies a Python process."""
     try:
         words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -60,7 +61,7 @@ def name(pid: int) -> str:
 
 
 def left_behind(known: set[int]) -> list[str]:
-    """What is still there some seconds after the command ended."""
+    """Returns the processes that still run some seconds after the command ended."""
     for _ in range(20):
         known = grow(known)
         if not known:

@@ -1,13 +1,13 @@
-"""A/A: the same program as candidate and as baseline, judged again and again: how far from 1 is the ratio?
+"""A/A: judges the same program as candidate and as baseline many times, and measures how far the ratio is from 1.
 
     .venv/bin/python benchmarks/noise.py --out runs/noise                      # 200 evaluations, then 10 processes
-    .venv/bin/python benchmarks/noise.py --out runs/noise --limit-s 540        # begin none after that; call it again
-    .venv/bin/python benchmarks/noise.py --out runs/noise --table              # only the table, from what is saved
+    .venv/bin/python benchmarks/noise.py --out runs/noise --limit-s 540        # begin none after 540 s; call it again
+    .venv/bin/python benchmarks/noise.py --out runs/noise --table              # print the table of saved evaluations
     .venv/bin/python benchmarks/noise.py --out runs/noise --device cpu --count 30 --processes 5
 
-OUT/evaluations.jsonl: one session a kernel, a fresh candidate worker for each evaluation. OUT/processes.jsonl: a judge
-of its own for each, in a process of its own. Every line holds the raw samples of its rounds; OUT/stack.json the stack.
-What is saved isn't measured again.
+OUT/evaluations.jsonl has evaluations with one session for each kernel and a fresh candidate worker for each evaluation.
+OUT/processes.jsonl has evaluations with a separate judge in a separate process for each. Every line holds the raw
+samples of its rounds; OUT/stack.json holds the stack. Saved evaluations aren't measured again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
 WORST, COVERAGE = 0.05, 0.90
-#: of the ratios of separate processes; a kernel of 5 µs is mostly its launch.
+#: the bounds of the ratios of separate processes. The time of a 5 µs kernel is mostly its launch.
 SPREAD, SPREAD_SHORTEST = 0.01, 0.03
 HEADER = (
     "kernel", "runs", "void", "µs", "median ratio", "worst", "intervals hold 1.0", "those over 10 restarts",
@@ -39,7 +39,7 @@ HEADER = (
 
 
 def evaluations(kernel: Kernel, options: JudgeOptions, missing: int, path: Path, end: float) -> None:
-    """In one session; each is saved when it is made."""
+    """Runs evaluations in one session and saves each at once."""
     if missing <= 0 or time.monotonic() > end:
         return
     with same_twice(kernel, options) as once:
@@ -56,7 +56,7 @@ def evaluations(kernel: Kernel, options: JudgeOptions, missing: int, path: Path,
 
 
 def in_a_process(kernel: Kernel, arguments: argparse.Namespace, path: Path) -> None:
-    """A judge that knows nothing of the others."""
+    """Runs an evaluation with its own judge."""
     command = [sys.executable, __file__, "--out", str(path.parent), "--device", arguments.device]
     command += ["--budget", str(arguments.budget), "--alone", kernel.label]
     begin = time.monotonic()
@@ -83,7 +83,7 @@ def _tuples(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(kernels: Sequence[Kernel], samples: Sequence[Sample]) -> list[str]:
-    """Markdown: a row a kernel."""
+    """Returns Markdown with a row for each kernel."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     for kernel in kernels:
         mine = [sample for sample in samples if sample.kernel == kernel.label]
@@ -100,7 +100,7 @@ def table(kernels: Sequence[Kernel], samples: Sequence[Sample]) -> list[str]:
 
 
 def acceptance(kernels: Sequence[Kernel], samples: Sequence[Sample], apart: Sequence[Sample], count: int) -> list[str]:
-    """What the issue asks for, line by line."""
+    """Returns one line for each requirement."""
     good = [sample for sample in samples if sample.ratio is not None]
     worst = max((abs(sample.ratio - 1.0) for sample in good if sample.ratio is not None), default=1.0)
     held = sum(sample.covers for sample in good) / len(good) if good else 0.0
@@ -170,7 +170,7 @@ def main() -> int:
 def measure(
     kernels: Sequence[Kernel], every: Sequence[Kernel], arguments: argparse.Namespace, options: JudgeOptions, end: float
 ) -> None:
-    """What isn't saved yet."""
+    """Measures what isn't saved yet."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "stack.json").write_text(read_stack().model_dump_json(indent=1))
     path, apart_path = arguments.out / "evaluations.jsonl", arguments.out / "processes.jsonl"

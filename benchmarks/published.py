@@ -1,5 +1,5 @@
-"""What one turn costs by the published procedure, for comparison: three commands inside a workspace, each a process of
-its own, each from nothing. Our own minimal form of it.
+"""The published procedure of one turn, for comparison: three commands in a workspace, each in a new process and without
+a cache. This is our minimal form of it.
 
     python published.py build|verify|profile FOLDER DEVICE
 
@@ -40,7 +40,7 @@ def build(folder: Path, device: str) -> None:
 
 
 def models(folder: Path, device: str) -> tuple[Any, Any, Callable[[], list[Any]]]:
-    """(Model, ModelNew with its weights, a function that draws inputs)."""
+    """Returns (Model, ModelNew with its weights, a function that draws inputs)."""
     import torch
 
     sys.path.insert(0, str(folder))

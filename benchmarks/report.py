@@ -1,8 +1,8 @@
-"""How large the page of a benchmark run is, and how soon it is open: `python3 benchmarks/report.py RUNS --tasks 250`.
+"""Measures the size of a benchmark run's page and the time to open it: `python3 benchmarks/report.py RUNS --tasks 250`.
 
-RUNS is a folder of real `optimize` runs; they are copied under other names until there are enough tasks. In every copy
-every text has one line more and every sample other digits, so that no two tasks share what is packed. Times and
-verdicts are those of the runs: the page shows nothing that could be mistaken for a benchmark's result.
+RUNS is a folder of real `optimize` runs. They are copied under other names until there are enough tasks. Every text of
+a copy has one more line and every sample other digits, so that no two tasks share packed data. Times and verdicts are
+those of the runs, so the page isn't a benchmark's result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.bench import BenchManifest, BenchResult, SuiteTask
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Candidate, RunManifest, Task, Trajectory
 
 LEVELS = ("1", "2", "3")
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def build(runs: Path, out: Path, count: int) -> None:
-    """A benchmark directory of `count` tasks."""
+    """Writes a benchmark directory of `count` tasks."""
     found = sorted(path.parent for path in runs.glob("*/trajectory.json"))
     manifest = RunManifest.read(found[0])
     draw = random.Random(0)
@@ -86,7 +86,7 @@ def copy(run: Path, out: Path, number: int, draw: random.Random) -> BenchResult:
         level=LEVELS[number % 3],
         operators=task.operators,
         roofline=CLASSES[number % 3],
-        work=Work(bytes=draw.randrange(10**6, 10**9), product_flops=0, other_flops=draw.randrange(10**7, 10**10)),
+        work=LeastWork(bytes=draw.randrange(10**6, 10**9), product_flops=0, other_flops=draw.randrange(10**7, 10**10)),
     )
     evaluation = ended.evaluation
     if evaluation is not None:
@@ -105,7 +105,7 @@ def copy(run: Path, out: Path, number: int, draw: random.Random) -> BenchResult:
 
 
 def marked(value: Any, mark: str, draw: random.Random) -> Any:
-    """Texts of several lines with one more, samples with another last digit."""
+    """Adds a line to texts of several lines, and changes the last digit of samples."""
     if isinstance(value, dict):
         return {name: marked(item, mark, draw) for name, item in value.items()}
     if isinstance(value, list):
@@ -118,7 +118,7 @@ def marked(value: Any, mark: str, draw: random.Random) -> Any:
 
 
 def mend(directory: Path) -> None:
-    """The digest that belongs to the candidate as it is now."""
+    """Sets the digest of the changed candidate."""
     path = directory / "best.json"
     if path.is_file():
         best = json.loads(path.read_text())
@@ -127,7 +127,7 @@ def mend(directory: Path) -> None:
 
 
 def opened(page: Path, chromium: str, times: int = 5) -> list[float]:
-    """Seconds from asking for the page until it is drawn and its script is done, in a fresh browser each."""
+    """Returns the seconds from the request until the page is drawn and its script has run, each in a fresh browser."""
     from playwright.sync_api import sync_playwright
 
     found = []

@@ -1,9 +1,9 @@
-"""Which skills of the playbook a benchmark run's kernels came from, and how far each of them got.
+"""Counts the playbook's skills that a benchmark run's kernels came from, with the results of each.
 
     .venv/bin/python benchmarks/skills.py runs/random200
 
-A task counts for every skill that its last plan used, so a row's means are also its neighbours'. Tasks without a plan
-(not covered, or over before one) stand in the last row. Needs no GPU.
+A task counts for every skill in its last plan, so it may count in several rows. Tasks without a plan (not covered, or
+ended before one) are in the last row. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def skills(row: Row) -> list[str]:
-    """Of the kernels that the task ended with."""
+    """Returns the skills of the task's last kernels."""
     if row.directory is None or not (row.directory / Trajectory.file_name).is_file():
         return []
     return [step.skill for step in explain(row, row.source, Trajectory.read(row.directory).turns, None).steps]

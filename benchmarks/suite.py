@@ -1,10 +1,10 @@
-"""A suite in slices, for machines that are lent for minutes: call it until it says "done".
+"""Runs a suite in slices, for machines that are lent for minutes. Call it until it prints "done".
 
     .venv/bin/python benchmarks/suite.py SUITE --out runs/suite [--seconds 560] [--kill-after 200] [-- options of bench]
 
-Each call runs `cuda-agent bench SUITE --out DIR --resume` for as many seconds, then stops it. `--kill-after` kills the
-run once on its way with everything that it started, and goes on. DIR/slices.json holds the seconds of every slice. The
-last lines say how long turns on the device took and were waited for, in all slices (DIR/turns.jsonl).
+Each call runs `cuda-agent bench SUITE --out DIR --resume` for that many seconds, then stops it. `--kill-after` kills
+the run and its processes once and resumes it. DIR/slices.json holds the seconds of every slice. The last lines show the
+times of turns on the device and of the waits for them, in all slices (DIR/turns.jsonl).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cuda_agent.core.errors import EXIT_INTERRUPTED
 from cuda_agent.core.files import write_durably
 
 _SLICES = "slices.json"
-#: a stopped run needs so long to write the ends of its tasks; mostly none is at work then.
+#: the seconds that a stopped run needs to write the results of its running tasks.
 _END_S = 18.0
 
 
@@ -57,7 +57,7 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _run(options: argparse.Namespace, rest: list[str], seconds: float, kill_after: float | None = None) -> int:
     command = [sys.executable, "-c", "from cuda_agent.cli.main import main; main()"]
-    # As it was begun, also where other options are usual by now.
+    # The options with which the run was begun, even if the defaults have changed.
     suite = [] if (options.out / BenchManifest.file_name).exists() else options.suite
     command += ["bench", *suite, "--out", str(options.out), "--resume"]
     command += ["--stop-after", f"{max(1.0, seconds):.0f}", *rest]

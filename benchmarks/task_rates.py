@@ -1,10 +1,10 @@
-"""Predicted against measured eager times of filtered tasks: what `tasks/compose/rates.py` should say of this stack.
+"""Compares predicted with measured eager times of filtered tasks, to correct `tasks/compose/rates.py` for this stack.
 
     python3 benchmarks/task_rates.py runs/dataset                       # by family, and the operators furthest off
 
 FOLDER holds candidates and one stack's measurements. A task's measured time is fitted as the sum of its operators'
-predicted ones, each times its family's factor (least squares of relative errors, factors above zero). A factor of 2:
-the family takes twice as long as predicted, so its rate should be halved. Needs no GPU.
+predicted times, each multiplied by its family's factor (least squares of relative errors, factors above zero). With a
+factor of 2 the family takes twice as long as predicted, so its rate should be halved. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.store import read_lines
 
 ROOT = Path(__file__).resolve().parent.parent
-#: an operator counts as the one that takes a task's time from this share of the prediction on.
+#: an operator dominates a task from this share of the predicted time on.
 MOSTLY = 0.8
 ROUNDS = 200
 
 
 def factors(parts: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """Factors above zero (families) that bring `parts` (tasks × families, µs) near `measured` (tasks, µs): relative
-    errors, by coordinate descent on the logarithm's first order, each task weighed alike but outliers less."""
+    """Fits the factors of the families, all above zero, with which `parts` (tasks × families, µs) come near `measured`
+    (tasks, µs). It minimises relative errors by coordinate descent on the logarithm's first order. All tasks have the
+    same weight, but outliers less."""
     found = np.ones(parts.shape[1])
     relative = parts / measured[:, None]
     for _ in range(ROUNDS):
@@ -91,7 +92,7 @@ def tell(names: Sequence[str], parts: np.ndarray, measured: np.ndarray, fitted: 
 
 
 def tell_operators(rows: Sequence[tuple[list[Seed], tuple[float, ...], float]]) -> None:
-    """Of tasks that one operator dominates: measured over predicted, those furthest off first."""
+    """Prints measured over predicted times of tasks that one operator dominates, the largest error first."""
     by_operator: defaultdict[str, list[float]] = defaultdict(list)
     for ops, predicted, measured in rows:
         place = max(range(len(predicted)), key=predicted.__getitem__)

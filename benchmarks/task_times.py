@@ -1,9 +1,9 @@
-"""Times of filtered tasks, taken again one by one on an idle machine: do those that the filter took agree?
+"""Times filtered tasks again, one by one on an idle machine, and compares the times with those of the filter.
 
     python3 benchmarks/task_times.py runs/dataset                       # 40 tasks at random, within 10 %
     python3 benchmarks/task_times.py runs/dataset --count 100 --seed 1
 
-FOLDER is one that `tasks filter` has worked in on this machine's stack. Nothing is prepared beside a timing here.
+FOLDER is a folder of `tasks filter` from this machine's stack. Nothing else runs during a timing here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cuda_agent.tasks.filter.run import filter_folder, read_candidates
 from cuda_agent.tasks.store import CANDIDATES_FILE, append
 
 WITHIN = 0.10
-#: of the tasks may lie outside, as a tenth of a percent of all launches meets a neighbour.
+#: this share of the tasks may differ more, because some launches run beside another process.
 MAY_MISS = 0.05
 
 
@@ -44,7 +44,7 @@ def main() -> int:
         append(alone / CANDIDATES_FILE, chosen)
         Journal(alone, stack_for(read_stack(), device))
         append(alone / journal.checks_path.name, [journal.checked[task.task.key] for task in chosen])
-        wide = {"low_us": 0.0, "high_us": 1e12}
+        wide = {"window_ms": (0.0, 1e9)}
         filtering = FilterOptions.parse({"device": device.value, "workers": 1, "lanes": 1, **wide})
         done = filter_folder(alone, filtering, print)
         again = read_measured(done.path).by_key

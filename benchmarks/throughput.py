@@ -1,14 +1,14 @@
-"""Evaluations per minute through the pool, with an empty cache and again with what that left.
+"""Measures evaluations per minute through the pool, with an empty cache and with a filled one.
 
     .venv/bin/python benchmarks/throughput.py                                  # 4 tasks, 8 candidates each
     .venv/bin/python benchmarks/throughput.py --device cpu --tasks 2 --candidates 3
-    .venv/bin/python benchmarks/throughput.py --gpus 0 1 --repeats 2           # all of them, and the first alone
+    .venv/bin/python benchmarks/throughput.py --gpus 0 1 --repeats 2           # all GPUs, and the first alone
 
-Every candidate of every task is an honest one with sources of its own, submitted all at once, task by task. Cold: every
-compiler run is made, the precompiled header and the baselines included. Warm: a new pool, the same candidates. The
-clock runs from the first submission to the last result, starting the pool included; the second rate leaves out what
-came before the first result. Of several GPUs the first is measured alone too, with the same cache, in turn with all.
---stop settled: every ratio known to ±1 %, as for a final verdict.
+Every candidate of every task is honest and has different sources. All are submitted at once, task by task. Cold means
+that everything is compiled, including the precompiled header and the baselines. Warm means a new pool with the same
+candidates. The clock runs from the first submission to the last result and includes the start of the pool; the second
+rate leaves out the time before the first result. With several GPUs, runs with all of them alternate with runs on the
+first alone, with the same cache. With --stop settled, every ratio is known to ±1 %, as for a final verdict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULTS = {Device.CUDA: (4, 8), Device.CPU: (2, 4)}
 
 
 def workload(device: Device, tasks: int, candidates: int) -> list[tuple[Task, Candidate]]:
-    """Tasks of different sizes; candidates of different sources."""
+    """Returns tasks of different sizes, and candidates with different sources."""
     return [
         (small_axpby(f"{rows + 1}, 4096"), faulty(HONEST, device, mark=rows * candidates + index + 1))
         for rows in range(tasks)
@@ -43,7 +43,7 @@ def workload(device: Device, tasks: int, candidates: int) -> list[tuple[Task, Ca
 
 
 def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus: Sequence[str]) -> dict[str, Any]:
-    """Seconds from the first submission to each result, and the evaluations' own durations."""
+    """Returns the seconds from the first submission to each result, and the durations of the evaluations."""
     begin, ends = time.perf_counter(), dict[int, float]()
     with Pool(options, gpus=gpus) as pool:
 
@@ -69,7 +69,7 @@ def measure(options: JudgeOptions, work: Sequence[tuple[Task, Candidate]], gpus:
 
 
 def runs(gpus: Sequence[str], repeats: int) -> Iterator[tuple[str, Sequence[str]]]:
-    """Names and GPUs, in order."""
+    """Returns the names and GPUs of the runs in order."""
     yield "cold", gpus
     for number in range(1, repeats + 1):
         again = f" {number}" if repeats > 1 else ""
@@ -79,7 +79,7 @@ def runs(gpus: Sequence[str], repeats: int) -> Iterator[tuple[str, Sequence[str]
 
 
 def scaling(found: dict[str, Any]) -> float:
-    """The warm rate of all GPUs over that of one, medians of the repeats."""
+    """Returns the warm rate of all GPUs over that of one, from medians of the repeats."""
     warm: dict[str, float] = {
         name: one["a_minute_after_the_first"] for name, one in found.items() if name.startswith("warm")
     }
@@ -101,10 +101,13 @@ def row(name: str, found: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--tasks", type=int, help="tasks, each with baselines of its own")
+    parser.add_argument("--tasks", type=int, help="tasks, each with its own baselines")
     parser.add_argument("--candidates", type=int, help="candidates of each task")
     parser.add_argument(
-        "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
+        "--stop",
+        choices=("decided", "settled"),
+        default="decided",
+        help="when rounds end; an agent's Profile uses decided",
     )
     parser.add_argument("--gpus", nargs="*", default=[], help="UUIDs or numbers of GPUs")
     parser.add_argument("--repeats", type=int, default=1, help="warm runs")

@@ -1,13 +1,13 @@
-"""What one turn costs: build, verify and profile after an edit, beside the published procedure in the same run.
+"""Measures the time of one turn: build, verify and profile after an edit, and the published procedure in the same run.
 
     .venv/bin/python benchmarks/turn.py                                     # median of 20, the published one 3 times
     .venv/bin/python benchmarks/turn.py --device cpu --count 3 --published 1
-    .venv/bin/python benchmarks/turn.py --sizes "1, 128" --steps            # and where the seconds go
-    .venv/bin/python benchmarks/turn.py --limit-s 500                       # begin no turn after that
+    .venv/bin/python benchmarks/turn.py --sizes "1, 128" --steps            # and the seconds of each step
+    .venv/bin/python benchmarks/turn.py --limit-s 500                       # begin no turn after 500 s
 
-Each turn is one evaluation in a session that is open, as an agent's is: what changed is compiled, a fresh worker
-verifies it, and it is timed beside the baselines. Turns follow each other after --pause seconds. The published
-procedure (`published.py`) begins from nothing whatever was edited. Targets hold for the first size.
+Each turn is one evaluation in an open session, like an agent's: the changed files are compiled, a fresh worker verifies
+the candidate, and it is timed beside the baselines. There are --pause seconds between turns. The published procedure
+(`published.py`) compiles everything after any edit. The targets are for the first size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fault_specimens import HONEST, SMALL, faulty, small_axpby
 PUBLISHED = Path(__file__).with_name("published.py")
 SIZES = {Device.CUDA: (SMALL, "4096, 4096"), Device.CPU: (SMALL, "1024, 1024")}
 CASES = ("kernel", "binding", "unchanged")
-#: seconds of a turn, and how many times cheaper than the published procedure it is.
+#: the most seconds of a turn, and the least factor by which it is faster than the published procedure.
 MOST_SECONDS = {Device.CUDA: {"kernel": 3.0, "binding": 7.0, "unchanged": 2.0}, Device.CPU: {}}
 LEAST_TIMES = {Device.CUDA: {"kernel": 10.0}, Device.CPU: {"kernel": 4.0}}
 PHASES = ("build", "verify", "profile", "rest", "total")
@@ -46,7 +46,7 @@ Seconds = dict[str, float]
 
 
 def edited(case: str, device: Device, mark: int) -> Candidate:
-    """The honest candidate after an edit that no cache has seen."""
+    """Returns the honest candidate after an edit that isn't in any cache."""
     files = dict(faulty(HONEST, device).files)
     if case != "unchanged":
         name = next(
@@ -57,7 +57,7 @@ def edited(case: str, device: Device, mark: int) -> Candidate:
 
 
 class Steps:
-    """Progress as seconds by step: what lies between two messages belongs to the first."""
+    """Turns progress into seconds by step. The time between two messages belongs to the first."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -79,13 +79,13 @@ class Steps:
 
 
 def ours(task: Task, device: Device, options: argparse.Namespace) -> tuple[dict[str, list[Seconds]], Steps]:
-    """Case -> a sample a turn. Raises TaskError and what else a session raises."""
+    """Returns case -> one sample for each turn. Raises TaskError and the other errors of a session."""
     judge = JudgeOptions(device=device, compiler_jobs=min(4, os.cpu_count() or 1))
     samples: dict[str, list[Seconds]] = {case: [] for case in CASES}
     steps, mark = Steps(), int(time.time())
     with JudgeSession(task, judge) as session:
         session.admit()
-        # Once for a task, as the precompiled header is once for a machine.
+        # This is needed once for each task; the precompiled header once for each machine.
         checked(session.evaluate(edited("unchanged", device, 0), stop=options.stop))
         session.progress = steps
         for index in range(options.count):
@@ -118,7 +118,7 @@ def seconds(evaluation: Evaluation, total: float) -> Seconds:
 
 
 def published(task: Task, device: Device, count: int) -> list[Seconds]:
-    """The three commands in a workspace of their own. Raises DeviceError where one fails."""
+    """Runs the three commands in a separate workspace. Raises DeviceError where one fails."""
     if shutil.which("ninja") is None:
         raise DeviceError("torch.utils.cpp_extension.load needs ninja", "apt install ninja-build, or pip install ninja")
     samples = []
@@ -136,7 +136,7 @@ def published(task: Task, device: Device, count: int) -> list[Seconds]:
 
 
 def command(step: str, folder: Path, device: Device) -> float:
-    # A compiled baseline that is found on disk would not be the published procedure's cost.
+    # A compiled baseline from the disk would not be part of the published procedure's time.
     cache = folder / "cache" / str(time.time_ns())
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
     begin = time.perf_counter()
@@ -164,7 +164,7 @@ def rows_of(size: str, found: dict[str, list[Seconds]]) -> list[list[str]]:
 
 
 def missed(device: Device, found: dict[str, list[Seconds]]) -> list[str]:
-    """Targets that weren't met."""
+    """Returns the targets that weren't met."""
     total = {case: medians(samples)["total"] for case, samples in found.items() if samples}
     said = [
         f"{case}: {total[case]:.2f} s, at most {most} s allowed"
@@ -182,12 +182,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="turns of each case")
     parser.add_argument("--published", type=int, default=3, help="turns of the published procedure")
     parser.add_argument("--sizes", nargs="*", help='shapes of the tensors, such as "1, 128"')
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two turns, as a policy would think")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two turns, for the policy's thinking")
     parser.add_argument(
-        "--stop", choices=("decided", "settled"), default="decided", help="when rounds end; an agent's Profile: decided"
+        "--stop",
+        choices=("decided", "settled"),
+        default="decided",
+        help="when rounds end; an agent's Profile uses decided",
     )
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no turn after that")
-    parser.add_argument("--steps", action="store_true", help="print where the seconds go")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no turn after this many seconds")
+    parser.add_argument("--steps", action="store_true", help="print the seconds of each step")
     options = parser.parse_args()
     device = chosen_device(options.device)
     options.end = time.monotonic() + options.limit_s

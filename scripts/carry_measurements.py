@@ -1,9 +1,9 @@
-"""Measurements for candidates that were composed anew: those of the same program under another docstring still hold.
+"""Copies measurements to recomposed candidates: they are valid for the same program with another docstring.
 
     python3 scripts/carry_measurements.py OLD.jsonl.gz NEW.jsonl MEASURED.jsonl.gz --out FILE.jsonl
 
-What a GPU found about a task depends on its program, while its key is a hash of its whole text. FILE gets what MEASURED
-says of every new candidate whose program an old one has, statement by statement; the others must be measured.
+A task's measurement depends on its program, while its key is a hash of its whole text. FILE gets the measurements of
+all new candidates that have the same statements as an old one. The others must be measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cuda_agent.tasks.store import append, read_lines
 
 
 def program(task: DatasetTask) -> str:
-    """Hash of the module's statements without its docstring, and of its tolerances."""
+    """Returns a hash of the module's statements without its docstring, and of its tolerances."""
     body = ast.parse(task.task.source).body
     first = body[0] if body else None
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
@@ -43,7 +43,7 @@ def main() -> int:
     carried = [one.model_copy(update={"task_key": key}) for key, one in keys if one is not None]
     options.out.unlink(missing_ok=True)
     append(options.out, [MeasurementFile(stack=found.stack), *sorted(carried, key=lambda one: one.task_key)])
-    print(f"{len(carried)} of {len(tasks)} tasks have the program of one that was measured: {options.out}")
+    print(f"{len(carried)} of {len(tasks)} tasks have the program of a measured task: {options.out}")
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Make the virtual environment that the Makefile uses: `python3 scripts/environment.py .venv [--dev]`.
+"""Makes the virtual environment that the Makefile uses: `python3 scripts/environment.py .venv [--dev]`.
 
-Standard library only, since it runs before anything is installed. Where the Python that runs it already holds a torch
-within pyproject's bounds (GPU images usually do), the environment sees that Python's packages and installs only what is
-missing; otherwise everything comes from the registry at the versions of constraints.txt.
+It uses the standard library only, because it runs before anything is installed. Where its Python has a torch within
+pyproject's bounds (GPU images usually do), the environment inherits that Python's packages and installs only missing
+ones. Otherwise everything comes from the registry at the versions in constraints.txt.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MINIMUM_PYTHON = (3, 11)
 
 
 class SetupError(Exception):
-    """What is missing, with the remedy, in one line."""
+    """Says what is missing, with the remedy, in one line."""
 
 
 def check_machine() -> list[str]:
-    """Raises SetupError where nothing can work; returns notices for what only limits."""
+    """Returns notices on missing optional tools. Raises SetupError where a required one is missing."""
     if sys.version_info < MINIMUM_PYTHON:
         raise SetupError(f"Python {sys.version.split()[0]} is too old. Use 3.11 or later: make PYTHON=python3.11 …")
     compiler = os.environ.get("CXX") or "g++"
@@ -47,12 +47,12 @@ def check_machine() -> list[str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`2.11.0+cu130` -> (2, 11, 0)."""
+    """Returns (2, 11, 0) for `2.11.0+cu130`."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
 def torch_bounds() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lowest version allowed and lowest one that no longer is, from pyproject.toml."""
+    """Returns the lowest allowed version and the lowest version above the bounds, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     line = next(entry for entry in project["dependencies"] if entry.startswith("torch"))
     low, high = re.findall(r"[\d.]+", line)
@@ -60,7 +60,7 @@ def torch_bounds() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def inherits_torch() -> bool:
-    """True when the Python that runs this can import a torch within the bounds."""
+    """Whether this Python can import a torch within the bounds."""
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -73,14 +73,14 @@ def inherits_torch() -> bool:
 
 
 def create(venv: Path, inherit: bool) -> None:
-    """A fresh environment; with `inherit` it also sees this Python's packages, also where that is itself a venv."""
+    """Makes a fresh environment. With `inherit` it has this Python's packages too, even where that is a venv."""
     done = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=False)
     if done.returncode != 0:
         raise SetupError("Can't create a virtual environment. Debian, Ubuntu: apt-get install python3-venv")
     if inherit:
         # Python 3.11 seeds an old setuptools, which would hide the inherited one.
         subprocess.run([str(venv / "bin/python"), "-m", "pip", "uninstall", "-qy", "setuptools"], check=False)
-        # `--system-site-packages` shows the base Python's packages, not those of a venv that we run in.
+        # `--system-site-packages` would add the base Python's packages, not those of a venv that runs this.
         mine = subprocess.run(
             [str(venv / "bin/python"), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
             capture_output=True, text=True, check=True,
@@ -90,7 +90,7 @@ def create(venv: Path, inherit: bool) -> None:
 
 
 def constraints(venv: Path, inherit: bool) -> Path:
-    """The tested versions, without the packages that are inherited."""
+    """Writes the tested versions without those of inherited packages."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     here = {name.lower().replace("_", "-") for d in metadata.distributions() if (name := d.metadata["Name"])}
     kept = [line for line in lines if line and line[0] != "#" and not (inherit and line.split("==")[0] in here)]
@@ -100,7 +100,8 @@ def constraints(venv: Path, inherit: bool) -> Path:
 
 
 def install(venv: Path, inherit: bool, extra: str) -> None:
-    """Install this package, editable. Without isolation where setuptools is there already: that needs no registry."""
+    """Installs this package, editable. Where setuptools is inherited, the build isn't isolated and needs no
+    registry."""
     command = [str(venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--constraint", str(constraints(venv, inherit)), "--editable", f"{ROOT}{extra}"]
     if inherit and any(d.metadata["Name"] == "setuptools" for d in metadata.distributions()):
@@ -113,7 +114,7 @@ def install(venv: Path, inherit: bool, extra: str) -> None:
 
 
 def add_commands(venv: Path) -> None:
-    """Inherited packages come without their commands: those that the Makefile calls, for this environment's Python."""
+    """Adds the commands of inherited packages that the Makefile calls, for this environment's Python."""
     points = {point.name: point for point in metadata.entry_points(group="console_scripts")}
     for name in TOOLS:
         path, theirs = venv / "bin" / name, Path(sysconfig.get_path("scripts"), name)

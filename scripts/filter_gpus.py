@@ -1,10 +1,10 @@
-"""`tasks filter` on every GPU of a machine side by side, each with its part of the cores; its findings in an archive.
+"""Runs `tasks filter` on every GPU of a machine, each with a share of the cores, and packs the findings in an archive.
 
     python3 scripts/filter_gpus.py runs/dataset --candidates data/candidates.jsonl.gz --stop-after-s 500 --out $OUT
     python3 scripts/filter_gpus.py runs/dataset --known filtered-1.tgz ...      # goes on from an archive of another run
 
-FOLDER gets the candidates where it has none. Each GPU works in FOLDER/gpuN, on a shard of its own; afterwards FOLDER
-has what all of them found, and OUT/filtered.tgz its files of measurements and checks. What is known isn't asked again.
+FOLDER gets the candidates where it has none. Each GPU works on its own shard in FOLDER/gpuN. Afterwards FOLDER has the
+findings of all, and OUT/filtered.tgz has its files of measurements and checks. Known tasks aren't measured again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def main() -> int:
     parser.add_argument(
         "--known", type=Path, action="append", default=[], help="archive of an earlier run, or a file of measurements"
     )
-    parser.add_argument("--stop-after-s", type=float, default=500.0, help="begin no task after so long")
+    parser.add_argument("--stop-after-s", type=float, default=500.0, help="begin no task after this many seconds")
     parser.add_argument("--shard", default="1/1", help="I/N: this machine's part of the candidates")
     parser.add_argument("--gpus", nargs="*", help="numbers of GPUs; default all")
     parser.add_argument("--out", type=Path, help="folder for the archive")
-    parser.epilog = "Options that it does not know go to `tasks filter`."
+    parser.epilog = "Other options go to `tasks filter`."
     options, more = parser.parse_known_args()
     prepare(options.folder, options.candidates, options.known)
     gpus = options.gpus if options.gpus is not None else [str(index) for index in range(len(query_gpus()[0]))]
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def prepare(folder: Path, candidates: Path | None, known: Sequence[Path]) -> None:
-    """The candidates, and what earlier runs found, in the folder."""
+    """Puts the candidates and the findings of earlier runs into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if candidates is not None and not (folder / CANDIDATES_FILE).exists():
         raw = candidates.read_bytes()
@@ -64,7 +64,7 @@ def prepare(folder: Path, candidates: Path | None, known: Sequence[Path]) -> Non
         if tarfile.is_tarfile(archive):
             found = folder / f"known{number}"
             with tarfile.open(archive) as packed:
-                # Python 3.11.2, Debian 12's, has no filters.
+                # Python 3.11.2 (Debian 12) has no filters.
                 safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
                 packed.extractall(found, **safely)
         merge(folder, [found])
@@ -72,7 +72,7 @@ def prepare(folder: Path, candidates: Path | None, known: Sequence[Path]) -> Non
 
 
 def work(folder: Path, gpus: Sequence[str], shard: Shard, more: Sequence[str]) -> list[int]:
-    """Exit codes of the filters, one for each GPU."""
+    """Runs one filter for each GPU. Returns their exit codes."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(1, len(cores) // len(gpus))
     running = []
@@ -96,7 +96,7 @@ def work(folder: Path, gpus: Sequence[str], shard: Shard, more: Sequence[str]) -
 
 
 def collect(folder: Path) -> None:
-    """What the parts found, in the folder."""
+    """Merges the findings of the GPUs into the folder."""
     parts = [part for part in sorted(folder.glob("gpu*")) if list(part.glob(FOUND[0]))]
     if parts:
         for name, count in merge(folder, parts).items():

@@ -1,23 +1,22 @@
 #!/usr/bin/env bash
-# What must be shown on a GPU, for machines that are lent for minutes: `scripts/gpu_parts.sh OUT PART PART…` in the
+# Runs measurements on machines with GPUs that are lent for minutes: `scripts/gpu_parts.sh OUT PART PART…` in the
 # repository, with this package and its tests' packages installed. The first part runs on the first GPU, the second on
-# the second, …, each with its share of the cores (GPUS="2 3", CORES=16: other ones); all end within LIMIT_S (580). OUT
-# gets an archive of each one's logs and raw samples. Several things on one GPU, one after the other: A+B.
+# the second, and so on, each with a share of the cores (GPUS="2 3" and CORES=16 choose others). All end within LIMIT_S
+# (580) seconds. OUT gets an archive of each part's logs and raw samples. A+B runs A and then B on one GPU.
 #
 #   skills       tests of the playbook's own kernels         adversarial  the adversarial suite
 #   alone        GPU tests that run alone                    beside       GPU tests that run side by side
-#   faults       300 evaluations with faults                 clock        where the judge's own clock goes
+#   faults       300 evaluations with faults                 clock        parts of the judge's time
 #   noise-short  A/A evaluations of 5 and 50 µs              noise-long   A/A evaluations of 1 and 20 ms
-#   turn         a turn's cost                               throughput:S evaluations a minute (in S seconds; STOP=settled)
-#   contexts     what a process waits for its CUDA context
+#   turn         a turn's time                               throughput:S evaluations a minute (in S seconds; STOP=settled)
+#   contexts     how long a process waits for its CUDA context
 #   contention   what slows a step of the judge beside others
-#   filter:N     the data set's candidates, N at a time (KNOWN: archives of what is known; A_PROCESS: so many in a row
-#                in one process, 32); several share them
-#                (SHARDS: of so many, SHARD: after so many)
-#   suite:FILE:S a suite, data/suite250.jsonl.gz unless said otherwise, a slice (killed after S seconds, where they are
-#                given, and gone on with; SUITES: what came back of earlier slices, NAME.txz.00 …;
-#                JOBS: so many at work)
-#   pocket:N     the pocket preset, seeds and ablations, from where they stand, N at a time (POCKET: archive of the table;
+#   filter:N     the data set's candidates, N at a time; several parts share them
+#                (KNOWN: archives of earlier findings; A_PROCESS: tasks in a row in one process, 32;
+#                SHARDS: number of shards; SHARD: number of shards before this one)
+#   suite:FILE:S a slice of a suite, by default data/suite250.jsonl.gz; with S it is killed after S seconds and resumed
+#                (SUITES: archives of earlier slices, NAME.txz.00 …; JOBS: tasks at a time)
+#   pocket:N     the pocket preset, seeds and ablations, N at a time, from their last step (POCKET: archive of the table;
 #                TRAININGS: which, in this order, as in "0 1 2 no-rft-0"; SET: other settings, as in "ppo.steps=15")
 #   agreement:N  the playbook's plans of N of the data set's candidates against float64
 #   examples     all examples

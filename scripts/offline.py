@@ -1,12 +1,12 @@
-"""What a GPU machine without a registry lacks, in a folder that travels with the sources.
+"""Packs what a GPU machine without a registry lacks into a folder that is copied with the sources.
 
     python3 scripts/offline.py .offline                    # here: wheels for Python 3.12, bubblewrap, a script
-    python3 scripts/offline.py .offline --train [--ray]    # and for the training; --ray: a cluster too
-    . .offline/activate                                    # there, in the repository: installs it, starts nothing
+    python3 scripts/offline.py .offline --train [--ray]    # also for the training; --ray: for a cluster too
+    . .offline/activate                                    # there, in the repository: installs the packages
 
-Standard library only. The machine has Python 3.12, torch and its usual companions already; what is carried is marked
-[gpu] in constraints.txt and constraints-train.txt. ray travels without its Java archives, which are most of its size,
-and what else nothing here uses.
+It uses the standard library only. The machine has Python 3.12, torch and torch's dependencies. Packages to carry are
+marked [gpu] in constraints.txt and constraints-train.txt. ray is carried without its unused parts, such as the Java
+archives, which are most of its size.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_MIB = 50.0
-#: of constraints.txt, only for the training.
+#: packages of constraints.txt that only the training needs.
 TRAINING = (
     "datasets", "dill", "multiprocess", "starlette", "uvicorn", "jsonschema", "jsonschema-specifications",
     "referencing", "rpds-py", "opentelemetry-api",
 )  # fmt: skip
-#: parts of ray that nothing here imports, and the daemons of a cluster.
+#: parts of ray that this package doesn't import, and the daemons of a cluster.
 UNUSED = ("ray/jars/", "ray/rllib/", "ray/serve/", "ray/llm/", "ray/dashboard/client/", "ray/cpp/")
 DAEMONS = ("ray/core/src/ray/gcs/", "ray/core/src/ray/raylet/", "ray/core/libjemalloc.so")
 PLATFORMS = [f"manylinux_2_{number}_x86_64" for number in (17, 24, 26, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
-#: every process of the sandbox must find the packages, so they go where the interpreter looks by itself.
+#: every process in the sandbox must find the packages, so they are installed where the interpreter searches by default.
 ACTIVATE = """\
 # Installs what lies here into the machine's own Python. `. FOLDER/activate` in the repository.
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -54,23 +54,23 @@ cuda-agent doctor
 
 
 class SetupError(Exception):
-    """What failed, with the remedy, in one line."""
+    """Says what failed, with the remedy, in one line."""
 
 
 def marked(name: str) -> list[str]:
-    """`pydantic==2.14.3`, …: what a list says is carried."""
+    """Returns the requirements that a list marks to be carried, such as `pydantic==2.14.3`."""
     lines = (ROOT / name).read_text().splitlines()
     return [line.split("#")[0].strip() for line in lines if line.partition("#")[2].strip() == "[gpu]"]
 
 
 def pinned(names: tuple[str, ...]) -> list[str]:
-    """These of constraints.txt, with their versions."""
+    """Returns packages with their versions in constraints.txt."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [line for line in lines if line.split("==")[0].lower().replace("_", "-") in names]
 
 
 def pack(folder: Path, *, train: bool, ray: bool) -> None:
-    """Raises SetupError, also where it is too large to travel."""
+    """Fills the folder. Raises SetupError, also where the folder is too large to be copied."""
     apart = folder / "train"
     for old in folder.rglob("*.whl"):
         old.unlink()
@@ -95,12 +95,12 @@ def pack(folder: Path, *, train: bool, ray: bool) -> None:
 
 
 def download(folder: Path, chosen: list[str]) -> None:
-    """Raises SetupError."""
+    """Downloads wheels. Raises SetupError."""
     pip = [sys.executable, "-m", "pip"]
     options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
     target = ["--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--dest", str(folder)]
     target += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    # It has no wheel in any registry; it is pure Python.
+    # It is pure Python and has no wheel in a registry.
     sources = [one for one in chosen if one.startswith("antlr4")]
     commands = [[*pip, "download", *options, *target, *(one for one in chosen if one not in sources)]]
     if sources:
@@ -115,7 +115,7 @@ def download(folder: Path, chosen: list[str]) -> None:
 
 
 def repack(wheel: Path, without: tuple[str, ...]) -> None:
-    """The same wheel without these folders, and its record of files without them."""
+    """Removes folders from a wheel and from its record of files."""
     temporary = wheel.with_suffix(".new")
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
         for entry in old.infolist():
@@ -132,8 +132,8 @@ def repack(wheel: Path, without: tuple[str, ...]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--train", action="store_true", help="with what the training needs")
-    parser.add_argument("--ray", action="store_true", help="with what begins a cluster, for the launcher ray")
+    parser.add_argument("--train", action="store_true", help="also the packages of the training")
+    parser.add_argument("--ray", action="store_true", help="also the programs of a cluster, for the launcher ray")
     chosen = parser.parse_args()
     try:
         pack(chosen.folder, train=chosen.train or chosen.ray, ray=chosen.ray)

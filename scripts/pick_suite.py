@@ -1,12 +1,12 @@
-"""A benchmark suite of 250 composed tasks in three levels, drawn from the candidates; and its folder.
+"""Draws a benchmark suite of 250 composed tasks in three levels from the candidates, or unpacks it into a folder.
 
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --of data/dataset --out data/suite250.jsonl.gz
     python3 scripts/pick_suite.py data/suite250.jsonl.gz --unpack runs/suite250     # level1/ level2/ level3/
     python3 scripts/pick_suite.py data/candidates.jsonl.gz --of data/dataset --random 200 --out runs/random200.jsonl.gz
 
-Level 1: 100 single operators; level 2: 100 chains of two to five; level 3: 50 modules of transformers. Sizes are those
-of the data set, gigabytes of inputs among them. `--of FOLDER` draws only from what stands in an exported data set,
-which has passed its filters; `held_bytes` of such a task is what an eager call held on the GPU when it was measured.
+Level 1 has 100 single operators, level 2 100 chains of two to five, level 3 50 modules of transformers. Sizes are those
+of the data set; some inputs have gigabytes. `--of FOLDER` draws only tasks of an exported data set, which have passed
+its filters. `held_bytes` of such a task is the memory that an eager call held on the GPU when the task was measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import read_lines
 
 SEED = 250
-#: level -> how many of each number of operators (0: a module of transformers).
+#: level -> number of operators (0: a module of transformers) -> number of tasks.
 LEVELS = {1: {1: 100}, 2: {2: 55, 3: 25, 4: 12, 5: 8}, 3: {0: 50}}
 
 
@@ -34,14 +34,14 @@ def read(path: Path) -> list[DatasetTask]:
 
 
 def as_measured(task: DatasetTask, found: Measurement) -> DatasetTask:
-    """The task with what it was measured to hold, where that is known."""
+    """Returns the task with its measured memory where that is known."""
     if task.cost is None or found.peak_memory_bytes is None:
         return task
     return task.model_copy(update={"cost": task.cost.model_copy(update={"held_bytes": found.peak_memory_bytes})})
 
 
 def pick(tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
-    """In order of level, then of number."""
+    """Draws the tasks, sorted by level and number."""
     rng = random.Random(SEED)
     chosen = []
     for counts in LEVELS.values():
@@ -56,7 +56,7 @@ def pick(tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
 
 
 def unpack(tasks: Sequence[DatasetTask], folder: Path) -> None:
-    """KernelBench's layout: level1/1_name.py."""
+    """Writes the tasks in KernelBench's layout: level1/1_name.py."""
     places = dict.fromkeys(LEVELS, 0)
     for task in tasks:
         level = next(level for level, counts in LEVELS.items() if kind_of(task) in counts)
@@ -71,8 +71,8 @@ def main() -> int:
     parser.add_argument("tasks", type=Path, help="candidates, or a suite (.jsonl or .jsonl.gz)")
     parser.add_argument("--out", type=Path, help="file for the suite")
     parser.add_argument("--unpack", type=Path, help="folder for the suite's task files")
-    parser.add_argument("--random", type=int, help="so many at random, of all levels as they come")
-    parser.add_argument("--of", type=Path, help="an exported data set: only tasks that stand in it")
+    parser.add_argument("--random", type=int, help="number of tasks to draw at random from all levels")
+    parser.add_argument("--of", type=Path, help="an exported data set: draw only its tasks")
     options = parser.parse_args()
     tasks = read(options.tasks)
     if options.of is not None:

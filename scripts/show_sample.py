@@ -1,4 +1,4 @@
-"""Prints tasks drawn at random as a page to read, such as data/tasks-sample.md.
+"""Prints tasks drawn at random as a page for people, such as data/tasks-sample.md.
 
 python3 scripts/show_sample.py data/candidates.jsonl.gz --of data/dataset > data/tasks-sample.md
 """
@@ -21,7 +21,7 @@ _HEAD = re.compile(r'\A"""(.*?)"""\n', re.S)
 
 
 def shown(task: DatasetTask) -> str:
-    """Its number, docstring, predicted times, and code without imports and `get_init_inputs`."""
+    """Returns a task's number, docstring, predicted times, and code without imports and `get_init_inputs`."""
     source = task.task.source
     found = _HEAD.match(source)
     says = " ".join(found[1].split()) if found else task.task.name
@@ -39,8 +39,10 @@ def main() -> int:
     parser.add_argument("candidates", type=Path)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=100)
-    parser.add_argument("--of", type=Path, help="an exported data set: only tasks that stand in it")
-    parser.add_argument("--numbers", type=int, nargs="+", help="these instead of some drawn at random")
+    parser.add_argument("--of", type=Path, help="an exported data set: show only its tasks")
+    parser.add_argument(
+        "--numbers", type=int, nargs="+", help="numbers of the tasks to show instead of a random sample"
+    )
     options = parser.parse_args()
     tasks = read_lines(options.candidates, DatasetTask)
     if options.of is not None:

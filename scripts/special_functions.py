@@ -1,9 +1,9 @@
-"""The Chebyshev coefficients of `playbook/skills/shared/special.j2`, worked out with mpmath at 40 digits.
+"""Computes the Chebyshev coefficients of `playbook/skills/shared/special.j2` with mpmath at 40 digits.
 
     .venv/bin/python scripts/special_functions.py
 
-A table holds c of f(t) = c_0 / 2 + c_1 T_1(t) + c_2 T_2(t) + …, t from -1 to 1, as far as they reach 1e-17 of the
-largest; `SINGLE_…` says how many reach 1e-9.
+A table holds the coefficients c of f(t) = c_0 / 2 + c_1 T_1(t) + c_2 T_2(t) + …, for t from -1 to 1, up to the last
+that is above 1e-17 of the largest. `SINGLE_…` is the number of those up to the last above 1e-9.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _POINTS = 64
 
 
 def coefficients(function: Callable[[Any], Any]) -> list[Any]:
-    """Of a function of t, by the discrete cosine transform at Chebyshev's points."""
+    """Returns the coefficients of a function of t, by the discrete cosine transform at Chebyshev's points."""
     angles = [mp.pi * (k + mp.mpf(1) / 2) / _POINTS for k in range(_POINTS)]
     values = [function(mp.cos(angle)) for angle in angles]
     found = [
@@ -28,7 +28,7 @@ def coefficients(function: Callable[[Any], Any]) -> list[Any]:
 
 
 def i_far(order: int) -> Callable[[Any], Any]:
-    """√x exp(-x) I(x) from 8 on, t = 16 / x - 1."""
+    """Returns √x exp(-x) I(x) for x from 8 on, with t = 16 / x - 1."""
 
     def function(t: Any) -> Any:
         x = 16 / (t + 1)
@@ -38,7 +38,7 @@ def i_far(order: int) -> Callable[[Any], Any]:
 
 
 def k_near(order: int) -> Callable[[Any], Any]:
-    """What log(x / 2) I(x) leaves of K(x), times x^order, on [0, 2], t = x² / 2 - 1."""
+    """Returns (K(x) ± log(x / 2) I(x)) x^order on [0, 2], with t = x² / 2 - 1."""
 
     def function(t: Any) -> Any:
         x = mp.sqrt(2 * (t + 1))
@@ -49,7 +49,7 @@ def k_near(order: int) -> Callable[[Any], Any]:
 
 
 def k_far(order: int) -> Callable[[Any], Any]:
-    """√x exp(x) K(x) from 2 on, t = 4 / x - 1."""
+    """Returns √x exp(x) K(x) for x from 2 on, with t = 4 / x - 1."""
 
     def function(t: Any) -> Any:
         x = 4 / (t + 1)
@@ -63,19 +63,19 @@ _ZETA = 2 * _EDGE * mp.sqrt(_EDGE) / 3
 
 
 def airy_near(t: Any) -> Any:
-    """Ai(2.09 t)."""
+    """Returns Ai(2.09 t)."""
     return mp.airyai(_EDGE * t)
 
 
 def airy_right(t: Any) -> Any:
-    """√π x^(1/4) exp(ζ) Ai(x), ζ = 2/3 x^(3/2), from 2.09 on, t = 2 ζ(2.09) / ζ - 1."""
+    """Returns √π x^(1/4) exp(ζ) Ai(x), ζ = 2/3 x^(3/2), for x from 2.09 on, with t = 2 ζ(2.09) / ζ - 1."""
     zeta = 2 * _ZETA / (t + 1)
     x = (3 * zeta / 2) ** (mp.mpf(2) / 3)
     return mp.sqrt(mp.pi) * mp.root(x, 4) * mp.exp(zeta) * mp.airyai(x)
 
 
 def airy_left(part: str) -> Callable[[Any], Any]:
-    """F and ζ G of Ai(-z) = (sin(ζ + π/4) F - cos(ζ + π/4) G) / (√π z^(1/4)), t = 2 (ζ(2.09) / ζ)² - 1."""
+    """Returns F or ζ G of Ai(-z) = (sin(ζ + π/4) F - cos(ζ + π/4) G) / (√π z^(1/4)), with t = 2 (ζ(2.09) / ζ)² - 1."""
 
     def function(t: Any) -> Any:
         zeta = _ZETA / mp.sqrt((t + 1) / 2)

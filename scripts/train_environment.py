@@ -1,7 +1,9 @@
-"""The environment of the training: `python3 scripts/train_environment.py .venv-train --over .venv [--wheels FOLDER]`.
+"""Makes the environment of the training: `python3 scripts/train_environment.py .venv-train --over .venv [--wheels
+DIR]`.
 
-Standard library only. An environment that sees another one's packages (this project, torch, the test tools) and holds
-before them what constraints-train.txt names, or the wheels of a folder, without dependencies of theirs.
+It uses the standard library only. The environment inherits the packages of another one (this project, torch, the test
+tools). Packages of constraints-train.txt, or the wheels of a folder, come before them; their dependencies aren't
+installed.
 """
 
 from __future__ import annotations
@@ -16,21 +18,23 @@ LIST = ROOT / "constraints-train.txt"
 
 
 class SetupError(Exception):
-    """What failed, with the remedy, in one line."""
+    """Says what failed, with the remedy, in one line."""
 
 
 def requirements() -> list[str]:
-    """`verl==0.9.1`, …"""
+    """Returns the requirements, such as `verl==0.9.1`."""
     lines = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
     return [line.split("#")[0].strip() for line in lines]
 
 
 def make_venv(venv: Path, over: Path, wheels: Path | None) -> None:
-    """Raises SetupError."""
+    """Makes the environment and installs the packages. Raises SetupError."""
     outer = over / "bin/python"
     if not outer.exists():
-        raise SetupError(f"{over} is no environment. Make it first: make lint, or scripts/environment.py {over} --dev")
-    # The other one's pip fills it: some systems have none for new environments.
+        raise SetupError(
+            f"{over} is not an environment. Make it first: make lint, or scripts/environment.py {over} --dev"
+        )
+    # The other environment's pip installs into it, because some systems have no pip for new environments.
     subprocess.run([str(outer), "-m", "venv", "--clear", "--without-pip", str(venv)], check=True)
     paths = subprocess.run(
         [str(outer), "-c", "import sys; print(*(p for p in sys.path if p.endswith('-packages')), sep='\\n')"],
@@ -47,7 +51,7 @@ def make_venv(venv: Path, over: Path, wheels: Path | None) -> None:
     if subprocess.run([*command, "--no-deps", "--no-compile", *chosen], check=False).returncode:
         raise SetupError("pip could not install the packages of the training. Check the network or the registry")
     script = venv / "bin/cuda-agent"
-    # Processes that are begun with the file's own name (multiprocessing) must not run the command again.
+    # multiprocessing starts processes from this file; they must not run the command again.
     body = "from cuda_agent.cli.main import main\n\nif __name__ == '__main__':\n    main()\n"
     script.write_text(f"#!{venv.resolve() / 'bin/python'}\n{body}")
     script.chmod(0o755)

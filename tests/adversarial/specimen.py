@@ -97,7 +97,7 @@ class Specimen:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.unlink(missing_ok=True)
             target.write_bytes(content)
-        return layout.open(directory)
+        return layout.open_workspace(directory)
 
 
 def options(device: Device) -> JudgeOptions:

@@ -11,7 +11,7 @@ import pytest
 
 from cuda_agent import optimize
 from cuda_agent.core.enums import Verdict
-from cuda_agent.release.export.export import Kind, export
+from cuda_agent.release.export.export import ExportKind, export
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration]
 
@@ -95,7 +95,7 @@ def test_llamas_norms_by_exported_kernels(tmp_path: Path) -> None:
     run = optimize(task, out=tmp_path / "run", device="cuda", timing_budget_s=2.0)
     assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
     (tmp_path / "inside.py").write_text(INSIDE)
-    for kind, name in ((Kind.PACKAGE, "norm_package"), (Kind.TORCH_LIBRARY, "norm_operator")):
+    for kind, name in ((ExportKind.PACKAGE, "norm_package"), (ExportKind.TORCH_LIBRARY, "norm_operator")):
         folder = export(tmp_path / "run", kind, name=name, out=tmp_path / name).folder
         _run(tmp_path, folder / "src", tmp_path / "inside.py", name)
         _run(
@@ -109,7 +109,7 @@ def test_a_derived_weight_is_derived_again(tmp_path: Path) -> None:
     run = optimize(task, out=tmp_path / "run", device="cuda", timing_budget_s=2.0)
     assert run.evaluation is not None and run.evaluation.verdict is Verdict.PASSED
     assert run.evaluation.verify is not None and run.evaluation.verify.frozen
-    folder = export(tmp_path / "run", Kind.TORCH_LIBRARY, name="folded", out=tmp_path / "folded").folder
+    folder = export(tmp_path / "run", ExportKind.TORCH_LIBRARY, name="folded", out=tmp_path / "folded").folder
     (tmp_path / "inside.py").write_text(
         "import torch, folded\nfrom folded import patching, reference, verified\n"
         "model = reference.Model(*verified.INIT_ARGUMENTS, **verified.INIT_KEYWORDS).cuda().eval()\n"
@@ -129,7 +129,7 @@ def test_a_hub_variant_is_built_and_loaded(tmp_path: Path) -> None:
     """Without the package `kernels`, which may not be there: as it imports a variant."""
     task = Path(__file__).parents[2] / "examples" / "scale_shift_relu.py"
     optimize(task, out=tmp_path / "run", device="cuda", timing_budget_s=2.0)
-    folder = export(tmp_path / "run", Kind.HF_KERNELS, name="scaled", out=tmp_path / "scaled").folder
+    folder = export(tmp_path / "run", ExportKind.HF_KERNELS, name="scaled", out=tmp_path / "scaled").folder
     _run(tmp_path, folder, folder / "build_local.py")
     variant = next((folder / "build").iterdir())
     (tmp_path / "inside.py").write_text(

@@ -11,7 +11,7 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.release.extract.apply import apply, optimized
 from cuda_agent.release.extract.extract import extract, read_extraction
-from cuda_agent.release.extract.specs import whole_source
+from cuda_agent.release.extract.specs import whole_model_source
 from cuda_agent.workspace.sandbox import available_level
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration]
@@ -56,7 +56,7 @@ def test_a_model_is_faster_with_a_faster_part(tmp_path: Path) -> None:
     path = tmp_path / "code" / "model.py"
     path.parent.mkdir()
     path.write_text(MODEL)
-    whole = whole_source(str(path), cwd=tmp_path)
+    whole = whole_model_source(str(path), cwd=tmp_path)
     extraction, note = extract(whole, tmp_path / "out", model="model.py", device=Device.CUDA, level=available_level())
     # CUPTI was there: the GPU's own times.
     assert note == ""

@@ -15,7 +15,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.pool.pool import Pool
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from fault_specimens import HONEST, faults, faulty, small_axpby
 
 pytestmark = [pytest.mark.gpu, pytest.mark.integration, pytest.mark.alone]

@@ -15,7 +15,7 @@ import pytest
 from cuda_agent.agent.storage.transcript import read_transcript
 from cuda_agent.core.records import RunManifest, Trajectory
 from cuda_agent.workspace import layout
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from integration.scripted_runs import write_task
 
 pytestmark = pytest.mark.integration
@@ -61,4 +61,4 @@ def test_an_interrupt(phase: str, number: signal.Signals, tmp_path: Path) -> Non
     assert trajectory.outcome == "interrupted"
     assert trajectory.turns == (read_transcript(out) if trajectory.turns else ())
     RunManifest.read(out)
-    layout.open(out / "workspace")
+    layout.open_workspace(out / "workspace")

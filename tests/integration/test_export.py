@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.cli.main import run
-from cuda_agent.release.export.export import Kind, write_project
+from cuda_agent.release.export.export import ExportKind, write_project
 from export_runs import RECORDED, frozen, recorded
 
 pytestmark = pytest.mark.integration
@@ -40,9 +40,9 @@ def _run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]
 def test_packages_and_operators_in_a_fresh_environment(tmp_path: Path) -> None:
     python = _environment(tmp_path / "venv")
     folders = [
-        write_project(*recorded(), Kind.PACKAGE, "llama_norm", tmp_path / "package"),
-        write_project(*recorded(), Kind.TORCH_LIBRARY, "llama_norm_ops", tmp_path / "operation"),
-        write_project(*frozen(), Kind.TORCH_LIBRARY, "llama_norm_frozen", tmp_path / "frozen"),
+        write_project(*recorded(), ExportKind.PACKAGE, "llama_norm", tmp_path / "package"),
+        write_project(*recorded(), ExportKind.TORCH_LIBRARY, "llama_norm_ops", tmp_path / "operation"),
+        write_project(*frozen(), ExportKind.TORCH_LIBRARY, "llama_norm_frozen", tmp_path / "frozen"),
     ]
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps")
     installed = _run(*pip, "--no-build-isolation", *folders)
@@ -77,7 +77,7 @@ def test_a_project_for_the_hub_is_loaded_by_kernels(tmp_path: Path) -> None:
     pytest.importorskip("kernels")
     from kernels import _rust
 
-    out = write_project(*recorded(), Kind.HF_KERNELS, "llama_norm", tmp_path / "llama-norm")
+    out = write_project(*recorded(), ExportKind.HF_KERNELS, "llama_norm", tmp_path / "llama-norm")
     _rust.Build.open(out)
     built = _run(sys.executable, out / "build_local.py")
     assert built.returncode == 0, built.stderr

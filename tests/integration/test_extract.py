@@ -23,7 +23,7 @@ from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.release.extract.apply import apply, optimized
 from cuda_agent.release.extract.extract import extract, read_extraction
-from cuda_agent.release.extract.specs import WholeSource, whole_source
+from cuda_agent.release.extract.specs import WholeModelSource, whole_model_source
 from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.sandbox import available_level
 from judge_specimens import eager_only
@@ -130,7 +130,7 @@ def uncompiled_judge(
         yield session, socket
 
 
-def taken(whole: WholeSource, out: Path, model: str, **settings: int | float) -> Extraction:
+def taken(whole: WholeModelSource, out: Path, model: str, **settings: int | float) -> Extraction:
     level = available_level()
     return extract(whole, out, model=model, device=Device.CPU, level=level, **settings)[0]  # type: ignore[arg-type]
 
@@ -141,7 +141,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "code").mkdir()
     (root / "code" / "layers.py").write_text(LAYERS)
     (root / "code" / "model.py").write_text(MODEL)
-    whole = whole_source(str(root / "code" / "model.py"), cwd=root)
+    whole = whole_model_source(str(root / "code" / "model.py"), cwd=root)
     taken(whole, root / "out", "model.py")
     return root
 
@@ -216,15 +216,15 @@ def test_a_part_that_is_wrong_in_the_whole_is_found(project: Path, run: Trajecto
 def test_runs_of_other_tasks_don_t_count(project: Path, run: Trajectory, tmp_path: Path) -> None:
     extraction = read_extraction(project / "out")
     other = extraction.model_copy(update={"tasks": tuple(t for t in extraction.tasks if t.kind != "Gate")})
-    with pytest.raises(UsageError, match="no task of this extraction"):
+    with pytest.raises(UsageError, match="a task of this extraction"):
         optimized(other, [project / "runs"])
     with pytest.raises(UsageError, match="holds no finished run"):
         optimized(extraction, [tmp_path])
     with pytest.raises(UsageError, match="holds an extraction already"):
-        taken(WholeSource("x", "", ()), project / "out", "x")
+        taken(WholeModelSource("x", "", ()), project / "out", "x")
 
 
 def test_a_model_that_kills_its_process_is_the_user_s(tmp_path: Path) -> None:
     source = MODEL.replace("from layers import Gate", "Gate = None").replace("y = self.up(x)", "import os; os._exit(3)")
     with pytest.raises(TaskError, match="ended its process"):
-        taken(WholeSource("dies", source.replace("Gate(64, i)", "nn.Identity()"), ()), tmp_path / "out", "dies.py")
+        taken(WholeModelSource("dies", source.replace("Gate(64, i)", "nn.Identity()"), ()), tmp_path / "out", "dies.py")

@@ -17,7 +17,7 @@ from cuda_agent.agent import gpuclient, gpucommand
 from cuda_agent.agent.gpucommand import GpuCommands, environment
 from cuda_agent.agent.shell import Shell
 from cuda_agent.workers.gpulock import gpu_lock
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, available_level
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, available_level
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ def shell(tmp_path: Path, lock: Path) -> Iterator[Shell]:
         writable=(tmp_path / "ws",),
         readable=(tmp_path / "gpu",),
         environment=environment(tmp_path / "gpu", "/usr/bin:/bin"),
-        limits=Limits(memory_mib=2048, processes=64),
+        limits=SandboxLimits(memory_mib=2048, processes=64),
     )
     (tmp_path / "server").mkdir()
     server = GpuCommands(

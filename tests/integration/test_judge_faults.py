@@ -20,7 +20,7 @@ from cuda_agent.core.records import Candidate, Evaluation
 from cuda_agent.judge.case import Case
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.verify.candidate import CandidateProcess
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from fault_specimens import HONEST as HONEST_WORKSPACE
 from fault_specimens import Fault, faults, faulty, small_axpby
 from judge_specimens import HONEST, TASK, eager_only, specimen, verified, verified_in

@@ -19,7 +19,7 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import TaskError, UsageError, WorkerError
 from cuda_agent.core.records import Candidate, Task
 from cuda_agent.pool.pool import Pool
-from cuda_agent.workspace.process import descendants
+from cuda_agent.workspace.descendants import descendants
 from fault_specimens import small_axpby
 from published_workspace import axpby_candidate
 
@@ -129,7 +129,7 @@ if __name__ == "__main__":
     pool = Pool(OPTIONS)
     pool.submit(task(128), candidate(), with_profile=False).result()
     pool.submit(task(128), candidate("(void)config;", "for (volatile bool on = true; on;) {}"))
-    from cuda_agent.workspace.process import descendants
+    from cuda_agent.workspace.descendants import descendants
     print(*descendants(os.getpid()), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

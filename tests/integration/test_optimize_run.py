@@ -48,7 +48,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert read_transcript(out) == run.turns
     assert RunManifest.read(out).digests["candidate"] == run.best.digest
     assert json.loads((out / "config.json").read_text())["judge"]["device"] == "cpu"
-    assert layout.open(out / "workspace").snapshot() == run.best, "the best stands in the workspace again"
+    assert layout.open_workspace(out / "workspace").snapshot() == run.best, "the best stands in the workspace again"
 
 
 def test_the_workspaces_commands_reach_the_same_judge(tmp_path: Path) -> None:

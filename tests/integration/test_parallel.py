@@ -48,7 +48,7 @@ def test_two_agents_share_the_device(tmp_path: Path) -> None:
     assert run.budget.turns_spent == 8
     assert Trajectory.read(out) == run
     assert run.best is not None
-    assert layout.open(out / "workspace").snapshot() == run.best
+    assert layout.open_workspace(out / "workspace").snapshot() == run.best
     assert run.best in [agent.best for agent in each]
 
 

@@ -21,7 +21,7 @@ from cuda_agent.release.lock import read_lock
 from cuda_agent.release.promote import Examination, promote
 from cuda_agent.release.records import GateResult, Promotion
 from cuda_agent.release.regressions import read_failures
-from cuda_agent.release.speed import Process, speed
+from cuda_agent.release.speed import ColdProcess, speed
 from cuda_agent.release.subject import load_subject
 from judge_specimens import eager_only
 from promotion_cases import FIXED_ROWS, HALF, KERNEL, NARROW, SLOW, TASK, TORCH, candidate, gate, workspace
@@ -103,7 +103,7 @@ def session() -> Iterator[JudgeSession]:
 def failing(evaluation: Evaluation) -> list[GateResult]:
     results = [checks.guard([evaluation]), *checks.verification(evaluation)]
     if evaluation.verdict in (Verdict.PASSED, Verdict.QUARANTINED):
-        results.append(speed(gate().speed, [Process(evaluation, {})]))
+        results.append(speed(gate().speed, [ColdProcess(evaluation, {})]))
     return [result for result in results if result.status == "failed"]
 
 

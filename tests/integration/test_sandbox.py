@@ -15,7 +15,7 @@ import pytest
 from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import SandboxError
 from cuda_agent.workspace import bwrap, landlock, sandbox
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, available_level, resolve_level, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, available_level, resolve_level, spawn
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +44,7 @@ def python(code: str) -> list[str]:
 @pytest.fixture
 def spec(tmp_path: Path, level: SandboxLevel) -> SandboxSpec:
     (tmp_path / "scratch").mkdir()
-    return SandboxSpec(scratch=tmp_path / "scratch", level=level, limits=Limits(memory_mib=1024, processes=64))
+    return SandboxSpec(scratch=tmp_path / "scratch", level=level, limits=SandboxLimits(memory_mib=1024, processes=64))
 
 
 def test_exit_code_output_and_signal(spec: SandboxSpec) -> None:
@@ -243,14 +243,14 @@ def test_everything_ends_with_the_judge(tmp_path: Path, level: SandboxLevel) -> 
 
 
 def test_memory_limit(spec: SandboxSpec) -> None:
-    small = SandboxSpec(scratch=spec.scratch, level=spec.level, limits=Limits(memory_mib=256))
+    small = SandboxSpec(scratch=spec.scratch, level=spec.level, limits=SandboxLimits(memory_mib=256))
     code, text = run(python("x = bytearray(512 << 20)\nprint(len(x))"), small)
     assert code != 0
     assert "MemoryError" in text
 
 
 def test_memory_is_watched_where_no_limit_can_be_set(spec: SandboxSpec) -> None:
-    gpu = SandboxSpec(scratch=spec.scratch, level=spec.level, gpu=True, limits=Limits(memory_mib=256))
+    gpu = SandboxSpec(scratch=spec.scratch, level=spec.level, gpu=True, limits=SandboxLimits(memory_mib=256))
     log = spec.scratch.parent / "log"
     with spawn(
         python("import time\nx = b'1' * (400 << 20)\ntime.sleep(60)"), gpu, cwd=spec.scratch, log=log
@@ -260,7 +260,7 @@ def test_memory_is_watched_where_no_limit_can_be_set(spec: SandboxSpec) -> None:
 
 
 def test_fork_bomb_is_ended(spec: SandboxSpec) -> None:
-    bounded = SandboxSpec(scratch=spec.scratch, level=spec.level, limits=Limits(processes=20))
+    bounded = SandboxSpec(scratch=spec.scratch, level=spec.level, limits=SandboxLimits(processes=20))
     code = "import os, time\nfor _ in range(40):\n    if os.fork() == 0:\n        time.sleep(60)\ntime.sleep(60)"
     log = spec.scratch.parent / "log"
     with spawn(python(code), bounded, cwd=spec.scratch, log=log) as process:

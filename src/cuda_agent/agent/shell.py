@@ -17,7 +17,7 @@ from cuda_agent.agent.gpucommand import GpuCommands, environment, gpu_commands
 from cuda_agent.core.files import cache_dir
 from cuda_agent.workspace.layout import Workspace
 from cuda_agent.workspace.process import SandboxedProcess
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, resolve_level, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, resolve_level, spawn
 from cuda_agent.workspace.sockets import listening_sockets
 
 MAX_BACKGROUND = 8
@@ -25,7 +25,7 @@ MAX_BACKGROUND = 8
 MAX_OUTPUT_BYTES = 1 << 20
 #: folder of our own records in a workspace. The agent can read it and not change it.
 PRIVATE = ".cuda-agent"
-LIMITS = Limits(memory_mib=8192, processes=256, file_mib=1024)
+LIMITS = SandboxLimits(memory_mib=8192, processes=256, file_mib=1024)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import typer
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.errors import EXIT_OK
-from cuda_agent.release.export.export import Kind, export
+from cuda_agent.release.export.export import ExportKind, export
 from cuda_agent.release.export.summary import slower_than_eager
 
 
@@ -19,7 +19,7 @@ def command(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run directory that optimize left, or an entry of a registry.")
     ],
-    kind: Annotated[Kind, typer.Option("--as", help="What to make of it.")],
+    kind: Annotated[ExportKind, typer.Option("--as", help="What to make of it.")],
     name: Annotated[str | None, typer.Option("--name", help="Of the Python package; by default the task's.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder; by default exports/NAME.")

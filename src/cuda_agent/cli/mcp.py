@@ -20,7 +20,7 @@ def command(
     from cuda_agent.agent.mcp import serve
     from cuda_agent.workspace import layout
 
-    workspace = layout.open(directory)
+    workspace = layout.open_workspace(directory)
     resolve_device(workspace.options.device.value)
     serve(workspace)
     return EXIT_OK

@@ -15,7 +15,7 @@ from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import emit, say, show
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
 from cuda_agent.release import evidence
-from cuda_agent.release.evidence import Entry
+from cuda_agent.release.evidence import RegistryEntry
 from cuda_agent.release.lock import read_lock
 from cuda_agent.report.plain import plain
 
@@ -65,7 +65,7 @@ def command(
     return EXIT_NOT_PASSED if faults else EXIT_OK
 
 
-def _document(entry: Entry, faults: dict[str, str], changed: set[str]) -> dict[str, object]:
+def _document(entry: RegistryEntry, faults: dict[str, str], changed: set[str]) -> dict[str, object]:
     document = {"entry": entry.digest, "stands": entry.stands, "fault": faults.get(entry.digest)}
     document["revoked"] = None if entry.revoked is None else entry.revoked.model_dump(mode="json")
     shown = None if entry.digest in changed else entry.promotion
@@ -73,7 +73,7 @@ def _document(entry: Entry, faults: dict[str, str], changed: set[str]) -> dict[s
     return document
 
 
-def _table(found: tuple[Entry, ...], faults: dict[str, str], changed: set[str]) -> Table:
+def _table(found: tuple[RegistryEntry, ...], faults: dict[str, str], changed: set[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("entry", "task", "since", "speed", "state"):
         table.add_column(column, overflow="fold")

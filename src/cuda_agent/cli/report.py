@@ -40,12 +40,12 @@ def command(
     size = len(page.html.encode())
     if as_json:
         facts = {"file": str(target), "bytes": size, "kind": run.kind, "tasks": len(run.rows)}
-        facts |= {"to_check": page.to_check, "unspoken": page.unspoken, "notes": list(run.notes)}
+        facts |= {"to_check": page.to_check, "unspoken": page.unchecked, "notes": list(run.notes)}
         emit(json.dumps({"schema_version": 1, **facts}))
         return EXIT_OK
     show(*(Text(note) for note in run.notes), Text(f"{target}  ({size / 1e6:.1f} MB, {_count(len(run.rows))})"))
-    if page.unspoken:
-        show(Text(f"Without a person's word: {_count(page.unspoken)}; cuda-agent audit {shlex.quote(str(directory))}"))
+    if page.unchecked:
+        show(Text(f"Without a person's word: {_count(page.unchecked)}; cuda-agent audit {shlex.quote(str(directory))}"))
     return EXIT_OK
 
 

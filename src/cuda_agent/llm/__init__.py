@@ -1,1 +1,1 @@
-"""Chat clients over the OpenAI protocol: streaming, retries, tokens and prices, keys. Knows nothing of agents."""
+"""Chat clients over the OpenAI protocol: streaming, retries, tokens, prices and keys."""

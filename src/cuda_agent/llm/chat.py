@@ -1,4 +1,4 @@
-"""One request to a language model and its reply: the plain data that clients and policies exchange."""
+"""A request to a language model and its reply: the data that clients and policies exchange."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: A message of the OpenAI chat protocol.
+#: a message of the OpenAI chat protocol.
 Message = dict[str, Any]
 
-#: notice(text): one line for whoever watches (streaming, waiting before another attempt).
+#: notice(text): shows one line of progress (streaming, waiting before another attempt).
 Notice = Callable[[str], None]
 
-#: a cautious guess where a server gives no numbers: code and figures have few characters a token.
+#: an estimate for servers that count no tokens. It is low because code and numbers have few characters a token.
 CHARACTERS_PER_TOKEN = 3.0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one request, by the server's own count unless `estimated`. `cached` is the part of `read` that it
-    still held."""
+    """Tokens of one request, counted by the server unless `estimated`. `cached` is the part of `read` that the server
+    had in its cache."""
 
     read: int
     written: int
@@ -29,9 +29,9 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class CallText:
-    """A tool call as a model wrote it: `arguments` is text that should be a JSON object. `problem` says why it isn't
-    a call at all (text between tags that can't be read)."""
+class WrittenCall:
+    """A tool call that a model wrote. `arguments` is text that should be a JSON object. `problem` says why the text
+    between tags can't be read as a call."""
 
     id: str
     name: str
@@ -40,8 +40,8 @@ class CallText:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is sent. `tools`: functions of the OpenAI protocol, None where they aren't the protocol's business."""
+class ChatRequest:
+    """What is sent. `tools` are functions of the OpenAI protocol; None where the messages describe them."""
 
     messages: Sequence[Message]
     tools: Sequence[dict[str, Any]] | None = None
@@ -49,25 +49,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back, whole. `finish` is the server's word: stop, tool_calls, length, content_filter."""
+    """A complete answer. `finish` is the server's value: stop, tool_calls, length or content_filter."""
 
     text: str
     reasoning: str
-    calls: tuple[CallText, ...]
+    calls: tuple[WrittenCall, ...]
     usage: Usage
     finish: str
 
 
 class ChatClient(Protocol):
-    """Raises ContextExceeded when the request is longer than the model takes, PolicyError when there's no going on."""
+    """A connection to a language model."""
 
-    def complete(self, request: Request) -> Reply: ...
+    def complete(self, request: ChatRequest) -> Reply:
+        """Raises ContextExceeded when the request is too long for the model, PolicyError when no attempt can
+        succeed."""
+        ...
 
 
 class ContextExceeded(Exception):
-    """The server refused a request as too long; its own words."""
+    """The server refused a request as too long. The message is the server's."""
 
 
 def estimate_tokens(characters: int) -> int:
-    """Tokens of a text of that many characters, rounded up."""
+    """Estimates the tokens of a text from its number of characters, rounded up."""
     return math.ceil(characters / CHARACTERS_PER_TOKEN)

@@ -1,6 +1,6 @@
-"""A client for an endpoint: streams, waits and tries again, and ends clearly where trying again is no use.
+"""A client for an endpoint: it streams, waits and tries again, and raises one clear error where no attempt can succeed.
 
-The wire is the official `openai` SDK, or `litellm` for other protocols; both are optional and imported when first used.
+It uses the official `openai` SDK, or `litellm` for other protocols. Both are optional and imported at first use.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
-from cuda_agent.llm.chat import ContextExceeded, Notice, Reply, Request
-from cuda_agent.llm.failures import Failure, Kind, classify
+from cuda_agent.llm.chat import ChatRequest, ContextExceeded, Notice, Reply
+from cuda_agent.llm.failures import FailureKind, RequestFailure, classify
 from cuda_agent.llm.keys import Key, find_key, redacted
 from cuda_agent.llm.stream import assemble
 
-#: open(keywords): starts one streamed request; gives its chunks.
+#: open(keywords): starts one streamed request and returns its chunks.
 Open = Callable[[dict[str, Any]], Iterable[Any]]
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-#: a server that asks for a longer pause than this ends the run; it can be resumed then.
+#: a run ends when the server asks for a longer wait than this. It can be resumed later.
 _PATIENCE_S = 900.0
 _NO_KEY = "none"
 
@@ -39,9 +39,9 @@ def require(protocol: str) -> None:
 
 
 def prepare(options: LanguageModelOptions | None, key_file: Path | None) -> Key | None:
-    """What can be found wrong before a run begins is; then the endpoint's key, None where there is none.
+    """Checks the options before a run begins. Returns the endpoint's key, or None where there is none.
 
-    Raises UsageError: no model was named, the package is missing, the key can't be read.
+    Raises UsageError: no model was named, the package is missing, or the key can't be read.
     """
     if options is None:
         raise UsageError("The policy llm needs a model", "Give --model, and --base-url where it isn't OpenAI's")
@@ -58,7 +58,7 @@ def make_client(options: LanguageModelOptions, key: Key | None, notice: Notice) 
 
 
 class Client:
-    """`ChatClient` over one way to the wire."""
+    """A `ChatClient` that sends requests through `open_stream`."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Client:
         self._notice, self._sleep = notice, sleep
         self._with_usage = True
 
-    def complete(self, request: Request) -> Reply:
-        """One reply, after as many attempts as it takes.
+    def complete(self, request: ChatRequest) -> Reply:
+        """Returns one reply, after as many attempts as the options allow.
 
-        Raises ContextExceeded, and PolicyError: the key is refused, the quota used up, the request refused, or no
-        attempt succeeded.
+        Raises ContextExceeded, and PolicyError: the key or the request is refused, the quota is used up, or no attempt
+        succeeded.
         """
         attempt = 0
         while True:
@@ -85,18 +85,18 @@ class Client:
             try:
                 return self._once(request)
             except Exception as error:
-                # The boundary to the endpoint: what isn't its own is raised on.
+                # This is the boundary to the endpoint. An error that isn't the endpoint's is raised again.
                 failure = classify(error, self._options.base_url, self._options.model)
                 if failure is None:
                     raise
-            # Outside the handler: no exception that is raised here carries the SDK's own, which knows the key.
-            if failure.kind is Kind.UNKNOWN_OPTION and self._with_usage:
+            # This is outside the handler, so that no exception raised here refers to the SDK's, which holds the key.
+            if failure.kind is FailureKind.UNKNOWN_OPTION and self._with_usage:
                 self._with_usage = False
                 attempt -= 1
             else:
                 self._wait(failure, attempt)
 
-    def _once(self, request: Request) -> Reply:
+    def _once(self, request: ChatRequest) -> Reply:
         keywords: dict[str, Any] = {"model": self._options.model, "messages": list(request.messages), "stream": True}
         if request.tools:
             keywords["tools"] = list(request.tools)
@@ -112,12 +112,12 @@ class Client:
             if close is not None:
                 close()
 
-    def _wait(self, failure: Failure, attempt: int) -> None:
-        """Sleep before the next attempt, or raise when there is none."""
+    def _wait(self, failure: RequestFailure, attempt: int) -> None:
+        """Sleeps before the next attempt, or raises when there is none."""
         cause, remedy = redacted(failure.cause, self._key), redacted(failure.remedy, self._key)
-        if failure.kind is Kind.TOO_LONG:
+        if failure.kind is FailureKind.TOO_LONG:
             raise ContextExceeded(cause)
-        if failure.kind is not Kind.TRANSIENT:
+        if failure.kind is not FailureKind.TRANSIENT:
             raise PolicyError(cause, remedy)
         if attempt >= self._options.attempts:
             raise PolicyError(f"{cause}; {attempt} attempts", f"{remedy} Resume the run later".strip())
@@ -141,7 +141,7 @@ def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
     )
 
     def open_stream(keywords: dict[str, Any]) -> Iterable[Any]:
-        # As `extra_body` they go as they are; the SDK would walk through all of them, 80 ms for 131,072 tokens.
+        # The SDK would walk through every message that isn't in `extra_body`, which takes 80 ms for 131,072 tokens.
         long = {name: keywords.pop(name) for name in ("messages", "tools") if name in keywords}
         chunks: Iterable[Any] = client.chat.completions.create(messages=[], extra_body=long, **keywords)
         return chunks
@@ -150,10 +150,11 @@ def _openai(options: LanguageModelOptions, key: Key | None) -> Open:
 
 
 def _litellm(options: LanguageModelOptions, key: Key | None) -> Open:
-    """`model` names the provider too (`anthropic/…`); its own variables give the key where we have none."""
+    """Opens streams by litellm. `model` names the provider too (`anthropic/…`), whose own variables may hold the
+    key."""
     import os
 
-    # Its table of models would be fetched from the network on import.
+    # Without this the import would fetch a table of models from the network.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm
 

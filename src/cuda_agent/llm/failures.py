@@ -1,4 +1,4 @@
-"""What a failed request means: try again (when?), too long for the model, or over, with cause and remedy."""
+"""Classifies failed requests: to be tried again, too long for the model, or final, with cause and remedy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cuda_agent.llm.keys import HOW_TO_GIVE
 from cuda_agent.llm.stream import BrokenStream
 
 
-class Kind(StrEnum):
-    """`TRANSIENT`: the same request may succeed later. `TOO_LONG`: a shorter one may. `UNKNOWN_OPTION`: one without
-    the option that the server doesn't know. `FATAL`: none will."""
+class FailureKind(StrEnum):
+    """What can succeed after a failure. `TRANSIENT`: the same request, later. `TOO_LONG`: a shorter request.
+    `UNKNOWN_OPTION`: a request without the option that the server doesn't know. `FATAL`: none."""
 
     TRANSIENT = "transient"
     TOO_LONG = "too_long"
@@ -25,10 +25,10 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Failure:
-    """`wait_s`: how long the server asked to wait, None where it didn't say."""
+class RequestFailure:
+    """Why a request failed. `wait_s` is the wait that the server asked for, or None."""
 
-    kind: Kind
+    kind: FailureKind
     cause: str
     remedy: str = ""
     wait_s: float | None = None
@@ -47,60 +47,68 @@ _TRANSIENT_STATUS = (408, 409, 425, 429)
 _SHOWN = 400
 
 
-def classify(error: Exception, base_url: str, model: str) -> Failure | None:
-    """None for an exception that isn't the endpoint's: our own bug."""
+def classify(error: Exception, base_url: str, model: str) -> RequestFailure | None:
+    """Classifies an exception of a request. Returns None for one that isn't the endpoint's, which is our own bug."""
     import openai
 
     if isinstance(error, openai.APIStatusError):
         return _by_status(error, base_url, model)
     if isinstance(error, openai.APITimeoutError):
-        return Failure(Kind.TRANSIENT, f"{base_url} was silent for too long", "Is the server overloaded?")
+        return RequestFailure(FailureKind.TRANSIENT, f"{base_url} was silent for too long", "Is the server overloaded?")
     if isinstance(error, openai.APIConnectionError):
         why = _cut(str(error.__cause__ or error))
-        return Failure(Kind.TRANSIENT, f"No connection to {base_url} ({why})", "Is the server running there?")
+        return RequestFailure(
+            FailureKind.TRANSIENT, f"No connection to {base_url} ({why})", "Is the server running there?"
+        )
     if isinstance(error, openai.APIError):
         return _in_stream(error, base_url)
     if isinstance(error, BrokenStream | JSONDecodeError | UnicodeDecodeError | ConnectionError) or _is_transport(error):
-        return Failure(Kind.TRANSIENT, f"{base_url} broke off its answer ({_cut(str(error) or type(error).__name__)})")
+        return RequestFailure(
+            FailureKind.TRANSIENT, f"{base_url} broke off its answer ({_cut(str(error) or type(error).__name__)})"
+        )
     return None
 
 
-def _by_status(error: Any, base_url: str, model: str) -> Failure:
+def _by_status(error: Any, base_url: str, model: str) -> RequestFailure:
     status, words, said = int(error.status_code), _codes(error), _message(error)
     if status == 402 or words & _QUOTA_CODES:
-        return Failure(
-            Kind.FATAL, f"{base_url} says that the quota or balance is used up ({status}: {said})",
+        return RequestFailure(
+            FailureKind.FATAL, f"{base_url} says that the quota or balance is used up ({status}: {said})",
             "Add credit or use another key, then resume the run",
         )  # fmt: skip
     if status in (401, 403):
-        return Failure(
-            Kind.FATAL, f"{base_url} refuses the key ({status}: {said})", f"{HOW_TO_GIVE}, then resume the run"
+        return RequestFailure(
+            FailureKind.FATAL, f"{base_url} refuses the key ({status}: {said})", f"{HOW_TO_GIVE}, then resume the run"
         )
     if status == 404:
-        return Failure(
-            Kind.FATAL, f"{base_url} has no model {model!r}, or is no OpenAI endpoint (404: {said})",
+        return RequestFailure(
+            FailureKind.FATAL, f"{base_url} has no model {model!r}, or is no OpenAI endpoint (404: {said})",
             "Check --model and --base-url, which usually ends in /v1",
         )  # fmt: skip
     if status in (400, 413, 422) and _says_too_long(words, said):
-        return Failure(Kind.TOO_LONG, said)
+        return RequestFailure(FailureKind.TOO_LONG, said)
     if status in (400, 422) and "stream_options" in said:  # foreign text: the endpoint's
-        return Failure(Kind.UNKNOWN_OPTION, said)
+        return RequestFailure(FailureKind.UNKNOWN_OPTION, said)
     if status in _TRANSIENT_STATUS or status >= 500:
-        return Failure(Kind.TRANSIENT, f"{base_url} answered {status}: {said}", wait_s=_retry_after(error))
-    return Failure(
-        Kind.FATAL, f"{base_url} refuses the request ({status}: {said})",
+        return RequestFailure(
+            FailureKind.TRANSIENT, f"{base_url} answered {status}: {said}", wait_s=_retry_after(error)
+        )
+    return RequestFailure(
+        FailureKind.FATAL, f"{base_url} refuses the request ({status}: {said})",
         "Models without tool calls need --tools tagged; some refuse --temperature or need --reasoning drop",
     )  # fmt: skip
 
 
-def _in_stream(error: Any, base_url: str) -> Failure:
-    """An error event inside the stream, whose status was fine: overload as a rule."""
+def _in_stream(error: Any, base_url: str) -> RequestFailure:
+    """Classifies an error event inside a stream that began well. Most often the server is overloaded."""
     words, said = _codes(error), _message(error)
     if words & _QUOTA_CODES:
-        return Failure(Kind.FATAL, f"{base_url} says that the quota is used up ({said})", "Add credit, then resume")
+        return RequestFailure(
+            FailureKind.FATAL, f"{base_url} says that the quota is used up ({said})", "Add credit, then resume"
+        )
     if _says_too_long(words, said):
-        return Failure(Kind.TOO_LONG, said)
-    return Failure(Kind.TRANSIENT, f"{base_url} broke off its answer: {said}")
+        return RequestFailure(FailureKind.TOO_LONG, said)
+    return RequestFailure(FailureKind.TRANSIENT, f"{base_url} broke off its answer: {said}")
 
 
 def _says_too_long(words: set[str], said: str) -> bool:
@@ -130,8 +138,9 @@ def _message(error: Any) -> str:
 
 
 def _retry_after(error: Any) -> float | None:
-    """Seconds, from `retry-after-ms` or `retry-after` (seconds or a date); None where absent or unreadable."""
-    # litellm makes a response of its own and keeps the real headers beside it.
+    """Returns the wait in seconds from `retry-after-ms` or `retry-after` (seconds or a date), None where neither is
+    valid."""
+    # litellm makes a response of its own and keeps the server's headers in this attribute.
     real = getattr(error, "litellm_response_headers", None)
     headers = real or getattr(getattr(error, "response", None), "headers", None) or {}
     try:
@@ -148,7 +157,7 @@ def _retry_after(error: Any) -> float | None:
 
 
 def _is_transport(error: Exception) -> bool:
-    """Of the HTTP library below the SDK, which has had two names."""
+    """Whether an error is from the HTTP library below the SDK, which has had two names."""
     kinds = (getattr(sys.modules.get(name), "TransportError", None) for name in ("httpx", "httpx2"))
     return any(kind is not None and isinstance(error, kind) for kind in kinds)
 

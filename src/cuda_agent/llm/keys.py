@@ -1,4 +1,4 @@
-"""The key of an endpoint: from a file or the environment, shown to nobody but the endpoint."""
+"""The key of an endpoint, from a file or the environment. Only the endpoint is sent it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cuda_agent.core.config import OPENAI_URL
 from cuda_agent.core.errors import UsageError
 
-#: for any endpoint.
+#: the key of any endpoint.
 OWN_VARIABLE = "CUDA_AGENT_API_KEY"
-#: for OpenAI's own, and where the endpoint itself comes from OPENAI_BASE_URL: nobody's key goes to somebody else.
+#: the key of OpenAI's endpoint, and of the endpoint in OPENAI_BASE_URL. No other endpoint is sent it.
 OPENAI_VARIABLE = "OPENAI_API_KEY"
 HOW_TO_GIVE = f"Give a key with --api-key-file FILE or in {OWN_VARIABLE}"
 _MAX_BYTES = 16_384
@@ -21,7 +22,8 @@ _SECRET_LENGTH = 16
 
 
 class Key:
-    """A secret text. Only `reveal()` gives it; printing, formatting and pickling don't. `file`: where it was read."""
+    """A secret text, which only `reveal()` returns; printing, formatting and pickling don't. `file` is its source, or
+    None."""
 
     __slots__ = ("__value", "file")
 
@@ -33,7 +35,7 @@ class Key:
         return self.__value
 
     def redact(self, text: str) -> str:
-        """`text` without the key, and without a server's masked form of it (its first characters and then stars)."""
+        """Removes the key, and a server's masked form of it (its first characters and stars), from `text`."""
         head = self.__value[:8]
         if len(self.__value) < 16:
             return text.replace(self.__value, _SHOWN)
@@ -47,7 +49,7 @@ class Key:
 
 
 def find_key(base_url: str, key_file: Path | None) -> Key | None:
-    """The file's key, else the environment's; None where there is none (local servers need none).
+    """Returns the file's key, else the environment's, else None; local servers need no key.
 
     Raises UsageError when the file can't be read or holds anything but one key.
     """
@@ -65,7 +67,7 @@ def find_key(base_url: str, key_file: Path | None) -> Key | None:
 
 
 def redacted(text: str, key: Key | None) -> str:
-    """`text` without the key and without anything that the environment holds under the name of a secret: other
+    """Removes the key, and the value of every environment variable whose name marks a secret, from `text`: other
     protocols have their own variables."""
     named = (value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES))
     known = [Key(value) for value in named if len(value) >= _SECRET_LENGTH]
@@ -75,8 +77,8 @@ def redacted(text: str, key: Key | None) -> str:
 
 
 def default_base_url() -> str:
-    """`$OPENAI_BASE_URL`, else OpenAI's own endpoint."""
-    return os.environ.get("OPENAI_BASE_URL", "").rstrip("/") or "https://api.openai.com/v1"
+    """Returns `$OPENAI_BASE_URL`, else OpenAI's endpoint."""
+    return os.environ.get("OPENAI_BASE_URL", "").rstrip("/") or OPENAI_URL
 
 
 def _read(path: Path) -> str:

@@ -1,41 +1,35 @@
-"""Prices by a table that the user gives; money is never guessed."""
+"""Prices from a table that the user gives. No price is estimated."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from cuda_agent.core.config import Price
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.settings import read_settings
 from cuda_agent.llm.chat import Usage
 
 _ANY = "*"
-_FORM = "Write one line a model, per million tokens: MODEL: {input: 1.25, output: 10, cached_input: 0.125}"
+_FORM = "Write one line for each model, per million tokens: MODEL: {input: 1.25, output: 10, cached_input: 0.125}"
 
 
 def load_price(path: Path, model: str) -> Price:
-    """The price of `model` in a YAML or JSON table of model -> {input, output, cached_input}; `*` is any other model.
+    """Returns the price of `model` from a table of model -> {input, output, cached_input}; `*` is any other model.
 
     Raises UsageError: the file can't be read, isn't such a table, or doesn't name the model.
     """
-    try:
-        table = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"Can't read the price table {path}: {error.strerror}", "Check its path") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise UsageError(f"The price table {path} is neither YAML nor JSON", _FORM) from None
-    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+    table = read_settings(path)
+    if not all(isinstance(row, dict) for row in table.values()):
         raise UsageError(f"The price table {path} isn't one", _FORM)
     row = table.get(model, table.get(_ANY))
     if row is None:
         named = ", ".join(map(str, table)) or "none"
         raise UsageError(f"The price table {path} doesn't name {model!r} (it names: {named})", _FORM)
-    return Price.parse(row)
+    return Price.parse(row, str(path))
 
 
 def cost_of(usage: Usage, price: Price) -> float:
-    """Σ tokens × price / 10⁶, in the table's currency; tokens that the server still held at their own price."""
+    """Returns Σ tokens × price / 10⁶ in the table's currency. Cached tokens have their own price."""
     cached_price = price.input if price.cached_input is None else price.cached_input
     read = (usage.read - usage.cached) * price.input + usage.cached * cached_price
     return (read + usage.written * price.output) / 1e6

@@ -1,4 +1,4 @@
-"""The chunks of a streamed answer, put together. Servers differ in small things; what they share is read here."""
+"""Joins the chunks of a streamed answer, and evens out small differences between servers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cuda_agent.llm.chat import CallText, Notice, Reply, Request, Usage, estimate_tokens
+from cuda_agent.llm.chat import ChatRequest, Notice, Reply, Usage, WrittenCall, estimate_tokens
 
-#: a model's thoughts inside its text, by servers that don't separate them.
+#: a model's reasoning inside its text, from servers that don't separate it.
 _THOUGHTS = re.compile(r"\A\s*<think>(.*?)</think>\s*", re.DOTALL)
 _THOUGHTS_WITHOUT_BEGIN = re.compile(r"\A((?:(?!<think>).)*?)</think>\s*", re.DOTALL)
 _NOTICE_EVERY = 2000
 
 
 class BrokenStream(Exception):
-    """The stream ended before the answer did."""
+    """The stream ended before the answer was complete."""
 
 
 @dataclass
@@ -36,32 +36,34 @@ class _Answer:
     usage: Any = None
 
 
-def assemble(chunks: Iterable[Any], request: Request, notice: Notice) -> Reply:
-    """The reply that `chunks` (objects of the protocol's `chat.completion.chunk`) make. Raises BrokenStream when no
-    chunk says that the answer is complete."""
+def assemble(chunks: Iterable[Any], request: ChatRequest, notice: Notice) -> Reply:
+    """Returns the reply that `chunks` (objects of the protocol's `chat.completion.chunk`) make.
+
+    Raises BrokenStream when no chunk says that the answer is complete.
+    """
     answer = _Answer()
-    characters = told = 0
+    characters = shown = 0
     for chunk in chunks:
         if getattr(chunk, "usage", None) is not None:
             answer.usage = chunk.usage
         for choice in (getattr(chunk, "choices", None) or [])[:1]:
             characters += _take(answer, choice)
-        if characters - told >= _NOTICE_EVERY:
-            told = characters
+        if characters - shown >= _NOTICE_EVERY:
+            shown = characters
             notice(f"{characters:,} characters so far")
     if not answer.finish:
-        raise BrokenStream("the stream ended before the answer did")
+        raise BrokenStream("the stream ended before the answer was complete")
     return _reply(answer, request)
 
 
 def _take(answer: _Answer, choice: Any) -> int:
-    """Add one choice's delta; how many characters it brought."""
+    """Adds one choice's delta and returns its number of characters."""
     answer.finish = getattr(choice, "finish_reason", None) or answer.finish
     delta = getattr(choice, "delta", None)
     if delta is None:
         return 0
     text = getattr(delta, "content", None) or ""
-    # vLLM, SGLang, llama.cpp and DeepSeek say reasoning_content; OpenRouter and Ollama reasoning.
+    # The field is reasoning_content with vLLM, SGLang, llama.cpp and DeepSeek, reasoning with OpenRouter and Ollama.
     reasoning = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None) or ""
     answer.text.append(text)
     answer.reasoning.append(reasoning if isinstance(reasoning, str) else "")
@@ -70,8 +72,8 @@ def _take(answer: _Answer, choice: Any) -> int:
 
 
 def _take_call(answer: _Answer, part: Any) -> int:
-    """A piece of a tool call. Pieces of one call share the index; some servers give every call index 0, or none, and
-    tell them apart by a new id."""
+    """Adds a piece of a tool call and returns its number of characters. Pieces of one call share the index. Some
+    servers give every call index 0 or none; there a new id begins a new call."""
     index = getattr(part, "index", None)
     identity = getattr(part, "id", None) or ""
     function = getattr(part, "function", None)
@@ -89,12 +91,12 @@ def _take_call(answer: _Answer, part: Any) -> int:
     return len(arguments)
 
 
-def _reply(answer: _Answer, request: Request) -> Reply:
+def _reply(answer: _Answer, request: ChatRequest) -> Reply:
     text, reasoning = well_formed("".join(answer.text)), well_formed("".join(answer.reasoning))
     if not reasoning:
         text, reasoning = _split_thoughts(text)
     calls = tuple(
-        CallText(well_formed(call.id), well_formed(call.name), well_formed("".join(call.arguments)))
+        WrittenCall(well_formed(call.id), well_formed(call.name), well_formed("".join(call.arguments)))
         for call in answer.calls
     )
     written = len(text) + len(reasoning) + sum(len(call.name) + len(call.arguments) for call in calls)
@@ -102,24 +104,25 @@ def _reply(answer: _Answer, request: Request) -> Reply:
 
 
 def well_formed(text: str) -> str:
-    """Text that can be written down: a surrogate pair in two pieces becomes one character, a lone half U+FFFD."""
+    """Returns text that UTF-8 can encode: a surrogate pair becomes one character, a lone surrogate becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _split_thoughts(text: str) -> tuple[str, str]:
-    """The text after a leading `<think>…</think>`, and the thoughts. Some servers keep the opening tag."""
+    """Returns the text after a leading `<think>…</think>`, and the reasoning inside. Some servers omit the opening
+    tag."""
     found = _THOUGHTS.match(text) or ("</think>" in text and _THOUGHTS_WITHOUT_BEGIN.match(text)) or None
     return (text[found.end() :], found.group(1).strip()) if found else (text, "")
 
 
-def _usage(told: Any, request: Request, written: int) -> Usage:
-    read = _number(told, "prompt_tokens")
+def _usage(counts: Any, request: ChatRequest, written: int) -> Usage:
+    read = _number(counts, "prompt_tokens")
     if read <= 0:
         sent = sum(_length(message) for message in request.messages) + _length(request.tools or [])
         return Usage(estimate_tokens(sent), estimate_tokens(written), estimated=True)
-    details = getattr(told, "prompt_tokens_details", None)
-    cached = _number(details, "cached_tokens") or _number(told, "prompt_cache_hit_tokens")
-    return Usage(read, _number(told, "completion_tokens"), min(cached, read))
+    details = getattr(counts, "prompt_tokens_details", None)
+    cached = _number(details, "cached_tokens") or _number(counts, "prompt_cache_hit_tokens")
+    return Usage(read, _number(counts, "completion_tokens"), min(cached, read))
 
 
 def _number(holder: Any, name: str) -> int:
@@ -128,7 +131,7 @@ def _number(holder: Any, name: str) -> int:
 
 
 def _length(value: Any) -> int:
-    """Characters of nested JSON data."""
+    """Returns the number of characters in nested JSON data."""
     if isinstance(value, dict):
         return sum(len(key) + _length(item) for key, item in value.items())
     if isinstance(value, list | tuple):

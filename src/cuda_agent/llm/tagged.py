@@ -1,7 +1,7 @@
-"""Tool calls as tagged text (`<tool_call>{"name": …, "arguments": {…}}</tool_call>`), for models without native ones.
+"""Tool calls as tagged text (`<tool_call>{"name": …, "arguments": {…}}</tool_call>`), for models without native calls.
 
-Read strictly: a block is one JSON object with exactly these two keys, or it is a call with a problem, which the model
-is told. Guessing what it meant would run what it didn't ask for.
+A block is one JSON object with exactly these two keys. Any other block becomes a call with a problem, which the model
+is told: a guess could run something that the model didn't ask for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cuda_agent.llm.chat import CallText
+from cuda_agent.llm.chat import WrittenCall
 from cuda_agent.llm.stream import well_formed
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -20,7 +20,7 @@ _SHOWN = 200
 
 
 def describe(tools: Sequence[dict[str, Any]]) -> str:
-    """The tools and the form of a call, for the system prompt."""
+    """Describes the tools and the form of a call, for the system prompt."""
     lines = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
     return "\n".join(
         [
@@ -38,44 +38,44 @@ def describe(tools: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def parse(text: str) -> tuple[str, tuple[CallText, ...]]:
-    """The text outside the blocks, and the calls in them."""
+def parse(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
+    """Returns the text outside the blocks, and the calls in them."""
     calls = [_call(found.group(1)) for found in _BLOCK.finditer(text)]
     rest = _BLOCK.sub("", text)
     if _OPEN in rest:
         rest, _, body = rest.partition(_OPEN)
-        calls.append(CallText("", _name_in(body), "", problem=f"{_OPEN} without {_CLOSE} ({_cut(body)})"))
+        calls.append(WrittenCall("", _name_in(body), "", problem=f"{_OPEN} without {_CLOSE} ({_cut(body)})"))
     elif _CLOSE in rest:
         rest = rest.replace(_CLOSE, "")
-        calls.append(CallText("", "", "", problem=f"{_CLOSE} without {_OPEN}"))
+        calls.append(WrittenCall("", "", "", problem=f"{_CLOSE} without {_OPEN}"))
     return rest.strip(), tuple(calls)
 
 
 def write_call(name: str, arguments: dict[str, Any]) -> str:
-    """A call as the model writes it."""
+    """Returns a call in the form in which the model writes it."""
     return f"{_OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{_CLOSE}"
 
 
 def write_result(name: str, text: str) -> str:
-    """A tool's answer as the model reads it."""
+    """Returns a tool's answer in the form in which the model reads it."""
     return f'<tool_response name="{name}">\n{text}\n</tool_response>'
 
 
-def _call(body: str) -> CallText:
+def _call(body: str) -> WrittenCall:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        return CallText("", _name_in(body), "", problem=f"the block isn't JSON: {error} ({_cut(body)})")
+        return WrittenCall("", _name_in(body), "", problem=f"the block isn't JSON: {error} ({_cut(body)})")
     if not isinstance(value, dict) or set(value) != {"name", "arguments"}:
-        return CallText("", _name_in(body), "", problem=f"the block needs exactly name and arguments ({_cut(body)})")
+        return WrittenCall("", _name_in(body), "", problem=f"the block needs exactly name and arguments ({_cut(body)})")
     name, arguments = value["name"], value["arguments"]
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        return CallText("", _name_in(body), "", problem=f"name is a string, arguments an object ({_cut(body)})")
-    return CallText("", well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
+        return WrittenCall("", _name_in(body), "", problem=f"name is a string, arguments an object ({_cut(body)})")
+    return WrittenCall("", well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
 
 
 def _name_in(body: str) -> str:
-    """The tool that a broken block most likely means, so that the answer can say how that one is called."""
+    """Returns the tool that a broken block most likely means, so that the answer can say how to call it."""
     found = re.search(r'"name"\s*:\s*"([A-Za-z]\w*)"', body)
     return found.group(1) if found else ""
 

@@ -1,1 +1,1 @@
-"""From a verified kernel to what a team uses: a model taken apart into tasks, the gate, the exports."""
+"""Extracts tasks from a model, promotes verified kernels through a gate, and exports them."""

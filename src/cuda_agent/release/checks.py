@@ -1,4 +1,4 @@
-"""What evaluations say about each gate but speed. Pure: records in, results out."""
+"""The result of each gate but speed, from evaluations. The functions are pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def not_applicable(name: str, reason: str) -> GateResult:
 
 
 def guard(evaluations: Sequence[Evaluation]) -> GateResult:
-    """Whether any layer of the guard, in any process, saw a rule broken."""
+    """Fails where a layer of the guard saw a broken rule in any process."""
     found = [v for one in evaluations for v in one.violations if v.layer != SANITIZER]
     if found:
         first = found[0]
@@ -46,9 +46,11 @@ def guard(evaluations: Sequence[Evaluation]) -> GateResult:
 
 
 def verification(evaluation: Evaluation, regressions: Sequence[Regression] = ()) -> list[GateResult]:
-    """`verification`, `precision`, `scales` and `regressions`, from one evaluation whose trials came in this order.
-    A trial fails one of them: that of its kind, or `precision` where only the oracle's bound was broken.
-    `regressions`: those that were asked for."""
+    """Returns the results of `verification`, `precision`, `scales` and `regressions`, from an evaluation whose trials
+    ran in this order. `regressions` are the known failures that it tried.
+
+    A failed trial fails the gate of its kind, or `precision` where only the oracle's bound was exceeded.
+    """
     names = ("verification", "precision", "scales", "regressions")
     report = evaluation.verify
     if report is None:
@@ -75,11 +77,13 @@ def _trials(name: str, trials: Sequence[TrialReport], broken: TrialReport | None
         return skipped(name, f"{gate} failed")
     if name == "precision":
         return _within_budgets(trials)
-    # One that only the oracle's bound fails is within the task's own tolerance.
+    # A trial that exceeds only the oracle's bound is within the task's tolerance.
     kept = broken if (name, gate) == ("verification", "precision") else None
     mine = [trial for trial in trials if trial is kept or (trial.passed and _gate_of(trial) == name)]
     if not mine:
-        return not_applicable(name, "nothing is known to have failed" if name == "regressions" else "no such trial")
+        return not_applicable(
+            name, "nothing is known to have failed" if name == "regressions" else "there is no such trial"
+        )
     kinds = ", ".join(dict.fromkeys(trial.kind.replace("_", " ") for trial in mine))
     return passed(name, f"{len(mine)} trials ({kinds})")
 
@@ -88,11 +92,11 @@ def _within_budgets(trials: Sequence[TrialReport]) -> GateResult:
     known = [trial for trial in trials if trial.candidate_error is not None and trial.budget and trial.passed]
     worst = max(known, key=lambda t: (t.candidate_error or 0.0) / (t.budget or 1.0), default=None)
     if worst is None:
-        return passed("precision", "no trial has a budget: answers are whole numbers, compared exactly")
+        return passed("precision", "no trial has a budget: the outputs are integers and were compared exactly")
     return passed(
         "precision",
         f"the largest error is {worst.candidate_error or 0.0:.2g} of {worst.budget or 0.0:.2g} "
-        f"({worst.kind.replace('_', ' ')}; eager's own {worst.eager_error or 0.0:.2g})",
+        f"({worst.kind.replace('_', ' ')}; eager's error is {worst.eager_error or 0.0:.2g})",
     )
 
 
@@ -108,7 +112,7 @@ def _noted(result: GateResult, note: str) -> GateResult:
 
 
 def shapes(required: bool, outcomes: Mapping[int, Evaluation | str]) -> GateResult:
-    """`outcomes`: batch size -> what the judge said, or why the reference doesn't take it."""
+    """`outcomes` maps a batch size to the evaluation, or to the reason why the reference doesn't accept it."""
     right, refused, left_out = [], [], []
     why = ""
     for size, found in outcomes.items():
@@ -121,16 +125,16 @@ def shapes(required: bool, outcomes: Mapping[int, Evaluation | str]) -> GateResu
             why = why or found.reason[:160]
         else:
             return failed("shapes", f"a batch of {size}: {found.verdict.value}: {found.reason}", batch=size)
-    said = [f"right at a batch of {', '.join(right)}"] if right else []
-    said += [f"refused at a batch of {', '.join(refused)} ({why})"] if refused else []
-    said += [f"the reference doesn't take {', '.join(left_out)}"] if left_out else []
+    parts = [f"right at a batch of {', '.join(right)}"] if right else []
+    parts += [f"refused at a batch of {', '.join(refused)} ({why})"] if refused else []
+    parts += [f"the reference doesn't accept {', '.join(left_out)}"] if left_out else []
     if not right and not refused:
-        return not_applicable("shapes", "; ".join(said) or "no batch dimension")
-    return passed("shapes", "; ".join(said))
+        return not_applicable("shapes", "; ".join(parts) or "no batch dimension")
+    return passed("shapes", "; ".join(parts))
 
 
 def sanitize(findings: Sequence[Violation]) -> GateResult:
-    """What compute-sanitizer found."""
+    """Fails where compute-sanitizer found something."""
     if findings:
         first = findings[0]
         return failed("sanitize", f"{first.rule}: {first.detail}", violations=dump(findings))
@@ -138,9 +142,9 @@ def sanitize(findings: Sequence[Violation]) -> GateResult:
 
 
 def roofline(evaluations: Sequence[Evaluation], device: Device) -> GateResult:
-    """Whether a time is less than the hardware allows."""
+    """Fails where a time is less than the hardware allows."""
     if device is Device.CPU:
-        return not_applicable("roofline", "a task may lie in a CPU's caches, so memory bounds no time")
+        return not_applicable("roofline", "a CPU's caches may hold a task, so memory doesn't bound its time")
     over = [one.reason for one in evaluations if one.verdict is Verdict.QUARANTINED]
     if over:
         return failed("roofline", over[0])
@@ -150,23 +154,23 @@ def roofline(evaluations: Sequence[Evaluation], device: Device) -> GateResult:
 
 
 def whole_model(options: WholeModelGate, record: WholeModel | None, candidate: str, stack: Stack) -> GateResult:
-    """Whether the whole model gains, by a measurement with this very candidate on this stack."""
+    """Checks the speed-up of the whole model, measured with exactly this candidate on this stack."""
     name = "whole_model"
     if record is None:
         reason = "no model was given: there is no whole_model.json"
         return failed(name, reason) if options.required else not_applicable(name, reason)
     if candidate not in {part.candidate_digest for part in record.parts}:
-        return failed(name, f"the measurement of {record.model} holds another candidate")
+        return failed(name, f"the measurement of {record.model} is that of another candidate")
     if record.stack != stack:
         return failed(name, f"{record.model} was measured on another stack")
     if not record.agreed or record.speedup is None:
-        return failed(name, f"{record.model}: its outputs aren't the original's: {record.reason or 'no time'}")
+        return failed(name, f"{record.model}: its outputs differ from the original's: {record.reason or 'no time'}")
     ratio = record.speedup
-    said = f"{record.model}: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] as a whole"
+    measured = f"{record.model}: {ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}] as a whole"
     data = {"speedup": ratio.model_dump(), "predicted": record.predicted}
     if ratio.low < options.margin:
-        return failed(name, f"{said}; a lower bound of {options.margin:g}x is needed", **data)
-    return passed(name, said, **data)
+        return failed(name, f"{measured}; a lower bound of {options.margin:g}x is needed", **data)
+    return passed(name, measured, **data)
 
 
 def dump(violations: Sequence[Violation]) -> list[dict[str, Any]]:

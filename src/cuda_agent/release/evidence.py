@@ -1,6 +1,6 @@
-"""The registry of what was promoted: evidence named by its digest, revoked but never deleted.
+"""The registry of promoted kernels: evidence that is named by its digest. Entries are revoked but never deleted.
 
-entries/DIGEST/       everything that the promotion rests on, and manifest.json: path -> SHA-256; DIGEST is its own
+entries/DIGEST/       the evidence of a promotion, and manifest.json: path -> SHA-256. DIGEST is that of the manifest
 history.jsonl         what was promoted, refused and revoked, when and why; it only grows
 regressions/          see `regressions`
 """
@@ -10,21 +10,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
-from cuda_agent.core.files import append_lines, write_durably
+from cuda_agent.core.files import append_lines
 from cuda_agent.core.hashing import digest_files
 from cuda_agent.core.record import Record
-from cuda_agent.release.lock import StackLock
+from cuda_agent.release.lock import StackLock, one_line
 from cuda_agent.release.records import Promotion
+from cuda_agent.release.storage import read_lines, write_folder
 
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"
@@ -32,11 +29,13 @@ LOCK = StackLock.file_name
 CANDIDATE = "candidate"
 _HISTORY = "history.jsonl"
 
+KindOfEvent = Literal["promoted", "refused", "revoked"]
+
 
 class Event(Record):
-    """A line of the history. `entry` is None where something was refused."""
+    """A line of the history. `entry` is None for a refusal."""
 
-    event: Literal["promoted", "refused", "revoked"]
+    event: KindOfEvent
     when: str
     task: str
     candidate_digest: str
@@ -44,8 +43,8 @@ class Event(Record):
     entry: str | None = None
 
 
-class Entry(Record):
-    """An entry and how it stands; `revoked`: since when and why it doesn't."""
+class RegistryEntry(Record):
+    """An entry of the registry. `revoked` says when and why it was revoked."""
 
     digest: str
     promotion: Promotion | None
@@ -57,80 +56,47 @@ class Entry(Record):
 
 
 def add(registry: Path, files: Mapping[str, str], promotion: Promotion, key: bytes | None = None) -> str:
-    """Writes an entry, whole or not at all, and says so in the history; its digest. Raises StoreError."""
+    """Writes an entry, whole or not at all, adds it to the history and returns its digest. Raises StoreError."""
     files = {**files, Promotion.file_name: promotion.to_json()}
     manifest = json.dumps({name: _sha256(text.encode()) for name, text in sorted(files.items())}, indent=1) + "\n"
     digest = _sha256(manifest.encode())
-    entries = registry / "entries"
-    try:
-        entries.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".new-", dir=entries))
-    except OSError as error:
-        raise StoreError(f"Can't write {entries}: {error.strerror}", "Choose a registry that can be written") from None
-    try:
-        for name, text in files.items():
-            write_durably(folder / name, text)
-        if key is not None:
-            write_durably(folder / SIGNATURE, json.dumps({"hmac-sha256": _signed(key, digest)}) + "\n")
-        write_durably(folder / MANIFEST, manifest)
-        folder.chmod(0o755)
-        if not (entries / digest).exists():
-            folder.rename(entries / digest)
-    except OSError as error:
-        raise StoreError(f"Can't write {entries / digest}: {error.strerror}", "Free some space") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    if key is not None:
+        files[SIGNATURE] = json.dumps({"hmac-sha256": _signed(key, digest)}) + "\n"
+    target = registry / "entries" / digest
+    if not target.exists():
+        write_folder(target, {**files, MANIFEST: manifest}, "Free some space, or choose a registry that can be written")
     note(registry, "promoted", promotion, "every gate passed", digest)
     return digest
 
 
 def note(
-    registry: Path,
-    event: Literal["promoted", "refused", "revoked"],
-    promotion: Promotion,
-    reason: str,
-    entry: str | None = None,
+    registry: Path, event: KindOfEvent, promotion: Promotion | None, reason: str, entry: str | None = None
 ) -> Event:
-    """A line in the history. Raises StoreError."""
+    """Adds a line to the history. Raises StoreError."""
+    task, candidate = (promotion.task, promotion.candidate_digest) if promotion is not None else ("?", "?")
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    found = Event(
-        event=event, when=when, task=promotion.task, candidate_digest=promotion.candidate_digest,
-        reason=reason[:2000], entry=entry,
-    )  # fmt: skip
+    found = Event(event=event, when=when, task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry)
     append_lines(registry / _HISTORY, [found.model_dump_json()])
     return found
 
 
 def history(registry: Path) -> tuple[Event, ...]:
-    """In order; a last line that a kill cut short is none. Raises StoreError: a damaged line may have revoked."""
-    path = registry / _HISTORY
-    try:
-        text = path.read_text()
-        lines = text.splitlines()
-    except FileNotFoundError:
-        return ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"Can't read {path}: {error}", "Check the registry") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(Event.model_validate_json(line))
-        except ValidationError:
-            if number < len(lines) or text.endswith("\n"):
-                raise StoreError(f"{path}, line {number} is no event", "Restore it") from None
-    return tuple(found)
+    """Returns the events in order. Raises StoreError for a damaged line, which may be a revocation."""
+    return read_lines(registry / _HISTORY, Event)
 
 
-def entries(registry: Path) -> tuple[Entry, ...]:
-    """All that were ever promoted, the newest first; also those whose folder is gone. Raises UsageError, StoreError."""
+def entries(registry: Path) -> tuple[RegistryEntry, ...]:
+    """Returns all entries, the newest first, also those whose folder is gone. Raises UsageError, StoreError."""
     if not registry.is_dir():
         raise UsageError(f"There is no registry {registry}", "cuda-agent promote makes one; or pass --registry")
     events = [event for event in history(registry) if event.entry is not None]
     revoked = {event.entry: event for event in events if event.event == "revoked"}
     folders = (registry / "entries").glob("[!.]*") if (registry / "entries").is_dir() else ()
-    # One that a kill left without its line stands too.
+    # An entry that a kill left without its line in the history is valid too.
     digests = dict.fromkeys([*(event.entry or "" for event in events), *(path.name for path in folders)])
-    found = [Entry(digest=name, promotion=_promotion(registry, name), revoked=revoked.get(name)) for name in digests]
+    found = [
+        RegistryEntry(digest=name, promotion=_promotion(registry, name), revoked=revoked.get(name)) for name in digests
+    ]
     return tuple(sorted(found, key=lambda e: e.promotion.started if e.promotion else "", reverse=True))
 
 
@@ -141,9 +107,8 @@ def _promotion(registry: Path, digest: str) -> Promotion | None:
         return None
 
 
-def check(registry: Path, entry: Entry, here: StackLock, key: bytes | None = None) -> str:
-    """Why an entry doesn't stand any more: its evidence isn't what was promoted, or the stack is another one; "" where
-    it does."""
+def check(registry: Path, entry: RegistryEntry, here: StackLock, key: bytes | None = None) -> str:
+    """Returns why an entry isn't valid any more: its evidence, its signature or the stack changed; "" where it is."""
     changed = fault(registry, entry)
     if changed:
         return changed
@@ -154,11 +119,11 @@ def check(registry: Path, entry: Entry, here: StackLock, key: bytes | None = Non
             return f"the stack changed: {'; '.join(map(str, differences))}"
         return _signature_fault(folder, entry.digest, key)
     except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
-        return f"the evidence can't be read: {' '.join(str(error).split())[:200]}"
+        return f"the evidence can't be read: {one_line(error)}"
 
 
-def fault(registry: Path, entry: Entry) -> str:
-    """What of an entry's evidence isn't as it was promoted; "" where all is."""
+def fault(registry: Path, entry: RegistryEntry) -> str:
+    """Returns what changed in an entry's evidence since it was promoted; "" where nothing did."""
     folder = registry / "entries" / entry.digest
     try:
         manifest = (folder / MANIFEST).read_bytes()
@@ -180,22 +145,16 @@ def fault(registry: Path, entry: Entry) -> str:
     except FileNotFoundError:
         return f"the evidence is gone: {folder} holds no {MANIFEST}"
     except (OSError, ValueError, TypeError, AttributeError, CudaAgentError) as error:
-        return f"the evidence can't be read: {' '.join(str(error).split())[:200]}"
+        return f"the evidence can't be read: {one_line(error)}"
 
 
-def revoke(registry: Path, entry: Entry, reason: str) -> Entry:
-    """The entry, from now on revoked; its evidence stays. Raises StoreError."""
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    task, candidate = (entry.promotion.task, entry.promotion.candidate_digest) if entry.promotion else ("?", "?")
-    event = Event(
-        event="revoked", when=when, task=task, candidate_digest=candidate, reason=reason[:2000], entry=entry.digest
-    )
-    append_lines(registry / _HISTORY, [event.model_dump_json()])
-    return entry.model_copy(update={"revoked": event})
+def revoke(registry: Path, entry: RegistryEntry, reason: str) -> RegistryEntry:
+    """Revokes an entry and returns it; its evidence stays. Raises StoreError."""
+    return entry.model_copy(update={"revoked": note(registry, "revoked", entry.promotion, reason, entry.digest)})
 
 
 def read_key(path: Path) -> bytes:
-    """The secret that signs. Raises UsageError."""
+    """Reads the secret that signs entries. Raises UsageError where it can't be read or is too short."""
     try:
         key = path.read_bytes().strip()
     except OSError as error:

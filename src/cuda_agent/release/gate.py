@@ -1,4 +1,4 @@
-"""What a candidate must show before it is promoted: the typed form of gate.yaml."""
+"""The settings of the promotion gate: the typed form of gate.yaml."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 
+from cuda_agent.core.baselines import COMPILE, EAGER, forms
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.errors import UsageError
+from cuda_agent.core.settings import Settings
 
-BaselineName = Literal["eager", "compile", "matched", "autotune"]
-#: fewer say nothing of what differs from one process to the next.
+#: names the fastest baseline at the policy's precision.
+MATCHED = "matched"
+#: fewer processes wouldn't show how times differ between processes.
 LEAST_PROCESSES = 3
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 class RebuildGate(Configuration):
-    """`reproducible`: whether two clean builds must give the same bytes (nvcc doesn't promise it), only say so, or
-    aren't compared."""
+    """`reproducible` says whether two clean builds must give the same bytes (`required`), are compared for the report
+    (`said`), or aren't compared (`none`). nvcc doesn't guarantee equal bytes."""
 
     reproducible: Literal["said", "required", "none"] = "said"
 
 
 class VerificationGate(Configuration):
-    """`trials`: sets of fresh inputs and weights. `scales`: also inputs ten thousand times larger and smaller.
+    """`trials` is the number of sets of fresh inputs and weights. `scales` adds inputs ten thousand times larger and
+    smaller.
 
-    `shapes`: other sizes of the batch dimension, where the reference takes them: `safe`, the candidate is right there
-    or refuses them with an exception; `required`, it is right. `batch_sizes`: which; by default 1 and one more than the
-    task's. `sanitize`: `auto`, where there is a GPU. `most_atol`, `most_rtol`: tolerances that a task may ask for.
+    `shapes` tries other sizes of the batch dimension that the reference accepts: with `safe` the candidate must be
+    right or raise an exception, with `required` it must be right. `batch_sizes` are these sizes, by default 1 and one
+    more than the task's. `sanitize: auto` runs compute-sanitizer where there is a GPU. `most_atol` and `most_rtol` are
+    the largest tolerances that a task may have.
     """
 
     trials: int = Field(default=15, ge=1)
@@ -44,33 +47,42 @@ class VerificationGate(Configuration):
 
 
 class SpeedGate(Configuration):
-    """`margin`: the least that the lower 95 % bound of baseline time / candidate time must be, in each of `processes`
-    cold processes, over each of `baselines` and `kernels` (name -> workspace or run of another kernel for the task).
+    """`margin` is the least lower 95 % bound of baseline time / candidate time, in each of `processes` cold processes,
+    over each of `baselines` and `kernels` (name -> workspace or run of another kernel for the task).
 
-    `missing`: what a baseline is that was asked for and can't be timed.
+    `missing` says whether a baseline that can't be timed fails the gate or is only noted.
     """
 
     processes: int = Field(default=LEAST_PROCESSES, ge=LEAST_PROCESSES)
     margin: float = Field(default=1.05, gt=0)
-    baselines: tuple[BaselineName, ...] = ("eager", "compile", "matched", "autotune")
+    baselines: tuple[str, ...] = (EAGER, COMPILE, MATCHED, "autotune")
     kernels: dict[str, Path] = Field(default_factory=dict)
     timing_budget_s: float = Field(default=10.0, gt=0)
     compile_timeout_s: float = Field(default=900.0, gt=0)
     missing: Literal["fail", "note"] = "fail"
+
+    @field_validator("baselines")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = (MATCHED, *forms())
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name!r} is no baseline: {', '.join(sorted(known))}")
+        return value
 
     @field_validator("kernels")
     @classmethod
     def _are_names(cls, value: dict[str, Path]) -> dict[str, Path]:
         for name in value:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name: use letters, digits, dots, dashes and underscores")
+                raise ValueError(f"{name!r} is not a valid name: use letters, digits, dots, dashes and underscores")
         return value
 
 
 class WholeModelGate(Configuration):
-    """`record`: the measurement of the whole model with this candidate in it, a file or the folder that holds
-    `whole_model.json`; by default the one in the run directory, if there is one. `margin`: least lower bound of its
-    speed-up."""
+    """`record` is the measurement of the whole model with this candidate in it: `whole_model.json` or its folder, by
+    default the run directory. `margin` is the least lower bound of its speed-up. With `required` a missing record fails
+    the gate."""
 
     record: Path | None = None
     margin: float = Field(default=1.0, gt=0)
@@ -78,8 +90,8 @@ class WholeModelGate(Configuration):
 
 
 class GateOptions(Configuration):
-    """`lock`: the stack on which it must be shown; null: any. `precision`: the arithmetic that is allowed, whatever the
-    run was made with. `regressions`: whether everything is tried again that ever failed for the task."""
+    """`lock` is the stack that the gate needs, or null for any. `precision` is the allowed arithmetic and overrides the
+    run's. `regressions` tries all inputs again on which candidates for the task have failed."""
 
     lock: Path | None = Path("stack.lock")
     precision: Precision = Precision.TF32
@@ -91,33 +103,10 @@ class GateOptions(Configuration):
     whole_model: WholeModelGate = WholeModelGate()
 
 
-_SECTIONS: dict[str, type[Configuration]] = {
-    "rebuild": RebuildGate,
-    "verification": VerificationGate,
-    "speed": SpeedGate,
-    "whole_model": WholeModelGate,
-}
-
-
 def load_gate(path: Path | None) -> GateOptions:
-    """gate.yaml, its paths absolute from its own folder; without one the defaults, from here. Raises UsageError."""
-    values: Any = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(path.read_text()) or {}
-        except OSError as error:
-            raise UsageError(f"Can't read the gate {path}: {error.strerror}", "Check the path") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())[:200]}", "Correct it") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UsageError(f"{path} holds no settings", "Write them as `name: value`, see docs/promotion.md")
-    for name, section in _SECTIONS.items():
-        inner = values.get(name)
-        if name in values and not isinstance(inner, dict):
-            raise UsageError(f"{path}: {name} holds no settings", "Write them below it, indented")
-        if isinstance(inner, dict):
-            values[name] = section.parse({str(key): value for key, value in inner.items()}, f"{name}.")
-    return _from(path.parent if path is not None else Path(), GateOptions.parse(values))
+    """Reads gate.yaml, or returns the defaults without one. Paths are relative to the file's folder, or to the current
+    one. Raises UsageError."""
+    return _from(path.parent if path is not None else Path(), Settings(path).parse(GateOptions))
 
 
 def _from(folder: Path, gate: GateOptions) -> GateOptions:

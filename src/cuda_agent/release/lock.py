@@ -1,4 +1,4 @@
-"""The stack lock: what times depend on, as a text file that a team commits, compares and enforces."""
+"""The stack lock: a text file with everything that times depend on. A team commits it, compares it and enforces it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cuda_agent.core.baselines import COMPILED
+from cuda_agent.core.baselines import forms
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, LockMismatch, StoreError, UsageError
 from cuda_agent.core.files import write_durably
@@ -19,7 +19,9 @@ from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import find_toolchain
 
-_HEAD = "# What times depend on. `cuda-agent COMMAND --locked` refuses elsewhere; `cuda-agent lock` renews this file.\n"
+_HEAD = (
+    "# What times depend on. `cuda-agent COMMAND --locked` refuses another stack; `cuda-agent lock` renews this file.\n"
+)
 _GPU_SETTINGS = {
     "ecc": "ecc.mode.current",
     "mig": "mig.mode.current",
@@ -27,25 +29,25 @@ _GPU_SETTINGS = {
     "application_memory_clock": "clocks.applications.memory",
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-#: parts of this package that decide what is measured, and how.
+#: parts of this package that decide what is measured and how.
 _DECIDING = ("core", "judge", "workers", "workspace", "reward.py")
 _PATH_OPTIONS = ("-isystem", "-I")
 
 
-class Difference(NamedTuple):
-    """One fact that isn't as it was locked; None: it isn't there at all."""
+class StackDifference(NamedTuple):
+    """A fact that differs from the lock. None means that the fact is missing."""
 
     name: str
     locked: Any
     here: Any
 
     def __str__(self) -> str:
-        return f"{self.name} is {_said(self.here)}, locked {_said(self.locked)}"
+        return f"{self.name} is {_shown(self.here)}, locked {_shown(self.locked)}"
 
 
 class StackLock(StoredRecord):
-    """`hardware`, `software` and `compile` hold facts by name, nested as a person reads them. No serial numbers, so
-    that the lock of one machine holds on its like."""
+    """A stack. `hardware`, `software` and `compile` hold nested facts by name. Serial numbers are left out, so that a
+    lock is valid on equal machines."""
 
     file_name = "stack.lock"
     hardware: dict[str, Any]
@@ -58,39 +60,39 @@ class StackLock(StoredRecord):
 
     @classmethod
     def from_yaml(cls, text: str, *, where: str) -> StackLock:
-        """Raises StoreError where the text is no lock, or of another schema version."""
+        """Parses a lock. Raises StoreError where the text isn't one, or has another schema version."""
         import json
 
         try:
             values = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise StoreError(f"{where} is not YAML: {_one_line(error)}", "Make it again: cuda-agent lock") from None
+            raise StoreError(f"{where} is not YAML: {one_line(error)}", "Make it again: cuda-agent lock") from None
         return cls.from_json(json.dumps(values, default=str), where=where)
 
     @classmethod
     def load(cls, path: Path) -> StackLock:
-        """Raises UsageError where there is none, StoreError where it can't be read."""
+        """Reads a lock. Raises UsageError where the file is missing, StoreError where it can't be read."""
         try:
             return cls.from_yaml(path.read_text(), where=str(path))
         except (FileNotFoundError, IsADirectoryError):
             raise UsageError(f"There is no lock {path}", "Make one where it should hold: cuda-agent lock") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"Can't read {path}: {_one_line(error)}", "Check the path") from None
+            raise StoreError(f"Can't read {path}: {one_line(error)}", "Check the path") from None
 
     def save(self, path: Path) -> None:
-        """Raises StoreError."""
+        """Writes the lock. Raises StoreError."""
         write_durably(path, self.to_yaml())
 
-    def differences(self, here: StackLock) -> tuple[Difference, ...]:
-        """What isn't as it is in this lock, in its order."""
+    def differences(self, here: StackLock) -> tuple[StackDifference, ...]:
+        """Returns the facts that differ from this lock, in its order."""
         mine, theirs = dict(_flat(self)), dict(_flat(here))
         names = dict.fromkeys((*mine, *theirs))
-        found = (Difference(name, mine.get(name), theirs.get(name)) for name in names)
+        found = (StackDifference(name, mine.get(name), theirs.get(name)) for name in names)
         return tuple(one for one in found if one.locked != one.here)
 
 
 def read_lock() -> StackLock:
-    """The stack as it is here; works without a GPU, and doesn't import torch."""
+    """Reads the stack of this machine. It works without a GPU, and doesn't import torch."""
     stack = read_stack().model_dump(mode="json")
     gpus = [{name: value for name, value in gpu.items() if name != "uuid"} for gpu in stack["gpus"]]
     for gpu, settings in zip(gpus, _gpu_settings(len(gpus)), strict=True):
@@ -98,14 +100,18 @@ def read_lock() -> StackLock:
     hardware = {"gpus": gpus, "cpu": stack["cpu"], "cpu_cores": stack["cpu_cores"], "cpu_governor": _governor()}
     names = ("driver", "cuda_compiler", "cxx_compiler", "torch", "cudnn", "triton", "python", "cuda_agent")
     software = {name: stack[name] for name in names} | {"judge": judge_digest()}
-    compile_settings: dict[str, Any] = {"torch.compile": {mode: _arguments(given) for mode, given in COMPILED.items()}}
+    compiled = {form.name: form.compile for form in forms().values() if form.compile is not None}
+    compile_settings: dict[str, Any] = {"torch.compile": {name: _arguments(given) for name, given in compiled.items()}}
     compile_settings |= _flags(gpus[0]["compute_capability"] if gpus else None)
     compile_settings["environment"] = {name: os.environ[name] for name in _THREADS if name in os.environ}
     return StackLock(hardware=hardware, software=software, compile=compile_settings)
 
 
 def check_locked(path: Path) -> StackLock:
-    """The lock, where it holds here. Raises LockMismatch that names every difference; UsageError, StoreError."""
+    """Reads a lock and compares it with this machine.
+
+    Raises LockMismatch, which names every difference, UsageError and StoreError.
+    """
     lock = StackLock.load(path)
     found = lock.differences(read_lock())
     if found:
@@ -117,7 +123,8 @@ def check_locked(path: Path) -> StackLock:
 
 
 def judge_digest() -> str:
-    """Digest of this package's sources that decide what is measured: two checkouts may have the same version."""
+    """Returns the digest of this package's sources that decide what is measured. The version alone doesn't tell two
+    checkouts apart."""
     root = Path(__file__).resolve().parents[1]
     tops = [root / name for name in _DECIDING]
     paths = [path for top in tops for path in ([top] if top.is_file() else sorted(top.rglob("*.py")))]
@@ -125,7 +132,7 @@ def judge_digest() -> str:
 
 
 def _flags(capability: str | None) -> dict[str, str]:
-    """Flags of the candidates' compilers, without paths; of those compilers that are here."""
+    """Returns the flags of the candidates' compilers that are installed, without paths."""
     found: dict[str, str] = {}
     try:
         host = find_toolchain(Device.CPU)
@@ -134,7 +141,7 @@ def _flags(capability: str | None) -> dict[str, str]:
         if capability is not None:
             found["nvcc"] = _without_paths(find_toolchain(Device.CUDA, capability).nvcc_command())
     except CudaAgentError:
-        # A machine without a compiler has a stack all the same; `doctor` says what it lacks.
+        # A machine without a compiler has a stack too; `doctor` says what is missing.
         pass
     return found
 
@@ -154,7 +161,7 @@ def _arguments(given: Mapping[str, Any]) -> str:
 
 
 def _gpu_settings(count: int) -> list[dict[str, str]]:
-    """What can be set on each GPU besides its power limit; nothing where this driver doesn't know one of them."""
+    """Returns the settings of each GPU besides its power limit; none where the driver doesn't know one of them."""
     nothing: list[dict[str, str]] = [{} for _ in range(count)]
     if not count:
         return nothing
@@ -177,7 +184,7 @@ def _governor() -> str | None:
 
 
 def _flat(lock: StackLock) -> Iterator[tuple[str, Any]]:
-    """(`gpus[0].name`, value) of every fact."""
+    """Yields (name, value) of every fact; a name is like `gpus[0].name`."""
     for section in (lock.hardware, lock.software, lock.compile):
         yield from _leaves("", section)
 
@@ -194,9 +201,10 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "missing" if value is None else repr(value)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Returns an error's message on one line of at most 200 characters."""
     return " ".join(str(error).split())[:200]

@@ -1,4 +1,4 @@
-"""The promotion gate: everything that a candidate must show, asked of the judge, in order."""
+"""The promotion gate: it runs the judge on a candidate for each requirement, in order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.core.baselines import forms
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
@@ -26,24 +27,24 @@ from cuda_agent.release.checks import failed, not_applicable, passed, skipped
 from cuda_agent.release.gate import GateOptions
 from cuda_agent.release.lock import StackLock, read_lock
 from cuda_agent.release.records import GateResult, Promotion
-from cuda_agent.release.regressions import Failure, read_failures, remember
+from cuda_agent.release.regressions import KnownFailure, read_failures, remember
 from cuda_agent.release.shapes import batch_size, resized_task, sizes_to_try
-from cuda_agent.release.speed import Process, speed
+from cuda_agent.release.speed import ColdProcess, speed
 from cuda_agent.release.subject import Subject
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workspace.sandbox import resolve_level
 
 Progress = Callable[[str, str], None]
 
-#: trials where verification has had its own process already, or the shapes are others.
+#: trials after the first process, and at other shapes.
 FEW_TRIALS = 3
-#: gates that speak of this stack, and so mean nothing on another one.
+#: gates whose results are valid on this stack only.
 OF_THE_STACK = ("speed", "roofline", "whole_model")
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What the gates said, and what they looked at: evaluations by name, a whole model's gain where there was one."""
+    """The gates' results and their evidence: evaluations by name, and the measurement of a whole model or None."""
 
     promotion: Promotion
     evaluations: Mapping[str, Evaluation]
@@ -57,10 +58,10 @@ def promote(
     registry: Path,
     progress: Progress,
 ) -> Examined:
-    """All gates of one candidate, and what they rest on. `rivals`: other kernels to be faster than. What fails is added
-    to the registry's regressions at once.
+    """Runs all gates for one candidate. `rivals` are other kernels that it must be faster than. Failures are added to
+    the registry's regressions at once.
 
-    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError; never for a bad candidate.
+    A bad candidate raises no error. Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
     started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     resolve_device(subject.options.device.value)
@@ -90,7 +91,7 @@ def promote(
 
 
 class Examination:
-    """One candidate before the gate. `results` and `evaluations` grow as it goes on."""
+    """The gates of one candidate. `results` and `evaluations` grow while it runs."""
 
     def __init__(
         self,
@@ -107,47 +108,47 @@ class Examination:
         self._subject, self._gate, self._rivals = subject, gate, rivals
         self._task, self._candidate, self._device = subject.task, subject.candidate, subject.options.device
         self._registry, self._folder, self._progress = registry, folder, progress
-        self._failures: tuple[Failure, ...] = read_failures(registry, subject.task.key) if gate.regressions else ()
+        self._failures: tuple[KnownFailure, ...] = read_failures(registry, subject.task.key) if gate.regressions else ()
         self._since = time.monotonic()
 
     def run(self) -> None:
-        """Every gate for which there is something to look at."""
-        on_the_stack = self._say(self._lock())
-        self._say(self._sandbox())
-        if not self._say(self._rebuild()):
+        """Runs every gate whose requirements are met; the others are skipped."""
+        on_the_stack = self._add(self._lock())
+        self._add(self._sandbox())
+        if not self._add(self._rebuild()):
             return self._skip_rest()
         mine, others, inputs = self._first(timed=on_the_stack)
-        self._say(checks.guard([mine]))
+        self._add(checks.guard([mine]))
         known = [failure.regression for failure in self._failures]
         for result in checks.verification(mine, known):
-            self._say(self._tolerances() or result if result.name == "verification" else result)
+            self._add(self._tolerances() or result if result.name == "verification" else result)
         if mine.violations:
             return self._skip_rest()
-        # A race is often why answers are wrong.
-        self._say(self._sanitize())
+        # This runs for wrong outputs too: a race is often their cause.
+        self._add(self._sanitize())
         if not self._is_verified(mine):
             return self._skip_rest()
-        self._say(self._shapes(inputs))
+        self._add(self._shapes(inputs))
         if not on_the_stack:
             return self._skip_rest()
-        processes = self._processes(Process(mine, others))
+        processes = self._processes(ColdProcess(mine, others))
         evaluations = [process.mine for process in processes]
         later = checks.guard(evaluations)
         if later.status == "failed" and mine.violations == ():
-            # Seen only in a later process; the gate has one result.
+            # The rule was broken in a later process only. The gate has one result, which is replaced.
             self.results = [later if one.name == "guard" else one for one in self.results]
         swapped = self._swapped(evaluations)
         if swapped is not None:
             self.results = [swapped if one.name == "rebuild" else one for one in self.results]
-        self._say(speed(self._gate.speed, processes))
-        self._say(checks.roofline(evaluations, self._device))
-        self._say(self._whole_model())
+        self._add(speed(self._gate.speed, processes))
+        self._add(checks.roofline(evaluations, self._device))
+        self._add(self._whole_model())
         return None
 
     # ------------------------------------------------------------ results
 
-    def _say(self, result: GateResult) -> bool:
-        """Adds a result with the time since the last one; whether nothing failed."""
+    def _add(self, result: GateResult) -> bool:
+        """Adds a result with the time since the last one. Returns whether the gate didn't fail."""
         now = time.monotonic()
         self.results.append(result.model_copy(update={"duration_s": now - self._since}))
         self._since = now
@@ -155,18 +156,18 @@ class Examination:
         return result.status != "failed"
 
     def _skip_rest(self) -> None:
-        """The gates that are left have nothing to look at: what failed last but the stack, or the stack, is why."""
+        """Marks the remaining gates as skipped, because of the gate that failed last."""
         decided = {result.name for result in self.results}
         because = [result.name for result in self.results if result.status == "failed"][-1]
         for name in NAMES:
             if name not in decided:
-                self._say(skipped(name, f"{because} failed"))
+                self._add(skipped(name, f"{because} failed"))
 
     # ------------------------------------------------------------ before it runs
 
     def _lock(self) -> GateResult:
         if self._gate.lock is None:
-            return not_applicable("lock", "the gate asks for none")
+            return not_applicable("lock", "the gate needs none")
         try:
             lock = StackLock.load(self._gate.lock)
         except CudaAgentError as error:
@@ -184,7 +185,7 @@ class Examination:
         return failed("sandbox", "only `reduced` is possible here: install bubblewrap where namespaces are allowed")
 
     def _rebuild(self) -> GateResult:
-        """Compiled anew, without objects or libraries of earlier builds; all that follows runs what comes of it."""
+        """Compiles the candidate without objects or libraries of earlier builds. All later gates run this library."""
         options = self._options()
         first = build_extension(self._candidate, device=self._device, options=options, cache=self._cache("build"),
                       progress=self._progress).report  # fmt: skip
@@ -200,12 +201,12 @@ class Examination:
         digests = {"library": first.library_digest, "again": again, "recorded": sorted(filter(None, known))}
         if again == first.library_digest:
             return passed("rebuild", "reproducible: two clean builds gave the same bytes", **digests)
-        said = "not reproducible: two clean builds gave different bytes"
         strict = self._gate.rebuild.reproducible == "required"
-        return failed("rebuild", said, **digests) if strict else passed("rebuild", said, **digests)
+        decide = failed if strict else passed
+        return decide("rebuild", "not reproducible: two clean builds gave different bytes", **digests)
 
     def _swapped(self, evaluations: Sequence[Evaluation]) -> GateResult | None:
-        """Whether a process ran another library than the one that was rebuilt."""
+        """Returns a failure where a process ran another library than the rebuilt one, else None."""
         rebuilt = next(one.data.get("library") for one in self.results if one.name == "rebuild")
         for number, found in enumerate(evaluations, start=1):
             ran = None if found.build is None else found.build.library_digest
@@ -214,7 +215,8 @@ class Examination:
         return None
 
     def _cache(self, name: str) -> Path:
-        """An empty build cache, but for the precompiled header of torch, which holds nothing of a candidate."""
+        """Returns a build cache that holds only the precompiled header of torch, which doesn't depend on a
+        candidate."""
         headers, cache = cache_dir() / "build" / "headers", self._folder / name
         try:
             headers.mkdir(parents=True, exist_ok=True)
@@ -225,16 +227,16 @@ class Examination:
             raise StoreError(f"Can't make {cache}: {error.strerror}", "Free some space, or set TMPDIR") from None
         return cache
 
-    # ------------------------------------------------------------ what the judge says
+    # ------------------------------------------------------------ sessions of the judge
 
     def _options(self, **changes: object) -> JudgeOptions:
-        """As the run's, but for what the gate decides."""
+        """Returns the run's options with those that the gate decides."""
         own = {
             "precision": self._gate.precision,
             "trials": FEW_TRIALS,
             "variants": "usual",
             "regressions": (),
-            "autotune": "autotune" in self._gate.speed.baselines,
+            "autotune": any(form.on_request for name, form in forms().items() if name in self._gate.speed.baselines),
             "timing_budget_s": self._gate.speed.timing_budget_s,
             "timing_stop": "settled",
             "compile_baseline_timeout_s": self._gate.speed.compile_timeout_s,
@@ -245,7 +247,7 @@ class Examination:
 
     @contextmanager
     def _session(self, task: Task, options: JudgeOptions, *, timed: bool) -> Iterator[JudgeSession]:
-        """A cold judge: processes of its own, the clean build."""
+        """Opens a cold judge with new processes, which uses the clean build."""
         hidden = (self._subject.directory, self._registry.absolute())
         with JudgeSession(
             task, options, progress=self._progress, hidden=hidden, build_cache=self._cache("build")
@@ -259,7 +261,8 @@ class Examination:
         return found
 
     def _first(self, *, timed: bool) -> tuple[Evaluation, dict[str, Evaluation], tuple[TensorMeta, ...]]:
-        """Process 1, in which verification is at its widest. Also the other kernels' evaluations, and the inputs."""
+        """Runs process 1, with the most trials and variants. Returns the evaluations of the candidate and of the other
+        kernels, and the inputs."""
         asked = self._gate.verification
         regressions = tuple(failure.regression for failure in self._failures if failure.batch is None)
         wide = "wide" if asked.scales else "usual"
@@ -278,23 +281,23 @@ class Examination:
 
     def _remember(self, evaluation: Evaluation, batch: int | None = None) -> None:
         for new in remember(self._registry, self._task.key, [evaluation], batch):
-            self._progress("Gate", f"kept for every later candidate: {new.reason[:120]}")
+            self._progress("Gate", f"later candidates will be tried on this too: {new.reason[:120]}")
 
     def _is_verified(self, mine: Evaluation) -> bool:
         return mine.verify is not None and mine.verify.passed and not mine.violations
 
     def _tolerances(self) -> GateResult | None:
-        """A task that asks for more tolerance than the gate allows shows nothing."""
+        """Returns a failure where the task has larger tolerances than the gate allows, else None."""
         asked, task = self._gate.verification, self._task
         if task.atol <= asked.most_atol and task.rtol <= asked.most_rtol:
             return None
         allowed = f"the gate allows {asked.most_atol:g} and {asked.most_rtol:g}"
-        return failed("verification", f"the task asks for atol {task.atol:g} and rtol {task.rtol:g}; {allowed}")
+        return failed("verification", f"the task has atol {task.atol:g} and rtol {task.rtol:g}; {allowed}")
 
     def _shapes(self, inputs: tuple[TensorMeta, ...]) -> GateResult:
         asked, usual = self._gate.verification, batch_size(inputs)
         if asked.shapes == "none":
-            return not_applicable("shapes", "the gate asks for none")
+            return not_applicable("shapes", "the gate needs none")
         if usual is None:
             return not_applicable("shapes", "no input has a batch dimension")
         earlier = [failure.batch for failure in self._failures if failure.batch is not None]
@@ -319,10 +322,10 @@ class Examination:
     def _sanitize(self) -> GateResult:
         asked = self._gate.verification.sanitize
         if asked == "none":
-            return not_applicable("sanitize", "the gate asks for none")
+            return not_applicable("sanitize", "the gate needs none")
         if self._device is not Device.CUDA:
-            said = "compute-sanitizer checks GPU code, and this is cpu"
-            return failed("sanitize", said) if asked == "required" else not_applicable("sanitize", said)
+            decide = failed if asked == "required" else not_applicable
+            return decide("sanitize", "compute-sanitizer checks GPU code, and the device is cpu")
         try:
             find_sanitizer()
             with self._session(self._task, self._options(autotune=False), timed=False) as session:
@@ -330,20 +333,20 @@ class Examination:
         except CudaAgentError as error:
             return failed("sanitize", str(error))
 
-    def _processes(self, first: Process) -> list[Process]:
-        """The first one and as many further ones as it takes; the first that falls short decides."""
+    def _processes(self, first: ColdProcess) -> list[ColdProcess]:
+        """Returns the first process and the further ones. It stops after the first process that fails the gate."""
         processes = [first]
         for number in range(2, self._gate.speed.processes + 1):
             if speed(self._gate.speed, processes).status == "failed":
                 break
             self._progress("Gate", f"speed: process {number} of {self._gate.speed.processes}")
             with self._session(self._task, self._options(), timed=True) as session:
-                # In turn, so that neither always has the warmer device.
+                # The order alternates, so that no kernel always has the warmer device.
                 others = self._others(session, number) if number % 2 == 0 else {}
                 mine = self._evaluate(session, self._candidate, f"process-{number}")
                 self._remember(mine)
                 others = others or self._others(session, number)
-            processes.append(Process(mine, others))
+            processes.append(ColdProcess(mine, others))
         return processes
 
     def _whole_model(self) -> GateResult:

@@ -1,4 +1,4 @@
-"""What the promotion gate says."""
+"""The results of the promotion gate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import Field
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.record import Record, StoredRecord
 
-#: `skipped`: an earlier gate that failed leaves nothing to look at. `not_applicable`: nothing of the kind exists here.
+#: `skipped`: not run, because an earlier gate failed. `not_applicable`: the gate has nothing to check here.
 Status = Literal["passed", "failed", "skipped", "not_applicable"]
 
 
 class GateResult(Record):
-    """One gate: what it found, in one line, and the numbers behind it."""
+    """The result of one gate: its reason in one line, and the data behind it."""
 
     name: str
     status: Status
@@ -24,7 +24,7 @@ class GateResult(Record):
 
 
 class Promotion(StoredRecord):
-    """All gates of one candidate, in their order. `entry`: the registry's digest of the evidence, where it passed."""
+    """All gates of one candidate in their order. `entry` is the registry's digest of the evidence where it passed."""
 
     file_name = "promotion.json"
     task: str
@@ -40,7 +40,7 @@ class Promotion(StoredRecord):
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, and nothing was left out for a failure."""
+        """Whether every gate passed or wasn't applicable."""
         return all(gate.status in ("passed", "not_applicable") for gate in self.gates)
 
     @property

@@ -1,4 +1,4 @@
-"""A promotion as JUnit's XML and as one HTML page."""
+"""Writes a promotion as JUnit's XML and as one HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda_agent.release.records import Promotion
 
 
 def junit(promotion: Promotion) -> str:
-    """A test case for each gate."""
+    """Returns XML with a test case for each gate."""
     counts = [gate.status for gate in promotion.gates]
     suite = ET.Element(
         "testsuite",
@@ -41,7 +41,7 @@ def junit(promotion: Promotion) -> str:
 
 
 def junit_error(name: str, error: str) -> str:
-    """Where nothing could be judged."""
+    """Returns the XML of a promotion that ended with an error."""
     suite = ET.Element("testsuite", name=f"promote {_xml(name)}", tests="1", failures="0", errors="1", skipped="0")
     case = ET.SubElement(suite, "testcase", classname="promote", name="promote")
     ET.SubElement(case, "error", message=_xml(error))
@@ -49,7 +49,7 @@ def junit_error(name: str, error: str) -> str:
 
 
 def html(promotion: Promotion, lock: StackLock) -> str:
-    """One page without scripts or anything from the network."""
+    """Returns one page without scripts, which needs no network."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -66,5 +66,5 @@ def _document(suite: ET.Element) -> str:
 
 
 def _xml(text: str) -> str:
-    """Without characters that XML 1.0 has no way to write."""
+    """Replaces characters that XML 1.0 can't have."""
     return "".join(c if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" else "?" for c in text)

@@ -1,4 +1,4 @@
-"""The same task at other sizes of its batch dimension: a task of its own, which the judge treats as any other."""
+"""Writes a task with another size of its batch dimension, as a new task."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from cuda_agent.core.records import Task
 
 
 def batch_size(inputs: Sequence[TensorMeta]) -> int | None:
-    """The first dimension of the first input that has one; None where none has."""
+    """Returns the first dimension of the first input that has one, or None."""
     return next((meta.shape[0] for meta in inputs if meta.shape and meta.shape[0] > 0), None)
 
 
 def sizes_to_try(usual: int, asked: Sequence[int], failed: Sequence[int]) -> tuple[int, ...]:
-    """By default 1 and one more than usual; besides, those at which a candidate once failed."""
+    """Returns the sizes `asked` (by default 1 and one more than usual), and those at which a candidate has `failed`."""
     wanted = (*(asked or (1, usual + 1)), *failed)
     return tuple(size for size in dict.fromkeys(wanted) if size > 0 and size != usual)
 
 
 def resized_task(task: Task, usual: int, size: int) -> Task:
-    """The task with `size` rows in every input that has `usual` ones."""
+    """Returns the task with `size` rows in every input that has `usual` rows."""
     import jinja2
 
     environment = jinja2.Environment(

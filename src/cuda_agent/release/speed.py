@@ -1,56 +1,58 @@
-"""The gate of speed: the worst lower bound over all cold processes and all baselines. Pure."""
+"""The speed gate: the worst lower bound over all cold processes and all baselines. The functions are pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation, ProfileReport
 from cuda_agent.release.checks import failed, passed
-from cuda_agent.release.gate import SpeedGate
+from cuda_agent.release.gate import MATCHED, SpeedGate
 from cuda_agent.release.records import GateResult
 
 NAME = "speed"
 
 
-class Process(NamedTuple):
-    """One cold process: the candidate's evaluation, and each other kernel's by its name."""
+class ColdProcess(NamedTuple):
+    """The evaluations in one cold process: the candidate's, and those of other kernels by name."""
 
     mine: Evaluation
     others: Mapping[str, Evaluation]
 
 
-class Over(NamedTuple):
-    """Baseline time / candidate time with its 95 % interval."""
+class Speedup(NamedTuple):
+    """Baseline time / candidate time, with its 95 % interval."""
 
     value: float
     low: float
     high: float
 
 
-def speed(options: SpeedGate, processes: Sequence[Process]) -> GateResult:
-    """Every process must show it by itself: what differs between processes is in no interval of one of them."""
+def speed(options: SpeedGate, processes: Sequence[ColdProcess]) -> GateResult:
+    """Checks the margin in each process by itself, because one process's interval doesn't include the differences
+    between processes."""
     table: list[dict[str, Any]] = []
     notes: list[str] = []
     worst: tuple[float, str] | None = None
     for number, process in enumerate(processes, start=1):
         profile = _timed(process.mine)
         if profile is None:
-            said = f"{process.mine.verdict.value}: {process.mine.reason}"
-            return failed(NAME, f"process {number} has no time: {said}", table=table)
+            why = f"{process.mine.verdict.value}: {process.mine.reason}"
+            return failed(NAME, f"process {number} has no time: {why}", table=table)
         found, missing = compared(options, profile, process.others)
         for name, why in missing.items():
-            said = f"{name} could not be timed: {why}"
+            untimed = f"{name} could not be timed: {why}"
             if options.missing == "fail":
-                return failed(NAME, f"process {number}: {said}", table=table)
-            notes.append(said)
+                return failed(NAME, f"process {number}: {untimed}", table=table)
+            notes.append(untimed)
         us = profile.candidate.latency_us
-        for name, over in found.items():
-            table.append({"process": number, "baseline": name, "latency_us": us, **over._asdict()})
-            if worst is None or over.low < worst[0]:
-                interval = f"{over.value:.3f}x [{over.low:.3f}, {over.high:.3f}]"
-                worst = over.low, f"process {number}: {interval} over {name}, {us:,.1f} µs"
+        for name, ratio in found.items():
+            table.append({"process": number, "baseline": name, "latency_us": us, **ratio._asdict()})
+            if worst is None or ratio.low < worst[0]:
+                interval = f"{ratio.value:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]"
+                worst = ratio.low, f"process {number}: {interval} over {name}, {us:,.1f} µs"
     if worst is None:
         return failed(NAME, "no baseline was timed", table=table)
     noted = f"; {'; '.join(dict.fromkeys(notes))}" if notes else ""
@@ -62,18 +64,19 @@ def speed(options: SpeedGate, processes: Sequence[Process]) -> GateResult:
 
 def compared(
     options: SpeedGate, mine: ProfileReport, others: Mapping[str, Evaluation]
-) -> tuple[dict[str, Over], dict[str, str]]:
-    """Ratios to what was asked for; what could not be timed, with the reason."""
-    found: dict[str, Over] = {}
+) -> tuple[dict[str, Speedup], dict[str, str]]:
+    """Returns the speed-ups over the wanted baselines and kernels, and why others could not be timed."""
+    found: dict[str, Speedup] = {}
     missing: dict[str, str] = {}
     asked: tuple[str, ...] = options.baselines
     for name in asked:
         form = _form(name, mine)
         if form in mine.ratios:
-            found[form] = Over(mine.ratios[form].value, mine.ratios[form].low, mine.ratios[form].high)
+            found[form] = Speedup(mine.ratios[form].value, mine.ratios[form].low, mine.ratios[form].high)
         else:
             failures = mine.failed_baselines
-            missing[name] = next((why for failing, why in failures.items() if failing.startswith(name)), "not made")
+            why = [why for failing, why in failures.items() if Baseline.parse(failing).form == name]
+            missing[name] = why[0] if why else "not made"
     for kernel, other in others.items():
         theirs = _timed(other)
         if theirs is None:
@@ -84,16 +87,18 @@ def compared(
 
 
 def _form(name: str, profile: ProfileReport) -> str:
-    """The judge's name of a baseline: the policy's precision is part of some."""
-    if name == "matched":
+    """Returns the judge's name of a baseline; some names include the policy's precision."""
+    if name == MATCHED:
         return profile.matched
-    return next((form for form in profile.ratios if form.startswith("autotune")), name) if name == "autotune" else name
+    named = [form for form in profile.ratios if Baseline.parse(form).form == name]
+    return name if name in named or not named else named[0]
 
 
-def _over_kernel(mine: ProfileReport, theirs: ProfileReport) -> Over:
-    """Each was timed beside eager, in rounds of its own: of both intervals the ends that are least favourable."""
+def _over_kernel(mine: ProfileReport, theirs: ProfileReport) -> Speedup:
+    """Returns the ratio of two speed-ups over eager, with the least favourable ends of both intervals: the kernels were
+    timed in different rounds."""
     own, other = mine.ratios["eager"], theirs.ratios["eager"]
-    return Over(own.value / other.value, own.low / other.high, own.high / other.low)
+    return Speedup(own.value / other.value, own.low / other.high, own.high / other.low)
 
 
 def _timed(evaluation: Evaluation) -> ProfileReport | None:

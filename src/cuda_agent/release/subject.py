@@ -1,4 +1,4 @@
-"""What is promoted: the best candidate of a run, or what a workspace holds, with its task."""
+"""Reads what is promoted: the best candidate of a run, or that of a workspace, with its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from cuda_agent.workspace import layout
 
 @dataclass(frozen=True)
 class Subject:
-    """`options` are those of the run, which the gate overrides; `evaluations`: what was already said of candidates."""
+    """A candidate for promotion. `options` are those of the run, which the gate overrides. `evaluations` are earlier
+    ones of the run's candidates."""
 
     directory: Path
     task: Task
@@ -28,31 +29,56 @@ class Subject:
 
 
 def load_subject(path: Path) -> Subject:
-    """Raises UsageError where there is no candidate, StoreError where it can't be read."""
+    """Reads a workspace or a run. Raises UsageError where it has no candidate, StoreError where it can't be read."""
     if (path / ".cuda-agent").is_dir():
-        workspace = layout.open(path)
+        workspace = layout.open_workspace(path)
         candidate = workspace.snapshot()
         if "model_new.py" not in candidate.files:
             raise UsageError(f"{path} has no model_new.py yet", "Write it, and the kernels under kernels/, first")
         return Subject(path, workspace.task, candidate, workspace.options)
-    if (path / BenchManifest.file_name).is_file():
-        raise UsageError(f"{path} is a benchmark of several tasks", f"Promote one of them: {path}/tasks/ID")
-    task, options, _ = RunDirectory(path).read_start()
-    found = _best(path)
-    if found is None:
+    run = best_of_run(path)
+    if run.candidate is None:
         raise UsageError(f"The run in {path} has no candidate", "Choose a run that ended with one")
-    candidate, evaluation = found
-    if evaluation is not None and evaluation.comparison is not None:
-        cause = f"The run in {path} holds a comparison ({evaluation.comparison}), no CUDA extension"
-        raise UsageError(cause, "Only CUDA extensions are promoted")
-    layout.check_candidate(candidate)
-    _check_unedited(layout.Workspace(path / "workspace", task, options.judge), candidate)
-    said = () if evaluation is None else (evaluation,)
-    return Subject(path, task, candidate, options.judge, (*said, *_failures(path)))
+    layout.check_candidate(run.candidate)
+    _check_unedited(layout.Workspace(path / "workspace", run.task, run.options), run.candidate)
+    judged = () if run.evaluation is None else (run.evaluation,)
+    return Subject(path, run.task, run.candidate, run.options, (*judged, *_failures(path)))
+
+
+@dataclass(frozen=True)
+class BestOfRun:
+    """A run's task and options, with its best candidate and the evaluation of that, as far as it has them."""
+
+    task: Task
+    options: JudgeOptions
+    candidate: Candidate | None = None
+    evaluation: Evaluation | None = None
+
+
+def best_of_run(path: Path) -> BestOfRun:
+    """Reads a run that has ended, or one that was killed.
+
+    Raises UsageError for a benchmark or a comparison, StoreError where the run can't be read.
+    """
+    if (path / BenchManifest.file_name).is_file():
+        raise UsageError(f"{path} is a benchmark of several tasks", f"Choose one of them: {path}/tasks/ID")
+    task, options, _ = RunDirectory(path).read_start()
+    found = BestOfRun(task, options.judge)
+    if (path / Trajectory.file_name).is_file():
+        trajectory = Trajectory.read(path)
+        found = BestOfRun(task, options.judge, trajectory.best, trajectory.evaluation)
+    elif (path / BestRecord.file_name).is_file():
+        best = BestRecord.read(path)
+        found = BestOfRun(task, options.judge, best.candidate, best.evaluation)
+    if found.evaluation is not None and found.evaluation.comparison is not None:
+        cause = f"The run in {path} holds a comparison ({found.evaluation.comparison}), no CUDA extension"
+        raise UsageError(cause, "Choose a run that made a CUDA extension")
+    return found
 
 
 def _check_unedited(workspace: layout.Workspace, best: Candidate) -> None:
-    """Whoever edits an ended run's workspace and promotes the run would believe that the edit was looked at."""
+    """Raises UsageError when the workspace of an ended run was edited, since the run's candidate would be promoted and
+    not the edit."""
     place = workspace.directory
     if not (place.parent / Trajectory.file_name).is_file() or not (place / ".cuda-agent").is_dir():
         return
@@ -62,7 +88,7 @@ def _check_unedited(workspace: layout.Workspace, best: Candidate) -> None:
 
 
 def _failures(path: Path) -> tuple[Evaluation, ...]:
-    """Of earlier candidates of the run, and of its agents where it had several. A line that can't be read is none."""
+    """Returns the evaluations of candidates that failed in the run and in its agents. Damaged lines are left out."""
     found = []
     for pattern in (f"logs/{FAILURES}", f"seed/logs/{FAILURES}", f"agent-*/logs/{FAILURES}"):
         for file in sorted(path.glob(pattern)):
@@ -72,19 +98,8 @@ def _failures(path: Path) -> tuple[Evaluation, ...]:
     return tuple(found)
 
 
-def _best(path: Path) -> tuple[Candidate, Evaluation | None] | None:
-    """Of a run that has ended, or of one that was killed."""
-    if (path / Trajectory.file_name).is_file():
-        trajectory = Trajectory.read(path)
-        return None if trajectory.best is None else (trajectory.best, trajectory.evaluation)
-    if (path / BestRecord.file_name).is_file():
-        record = BestRecord.read(path)
-        return record.candidate, record.evaluation
-    return None
-
-
 def rival(name: str, path: Path, subject: Subject) -> Candidate:
-    """Another kernel for the same task. Raises UsageError where it is for another one."""
+    """Reads another kernel for the same task. Raises UsageError where it is for another task."""
     other = load_subject(path)
     if other.task.source != subject.task.source:
         raise UsageError(f"The kernel {name} in {path} is for another task ({other.task.name})", "Choose its own")

@@ -1,1 +1,1 @@
-"""Saved records -> tables, drawings, one self-contained page; and a person's word. Reads records only; no torch."""
+"""Shows saved records as tables, drawings and one self-contained page, and records audits. Never imports torch."""

@@ -1,4 +1,4 @@
-"""What a person should look at, and where their word is kept: wins that are too good, and a random sample."""
+"""Chooses the tasks that a person should check (suspicious wins and a random sample), and keeps the audits."""
 
 from __future__ import annotations
 
@@ -17,62 +17,65 @@ from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.report.plain import plain
-from cuda_agent.report.rows import BASELINES, Row
+from cuda_agent.report.rows import BASELINES, ReportRow
 from cuda_agent.report.units import percent, times
 
-Word = Literal["sound", "doubtful", "cheating"]
-WORDS: tuple[Word, ...] = ("sound", "doubtful", "cheating")
-#: speed-ups from which on a win is looked at, whatever the others are.
+AuditVerdict = Literal["sound", "doubtful", "cheating"]
+VERDICTS: tuple[AuditVerdict, ...] = ("sound", "doubtful", "cheating")
+#: speed-ups from which on a win is checked, whatever the other tasks reach.
 _LARGE = {"eager": 20.0, "compile": 10.0, "matched": 5.0}
-#: and among at least so many: those as far above the upper quartile as so many times the quartiles' distance.
+#: with at least this many tasks, a win is also checked when it lies this many interquartile ranges above the upper
+#: quartile.
 _OUTLIER_OF, _OUTLIER_IQR = 12, 3.0
 _SAMPLE = 10
 
 
 @dataclass(frozen=True)
 class ToCheck:
-    """A task with the reasons why it is looked at, and the last word on it."""
+    """A task to check, with the reasons, and its last audit."""
 
-    row: Row
+    row: ReportRow
     reasons: tuple[str, ...]
     suspicious: bool
     audit: Audit | None = None
 
 
-def to_check(rows: Sequence[Row], limits: Roofline | None, audits: Audits) -> tuple[ToCheck, ...]:
-    """The suspicious first, then the sample; the same for the same run. Tasks that somebody has spoken of stay."""
-    words = last_words(audits)
+def to_check(rows: Sequence[ReportRow], limits: Roofline | None, audits: Audits) -> tuple[ToCheck, ...]:
+    """Returns the suspicious tasks, then the sample. The same run gives the same tasks; tasks with an audit stay."""
+    audited = last_audits(audits)
     outliers = _outliers(rows)
     sample = _sample(rows)
     found = []
     for row in rows:
         why = [*_reasons(row, limits), *outliers.get(row.task.id, ())]
         shown = [*why, *(["random sample"] if row.task.id in sample else [])]
-        word = words.get(row.task.id)
-        if shown or word is not None:
-            found.append(ToCheck(row, tuple(shown or ["looked at before"]), bool(why), word))
+        audit = audited.get(row.task.id)
+        if shown or audit is not None:
+            found.append(ToCheck(row, tuple(shown or ["audited before"]), bool(why), audit))
     return tuple(sorted(found, key=lambda item: (not item.suspicious, -_size(item.row))))
 
 
-def last_words(audits: Audits) -> dict[str, Audit]:
-    """Of each task, what was said last."""
+def last_audits(audits: Audits) -> dict[str, Audit]:
+    """Returns the last audit of each task."""
     return {audit.task: audit for audit in audits.audits}
 
 
-def record(directory: Path, rows: Sequence[Row], audits: Audits, task: str, verdict: Word, note: str, by: str) -> Audit:
-    """Durably add a word. Raises UsageError (no such task), StoreError."""
+def record(
+    directory: Path, rows: Sequence[ReportRow], audits: Audits, task: str, verdict: AuditVerdict, note: str, by: str
+) -> Audit:
+    """Adds an audit durably. Raises UsageError when the run has no such task, StoreError when the disk refuses."""
     names = {plain(row.task.id): row.task.id for row in rows} | {row.task.id: row.task.id for row in rows}
     if task not in names:
         near = difflib.get_close_matches(task, names, n=1)
         hint = f"Did you mean {near[0]}?" if near else "cuda-agent audit RUN lists them"
         raise UsageError(f"The run has no task {task}", hint)
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    word = Audit(task=names[task], verdict=verdict, note=note, by=by, when=when)
-    Audits(audits=(*audits.audits, word)).write(directory)
-    return word
+    audit = Audit(task=names[task], verdict=verdict, note=note, by=by, when=when)
+    Audits(audits=(*audits.audits, audit)).write(directory)
+    return audit
 
 
-def _reasons(row: Row, limits: Roofline | None) -> list[str]:
+def _reasons(row: ReportRow, limits: Roofline | None) -> list[str]:
     found, why = row.evaluation, []
     if found is not None and found.verdict is Verdict.QUARANTINED:
         why.append(f"quarantined: {found.reason}")
@@ -83,14 +86,14 @@ def _reasons(row: Row, limits: Roofline | None) -> list[str]:
     if row.profile is not None and row.profile.fewer_operations:
         why.append("fewer operations than the reference")
     share = row.memory_share(limits)
-    # What a CPU's caches hold may move faster than memory.
+    # On a CPU the caches may move bytes faster than memory.
     if share is not None and share > 1.0 and found is not None and found.device is not Device.CPU:
         why.append(f"moves its bytes at {percent(share)} of the measured bandwidth")
     return why
 
 
-def _outliers(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Wins far above the others' against the matched baseline, on the logarithm."""
+def _outliers(rows: Sequence[ReportRow]) -> dict[str, list[str]]:
+    """Returns the wins over the matched baseline whose logarithm lies far above the others'."""
     logs = {row.task.id: math.log(ratio.value) for row in rows if (ratio := row.ratio("matched")) is not None}
     if len(logs) < _OUTLIER_OF:
         return {}
@@ -99,17 +102,17 @@ def _outliers(rows: Sequence[Row]) -> dict[str, list[str]]:
     return {name: ["far above the run's other speed-ups"] for name, log in logs.items() if log > bound}
 
 
-def _sample(rows: Sequence[Row]) -> set[str]:
-    """Of those that passed, chosen by a hash of task and candidate, so that nobody picks."""
+def _sample(rows: Sequence[ReportRow]) -> set[str]:
+    """Returns a sample of the tasks that passed, chosen by a hash of task and candidate."""
     passed = [row for row in rows if row.profile is not None and row.evaluation is not None]
     drawn = sorted(passed, key=lambda row: hashlib.sha256(_identity(row).encode()).digest())
     return {row.task.id for row in drawn[: min(_SAMPLE, math.ceil(len(passed) / 5))]}
 
 
-def _identity(row: Row) -> str:
+def _identity(row: ReportRow) -> str:
     return f"{row.task.id}\n{row.evaluation.candidate_digest if row.evaluation is not None else ''}"
 
 
-def _size(row: Row) -> float:
+def _size(row: ReportRow) -> float:
     ratio = row.ratio("matched")
     return ratio.value if ratio is not None else 0.0

@@ -1,4 +1,4 @@
-"""Parts of a page that are decoded when they are looked at: gzip in base64, each text once."""
+"""Parts of a page that a browser decodes when a reader opens them: gzip in base64, each text once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import hashlib
 
 
 class Blobs:
-    """`put` gives the name by which the page asks for a text. Base64 can't end a script element."""
+    """The packed texts of a page, by name. Base64 can't end a script element."""
 
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
 
     def put(self, text: str) -> str:
+        """Packs a text and returns the name by which the page finds it."""
         raw = text.encode("utf-8", errors="replace")
         name = hashlib.sha256(raw).hexdigest()[:16]
         if name not in self._held:
@@ -22,5 +23,5 @@ class Blobs:
         return name
 
     def items(self) -> list[tuple[str, str]]:
-        """Name and content of each."""
+        """Returns the name and content of each text."""
         return list(self._held.items())

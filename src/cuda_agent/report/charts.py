@@ -1,4 +1,4 @@
-"""The drawings of a run as shapes with places; `assets/charts.html.j2` writes them as SVG."""
+"""Computes the shapes of a run's drawings; `assets/charts.html.j2` writes them as SVG."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from cuda_agent.core.bench import Against
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.report.rows import BASELINES, Row
-from cuda_agent.report.scales import Scale, Tick, short
+from cuda_agent.report.rows import BASELINES, ReportRow
+from cuda_agent.report.scales import AxisTick, Scale, short
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import geometric_mean, times
 
 
 @dataclass(frozen=True)
-class Bar:
+class HistogramBar:
     x: float
     y: float
     width: float
@@ -27,14 +27,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Speed-ups over one baseline on a logarithmic axis. `one` and `mean` are places of 1× and the geometric mean."""
+    """Speed-ups over one baseline on a logarithmic axis. `one` and `mean` are the places of 1× and the geometric
+    mean."""
 
     baseline: str
-    bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
-    counts: tuple[Tick, ...]
+    bars: tuple[HistogramBar, ...]
+    ticks: tuple[AxisTick, ...]
+    counts: tuple[AxisTick, ...]
     one: float
-    mean: Tick | None
+    mean: AxisTick | None
     timed: int
     tasks: int
 
@@ -43,13 +44,14 @@ HISTOGRAM = (360.0, 190.0)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 10.0, 20.0, 26.0
 
 
-def histograms(rows: Sequence[Row]) -> tuple[Histogram, ...]:
-    """One a baseline that was timed, all on the same axis."""
+def histograms(rows: Sequence[ReportRow]) -> tuple[Histogram, ...]:
+    """Returns one histogram for each timed baseline, all on the same axis."""
     values = {name: [ratio.value for row in rows if (ratio := row.ratio(name))] for name in BASELINES}
     every = [value for found in values.values() for value in found]
     if not every:
         return ()
-    # Bins of a fifth of a doubling where the run spans little, wider ones where it spans much; 1 is always an edge.
+    # The bins are a tenth of a doubling wide where the ratios span little, and wider where they span much. 1 is always
+    # an edge.
     span = math.log2(max(*every, 1.05)) - math.log2(min(*every, 0.95))
     width = next((size for size in (0.1, 0.2, 0.25, 0.5, 1.0) if span / size <= 36), 1.0)
     first, last = math.floor(math.log2(min(*every, 0.95)) / width), math.floor(math.log2(max(*every, 1.05)) / width)
@@ -67,10 +69,12 @@ def _histogram(name: str, values: list[float], x: Scale, width: float, tasks: in
         title = f"{count} of {tasks} tasks: {times(low)} to {times(high)}"
         right = x.at(high)
         bars.append(
-            Bar(left + 0.5, top, max(1.0, round(right - left - 1, 1)), round(y.start - top, 1), title, index >= 0)
+            HistogramBar(
+                left + 0.5, top, max(1.0, round(right - left - 1, 1)), round(y.start - top, 1), title, index >= 0
+            )
         )
     mean = geometric_mean(values)
-    mark = Tick(x.at(mean), times(mean)) if mean is not None else None
+    mark = AxisTick(x.at(mean), times(mean)) if mean is not None else None
     counts = tuple(tick for tick in y.ticks(4) if float(tick.label.replace(",", "")).is_integer())
     return Histogram(name, tuple(bars), x.ticks(7), counts, x.at(1.0), mark, len(values), tasks)
 
@@ -86,8 +90,8 @@ class Line:
 @dataclass(frozen=True)
 class Curves:
     lines: tuple[Line, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
     one: float | None = None
 
 
@@ -95,7 +99,7 @@ CURVES = (560.0, 300.0)
 
 
 def fast_p(against: Sequence[Against]) -> Curves | None:
-    """Share of all tasks that are faster than p times the baseline, over p."""
+    """Draws, over p, the share of all tasks that are at least p times as fast as the baseline."""
     known = [item for item in against if item.thresholds]
     if not known:
         return None
@@ -108,12 +112,12 @@ def fast_p(against: Sequence[Against]) -> Curves | None:
         points = [(x.at(p), y.at(share)) for p, share in zip(item.thresholds, item.fast_p, strict=False) if p >= lowest]
         path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
         lines.append(Line(item.baseline, path, points[-1]))
-    percent = tuple(Tick(y.at(share / 100), f"{share} %") for share in (0, 25, 50, 75, 100))
-    return Curves(tuple(_apart(lines)), x.ticks(8), percent, x.at(1.0))
+    percent = tuple(AxisTick(y.at(share / 100), f"{share} %") for share in (0, 25, 50, 75, 100))
+    return Curves(tuple(_spread(lines)), x.ticks(8), percent, x.at(1.0))
 
 
-def _apart(lines: list[Line]) -> list[Line]:
-    """Ends far enough from each other that their names can be read."""
+def _spread(lines: list[Line]) -> list[Line]:
+    """Moves the ends of the lines apart, so that their names don't overlap."""
     placed: list[Line] = []
     for line in sorted(lines, key=lambda item: item.end[1]):
         floor = placed[-1].end[1] + 15 if placed else 0.0
@@ -123,8 +127,8 @@ def _apart(lines: list[Line]) -> list[Line]:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Of the funnel: how many tasks came so far, and what those before ended with."""
+class FunnelStage:
+    """One stage of the funnel: the tasks that reached it, and the verdicts of those that didn't."""
 
     name: str
     count: int
@@ -132,14 +136,15 @@ class Stage:
     lost: tuple[tuple[str, int], ...] = ()
 
 
-def funnel(rows: Sequence[Row]) -> tuple[Stage, ...]:
-    """From all tasks to those faster than every baseline; each stage holds those that passed the one before."""
-    stages: list[Stage] = []
+def funnel(rows: Sequence[ReportRow]) -> tuple[FunnelStage, ...]:
+    """Returns the stages from all tasks to those that are faster than every baseline. Each holds a part of the one
+    before."""
+    stages: list[FunnelStage] = []
     left = list(rows)
 
-    def stage(name: str, kept: list[Row], lost: Counter[str] | None = None) -> None:
+    def stage(name: str, kept: list[ReportRow], lost: Counter[str] | None = None) -> None:
         gone = tuple((lost or Counter()).most_common())
-        stages.append(Stage(name, len(kept), len(kept) / len(rows) if rows else 0.0, gone))
+        stages.append(FunnelStage(name, len(kept), len(kept) / len(rows) if rows else 0.0, gone))
 
     stage("tasks", left)
     for name, keeps in (
@@ -161,7 +166,7 @@ def funnel(rows: Sequence[Row]) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True)
 class Dot:
-    """A task on the roofline: eager's place, ours, and its name for the title."""
+    """A task on the roofline. `before` is eager's height, `after` the candidate's."""
 
     id: str
     x: float
@@ -174,16 +179,17 @@ class Dot:
 class Roof:
     dots: tuple[Dot, ...]
     ceilings: tuple[Line, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[AxisTick, ...]
+    y_ticks: tuple[AxisTick, ...]
     measured: bool
 
 
 ROOF = (1120.0, 430.0)
 
 
-def roofline(rows: Sequence[Row], limits: Roofline | None) -> Roof | None:
-    """Operations a second over operations a byte, both counted on the reference; None where no work was counted."""
+def roofline(rows: Sequence[ReportRow], limits: Roofline | None) -> Roof | None:
+    """Draws operations a second over operations a byte, both counted on the reference. Returns None where no work was
+    counted."""
     counted = [row for row in rows if row.task.work is not None and row.ours is not None and _flops(row) > 0]
     if not counted:
         return None
@@ -207,7 +213,7 @@ def roofline(rows: Sequence[Row], limits: Roofline | None) -> Roof | None:
     return Roof(tuple(dots), _ceilings(limits, peaks, x, y), x.ticks(8), y.ticks(7), limits is not None)
 
 
-def _flops(row: Row) -> int:
+def _flops(row: ReportRow) -> int:
     work = row.task.work
     return work.product_flops + work.other_flops if work is not None else 0
 
@@ -238,7 +244,7 @@ TREND = (360.0, 150.0)
 
 
 def trend(series: Series) -> Curves | None:
-    """One metric of a training run over its steps."""
+    """Draws one metric of a training run over its steps."""
     if len(series.points) < 2:
         return None
     steps, values = [step for step, _ in series.points], [value for _, value in series.points]

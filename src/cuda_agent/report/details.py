@@ -1,10 +1,9 @@
-"""Everything of one task, read from its run directory when its page is written: code, transcript, candidates."""
+"""Reads the details of one task from its run directory: code, transcript and candidates."""
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -15,25 +14,27 @@ from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.errors import StoreError
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Evaluation, Task, ToolCall, ToolResult, Trajectory, Turn
 from cuda_agent.report.blobs import Blobs
+from cuda_agent.report.changes import file_changes
 from cuda_agent.report.highlight import highlighted
-from cuda_agent.report.plain import plain
+from cuda_agent.report.plain import cut, plain
 
 _Known = TypeVar("_Known", bound=Record)
+_Read = TypeVar("_Read")
 
-#: characters of a text that stands in the open; longer ones unfold.
+#: a text of at most this many characters is shown; a reader unfolds a longer one.
 _OPEN = 500
-#: of one text in a transcript, its two ends; code keeps more.
+#: characters that are kept of one text in a transcript, at its two ends; code keeps more.
 KEPT = 60_000
 _CODE = 4
 
 
 @dataclass(frozen=True)
 class Text:
-    """Part of a page: short as `shown`, long as the name of a blob with a line that says what it is."""
+    """A part of a page: a short text in `shown`, or a long one as the name of its blob and a title."""
 
     shown: Markup | str = ""
     blob: str = ""
@@ -51,8 +52,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One turn; `change` is the difference that it made to the candidate."""
+class TurnStep:
+    """One turn. `change` is the difference that it made to the candidate."""
 
     number: int
     turn: Turn
@@ -73,32 +74,36 @@ class File:
 
 @dataclass(frozen=True)
 class Details:
-    """`transcripts`: the run's own, then those of the runs inside it (`agent-1`, `seed`), by name. `notes`: what can't
-    be read. `limits`, `work`: as the run's own Inspect answered them."""
+    """The details of a task. `transcripts` are those of the run and then of the runs inside it (`agent-1`, `seed`), by
+    name. `notes` say what can't be read. `limits` and `work` are from the run's last Inspect."""
 
     source: str
     reference: File | None
     files: tuple[File, ...]
-    transcripts: tuple[tuple[str, tuple[Step, ...]], ...]
+    transcripts: tuple[tuple[str, tuple[TurnStep, ...]], ...]
     turns: tuple[Turn, ...]
     notes: tuple[str, ...]
     evaluation: Evaluation | None = None
     limits: Roofline | None = None
-    work: Work | None = None
+    work: LeastWork | None = None
 
 
 def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT) -> Details:
-    """What there is; a part that can't be read is a note. `source`: the reference where the directory has none, `kept`:
-    characters of each text of the transcript."""
+    """Reads a run directory; a part that can't be read becomes a note. `source` is the reference where the directory
+    has none, `kept` the most characters of each text in the transcript."""
     notes: list[str] = []
     if directory is None:
         notes = ["This task left no run directory."]
         return Details(source, _file("model.py", source, blobs) if source else None, (), (), (), tuple(notes))
-    source = _source(directory, notes) or source
+    task = _read(directory, Task.read, notes)
+    source = task.source if task is not None and task.source else source
     candidate = _candidate(directory, notes)
+    has_evaluation = (directory / Evaluation.file_name).is_file()
+    evaluation = _read(directory, Evaluation.read, notes) if has_evaluation else None
     runs = [("", directory), *((item.name, item) for item in _inner(directory))]
-    turns = {name: _turns(path, notes) for name, path in runs}
-    transcripts = [(name, _steps(turns[name], path, blobs, kept)) for name, path in runs if turns[name]]
+    written = {name: path for name, path in runs if (path / FILE_NAME).is_file()}
+    turns = {name: _read(path, read_transcript, notes) or () for name, path in written.items()}
+    transcripts = [(name, _steps(found, written[name], blobs, kept)) for name, found in turns.items() if found]
     every = tuple(turn for found in turns.values() for turn in found)
     order = sorted(candidate.files, key=_rank) if candidate is not None else []
     return Details(
@@ -106,16 +111,16 @@ def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT)
         _file("model.py", source, blobs) if source else None,
         tuple(_file(path, candidate.files[path], blobs) for path in order) if candidate is not None else (),
         tuple(transcripts),
-        turns[""] or every,
+        turns.get("") or every,
         tuple(notes),
-        _evaluation(directory, notes),
+        evaluation,
         _inspected(every, "roofline", Roofline),
-        _inspected(every, "work", Work),
+        _inspected(every, "work", LeastWork),
     )
 
 
 def _rank(path: str) -> tuple[int, str]:
-    """Kernels first, then what calls them, then headers."""
+    """Sorts kernels first, then `model_new.py`, bindings and headers."""
     suffix = PurePosixPath(path).suffix
     binding = "binding" in path
     return {".cu": 0, ".cpp": 2 if binding else 0, ".py": 1}.get(suffix, 3), path
@@ -126,57 +131,25 @@ def _inner(directory: Path) -> list[Path]:
     return [path for path in (directory / "seed", *found) if path.is_dir()]
 
 
-def _source(directory: Path, notes: list[str]) -> str:
+def _read(path: Path, read: Callable[[Path], _Read], notes: list[str]) -> _Read | None:
+    """Reads a record. Returns None and adds a note where it can't be read."""
     try:
-        return Task.read(directory).source
+        return read(path)
     except StoreError as error:
         notes.append(error.cause)
-        return ""
+        return None
 
 
 def _candidate(directory: Path, notes: list[str]) -> Candidate | None:
-    for record, read in ((BestRecord, _best), (Trajectory, _ended)):
-        if (directory / record.file_name).is_file():
-            try:
-                found = read(directory)
-            except StoreError as error:
-                notes.append(error.cause)
-                continue
-            if found is not None:
-                return found
+    if (directory / BestRecord.file_name).is_file() and (best := _read(directory, BestRecord.read, notes)):
+        return best.candidate
+    if (directory / Trajectory.file_name).is_file() and (ended := _read(directory, Trajectory.read, notes)):
+        return ended.best
     return None
 
 
-def _best(directory: Path) -> Candidate | None:
-    return BestRecord.read(directory).candidate
-
-
-def _ended(directory: Path) -> Candidate | None:
-    return Trajectory.read(directory).best
-
-
-def _evaluation(directory: Path, notes: list[str]) -> Evaluation | None:
-    if not (directory / Evaluation.file_name).is_file():
-        return None
-    try:
-        return Evaluation.read(directory)
-    except StoreError as error:
-        notes.append(error.cause)
-        return None
-
-
-def _turns(directory: Path, notes: list[str]) -> tuple[Turn, ...]:
-    if not (directory / FILE_NAME).is_file():
-        return ()
-    try:
-        return read_transcript(directory)
-    except StoreError as error:
-        notes.append(error.cause)
-        return ()
-
-
 def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known | None:
-    """As Inspect last answered it."""
+    """Returns a record from the last answer of Inspect."""
     for turn in reversed(turns):
         for result in turn.results:
             found = result.data.get(name)
@@ -191,7 +164,7 @@ def _inspected(turns: Sequence[Turn], name: str, record: type[_Known]) -> _Known
 # ---------------------------------------------------------------- the transcript
 
 
-def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[Step, ...]:
+def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> tuple[TurnStep, ...]:
     store = ContentStore(directory)
     before: Candidate | None = None
     steps = []
@@ -201,7 +174,7 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
         before = after or before
         answered = [*turn.results, *([None] * len(turn.calls))]
         steps.append(
-            Step(
+            TurnStep(
                 turn.index + 1,
                 turn,
                 plain(_cut(turn.message, kept)),
@@ -216,7 +189,7 @@ def _steps(turns: Sequence[Turn], directory: Path, blobs: Blobs, kept: int) -> t
 
 
 def _latency(turn: Turn) -> float | None:
-    """Of a full profile that passed."""
+    """Returns the time of a full profile that passed, in microseconds."""
     for result in turn.results:
         found = result.data.get("latency_us")
         if result.data.get("verdict") == "passed" and isinstance(found, int | float):
@@ -225,7 +198,7 @@ def _latency(turn: Turn) -> float | None:
 
 
 def _kept(store: ContentStore, digest: str | None) -> Candidate | None:
-    """None where the run didn't keep it, or it was damaged."""
+    """Returns a candidate, or None where the run didn't keep it or it is damaged."""
     if digest is None:
         return None
     try:
@@ -268,12 +241,7 @@ def _file(path: str, text: str, blobs: Blobs) -> File:
 def _change(before: Candidate, after: Candidate, blobs: Blobs, kept: int) -> Text | None:
     if before == after:
         return None
-    lines: list[str] = []
-    for path in sorted({*before.files, *after.files}):
-        old, new = before.files.get(path, ""), after.files.get(path, "")
-        if old != new:
-            names = (path if path in before.files else "/dev/null", path if path in after.files else "/dev/null")
-            lines += difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=2)
+    lines = [line for changed in file_changes(before, after, context=2) for line in changed]
     text = _cut("\n".join(lines), kept)
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
@@ -286,9 +254,4 @@ def _lines(text: str) -> str:
 
 
 def _cut(text: str, kept: int) -> str:
-    """The two ends of a very long text."""
-    if len(text) <= kept:
-        return text
-    half = kept // 2
-    gap = f"[… {len(text) - 2 * half:,} characters left out; all of it is in the run's folder …]"
-    return f"{text[:half]}\n{gap}\n{text[-half:]}"
+    return cut(text, kept, "; the run's folder has the whole text")

@@ -1,4 +1,4 @@
-"""What was done to a task and why it helps, for learners: from the plan, the playbook's notes and the times."""
+"""Explains to learners what was done to a task and why it helps, from the plan, the playbook's notes and the times."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
-from cuda_agent.report.rows import Row
-from cuda_agent.report.tables.evaluation import baseline_label
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.units import microseconds, percent, times
 from cuda_agent.workspace.skills import skill_notes
 
@@ -26,8 +26,8 @@ _ROOM = 0.6
 
 
 @dataclass(frozen=True)
-class Step:
-    """Kernels of one skill, with what the playbook's notes say of it."""
+class ExplainedStep:
+    """Kernels of one skill, with its title and reason from the playbook's notes."""
 
     skill: str
     title: str
@@ -46,10 +46,11 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`computes`: the reference's own first line. `words`: the policy's, where it followed no plan of the playbook."""
+    """`computes` is the first paragraph of the reference's docstring. `words` is the policy's last message, where it
+    followed no plan of the playbook."""
 
     computes: str
-    steps: tuple[Step, ...]
+    steps: tuple[ExplainedStep, ...]
     rewrites: tuple[Rewrite, ...]
     channels_last: bool
     searched: tuple[str, ...]
@@ -57,7 +58,7 @@ class Explanation:
     words: str
 
 
-def explain(row: Row, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
+def explain(row: ReportRow, source: str, turns: Sequence[Turn], limits: Roofline | None) -> Explanation:
     """Explains the best candidate of a run."""
     plan = next((turn.plan for turn in reversed(turns) if turn.plan is not None), None)
     found = row.evaluation
@@ -86,7 +87,7 @@ def _last_words(turns: Sequence[Turn]) -> str:
     return ""
 
 
-def _steps(kernels: Sequence[PlannedKernel]) -> tuple[Step, ...]:
+def _steps(kernels: Sequence[PlannedKernel]) -> tuple[ExplainedStep, ...]:
     """Kernels by skill, in the order in which they run."""
     notes = {skill.name: skill for skill in skill_notes()}
     by_skill: dict[str, list[str]] = {}
@@ -94,12 +95,13 @@ def _steps(kernels: Sequence[PlannedKernel]) -> tuple[Step, ...]:
         if kernel.skill in notes:
             by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
     return tuple(
-        Step(skill, notes[skill].title, tuple(named), _prose(notes[skill].why)) for skill, named in by_skill.items()
+        ExplainedStep(skill, notes[skill].title, tuple(named), _prose(notes[skill].why))
+        for skill, named in by_skill.items()
     )
 
 
 def _prose(text: str) -> Markup:
-    """A paragraph of notes: code and bold type kept."""
+    """Returns a paragraph of Markdown as HTML, with code and bold type."""
     line = str(escape(" ".join(text.split())))
     line = re.sub(r"`([^`]+)`", r"<code>\1</code>", line)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", line))
@@ -121,7 +123,7 @@ def _rewrites(applied: Sequence[AppliedRule]) -> tuple[Rewrite, ...]:
 
 
 def _searched(turns: Sequence[Turn]) -> Iterator[str]:
-    """How many settings of what were timed, and what that brought."""
+    """Yields, for each search, how many settings were timed and what the fastest gained."""
     for turn in turns:
         for call, result in zip(turn.calls, turn.results, strict=False):
             tried, named = _settings(call)
@@ -138,7 +140,7 @@ def _searched(turns: Sequence[Turn]) -> Iterator[str]:
 
 
 def _gain(first: object, best: float) -> str:
-    """Over the setting that was held before."""
+    """Compares the fastest setting with the one before."""
     if not isinstance(first, int | float) or not best:
         return ""
     gain = first / best
@@ -155,7 +157,7 @@ def _settings(call: ToolCall) -> tuple[int, str]:
 
 
 def _first_sentences(source: str) -> str:
-    """The reference's docstring, its first paragraph."""
+    """Returns the first paragraph of the reference's docstring."""
     try:
         text = ast.get_docstring(ast.parse(source)) or ""
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -166,7 +168,7 @@ def _first_sentences(source: str) -> str:
 # ---------------------------------------------------------------- why it helps
 
 
-def _numbers(row: Row, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
+def _numbers(row: ReportRow, found: Evaluation, limits: Roofline | None) -> Iterator[str]:
     profile = row.profile
     if profile is None:
         return
@@ -186,7 +188,7 @@ def _memory(profile: ProfileReport) -> Iterator[str]:
         return
     said = f"Peak memory of a call: {after / 1e6:,.0f} MB, eager's {before / 1e6:,.0f} MB"
     if before > 1.15 * after:
-        yield f"{said}. What eager writes to memory between its operators, and reads again, isn't stored here."
+        yield f"{said}. Eager stores intermediate results in memory and reads them again; this candidate doesn't."
     else:
         yield f"{said}: about the same, so the win isn't in intermediate results."
 
@@ -210,7 +212,7 @@ def _gpu(found: Evaluation, profile: ProfileReport) -> Iterator[str]:
         yield f"The GPU is busy for {microseconds(busy)} of {microseconds(latency)} µs: {word}."
 
 
-def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
+def _bytes(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
     work, ours = row.task.work, row.ours
     if work is None or ours is None:
         return
@@ -224,20 +226,21 @@ def _bytes(row: Row, limits: Roofline | None) -> Iterator[str]:
     said += f", {percent(share)} of the {limits.bandwidth_gb_s:,.0f} GB/s that were measured on this device"
     cached = row.evaluation is not None and row.evaluation.device is Device.CPU
     if cached and share > 1.0:
-        yield f"{said}: more than memory gives, so that the caches hold much of it."
+        yield f"{said}: more than memory can deliver, so the caches hold much of it."
     elif share >= _FULL:
-        yield f"{said}: the task is bound by memory, and this is nearly all there is."
+        yield f"{said}: the task is bound by memory and reaches nearly all of its bandwidth."
     elif share >= _ROOM:
-        yield f"{said}: bound by memory, with some room left."
+        yield f"{said}: the task is bound by memory, with some room left."
     else:
-        yield f"{said}: memory is not what limits it, or more is moved than must be."
+        yield f"{said}: memory doesn't limit it, or it moves more bytes than it must."
 
 
 def _precision(profile: ProfileReport) -> Iterator[str]:
     eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
-    if eager is None or matched is None or "_" not in profile.matched or eager.value < 1.5 * matched.value:
+    strongest = Baseline.parse(profile.matched)
+    if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
         return
     yield (
-        f"Of the {times(eager.value)} over eager float32, most is precision that the policy allows: over "
-        f"{baseline_label(profile.matched)}, at the same precision, it is {times(matched.value)}."
+        f"Most of the {times(eager.value)} over eager float32 comes from the precision that the policy allows: over "
+        f"{strongest.label}, at the same precision, it is {times(matched.value)}."
     )

@@ -1,4 +1,4 @@
-"""Source code as HTML with token classes. Everything that isn't a token's class is escaped."""
+"""Source code as HTML with a class for each coloured token. All text is escaped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from markupsafe import Markup, escape
 
 from cuda_agent.report.plain import plain
 
-#: characters: beyond it a file is shown without colours, so that none takes seconds.
+#: a longer text, in characters, is shown without colours, because colouring it would take seconds.
 _COLOURED = 200_000
 _LEXERS = {".py": "python", ".cu": "cuda", ".cuh": "cuda", ".cpp": "cpp", ".h": "cpp", ".hpp": "cpp", ".diff": "diff"}
 
 
 @lru_cache(maxsize=512)
 def highlighted(text: str, suffix: str) -> Markup:
-    """By the file's suffix, such as `.cu`; plain where it is unknown or the text is very long."""
+    """Returns a text coloured by its file's suffix, such as `.cu`; without colours where the suffix is unknown or the
+    text very long."""
     text = plain(text)
     name = _LEXERS.get(suffix)
     if name is None or len(text) > _COLOURED:
@@ -24,7 +25,7 @@ def highlighted(text: str, suffix: str) -> Markup:
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(name, stripnl=False, ensurenl=False)
-    # Pygments' own formatter marks every token; a page of hundreds of files wants only those that have a colour.
+    # Pygments' formatter marks every token. This marks only tokens with a colour, so that large pages stay small.
     parts: list[str] = []
     held, pending = "", ""
     for kind, value in lexer.get_tokens(text):
@@ -45,7 +46,7 @@ def _span(colour: str, text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _colour(kind: Any) -> str:
-    """The class in page.css of a token's type or the nearest above it; empty for what stays in the text's colour."""
+    """Returns the class in page.css for a token's type or its nearest parent; empty for a token without a colour."""
     from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
 
     table = {

@@ -1,5 +1,5 @@
-"""A folder that a command left -> what it holds, read as far as it came: a benchmark run, a run of `optimize`, a folder
-of several, or a training run."""
+"""Reads what a command left in a folder, complete or not: a benchmark run, a run of `optimize`, a folder of such runs,
+or a training run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from cuda_agent.core.extraction import Extraction, WholeModel
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Evaluation, RunManifest, Task, Trajectory
 from cuda_agent.core.stack import Stack
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.training import METRICS_FILE, Series, read_series
 
 RESULTS_FILE = "results.jsonl"
 SUITE_FILE = "suite.jsonl"
-#: what an entry of the registry of promoted kernels holds.
+#: files of an entry in the registry of promoted kernels.
 _PROMOTION, _PROMOTED_PAGE = "promotion.json", "report.html"
 Kind = Literal["bench", "optimize", "runs", "training"]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a folder holds. `notes`: what is missing or can't be read. `metrics`: as they were saved; None where the run
-    has none. `series`: a training run's numbers by step. `whole`: the model that the tasks were taken from, with them
-    in it."""
+    """The content of a folder. `notes` say what is missing or can't be read. `metrics` are the saved ones, or None.
+    `series` are a training run's numbers by step. `whole` is the model that the tasks were extracted from, with the
+    faster parts in it."""
 
     kind: Kind
     path: Path
     title: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ReportRow, ...] = ()
     policy: str = ""
     suite: str = ""
     started: str = ""
@@ -54,7 +54,7 @@ class Recorded:
 
     @property
     def results(self) -> tuple[BenchResult, ...]:
-        """Of the tasks that have ended."""
+        """The results of the tasks that have ended."""
         return tuple(row.result for row in self.rows if row.result is not None)
 
     @property
@@ -63,7 +63,8 @@ class Recorded:
 
 
 def load(path: Path) -> Recorded:
-    """Raises UsageError where nothing of ours lies, StoreError (another schema version, can't be read)."""
+    """Reads a folder. Raises UsageError where it holds no run, StoreError where a record has another schema version or
+    can't be read."""
     if not path.is_dir():
         cause = f"{path} is a file" if path.exists() else f"There is no folder {path}"
         raise UsageError(cause, "Give the folder that cuda-agent bench or optimize left")
@@ -72,7 +73,7 @@ def load(path: Path) -> Recorded:
         return _bench(path, audits)
     if _is_run(path):
         return _runs("optimize", path, [path], audits)
-    # `extract` proposes that the runs of a model's tasks lie in its folder.
+    # `extract` proposes the folder `runs` in its own folder for the runs of a model's tasks.
     parent = path / "runs" if (path / Extraction.file_name).is_file() and (path / "runs").is_dir() else path
     inside = sorted(item for item in parent.iterdir() if item.is_dir() and _is_run(item))
     if inside:
@@ -95,7 +96,7 @@ def _bench(path: Path, audits: Audits) -> Recorded:
     strays = [result.task for name, result in results.items() if name not in known]
     sources = _sources(path / SUITE_FILE)
     rows = [
-        Row(
+        ReportRow(
             task if found is None else _task(task, found.task),
             found,
             _inside(path, found),
@@ -132,12 +133,12 @@ def _bench(path: Path, audits: Audits) -> Recorded:
 
 
 def _task(listed: SuiteTask, ran: SuiteTask) -> SuiteTask:
-    """What was counted while the task ran is known in its result only."""
+    """Adds the work that was counted while the task ran, which only the result holds."""
     return listed.model_copy(update={"roofline": ran.roofline or listed.roofline, "work": ran.work or listed.work})
 
 
 def _sources(path: Path) -> dict[str, str]:
-    """Task key -> reference, as far as the suite's file can be read: a page without some of them is still a page."""
+    """Returns task key -> reference from the suite's file. Lines that can't be read are left out."""
     found: dict[str, str] = {}
     try:
         lines = path.read_text(errors="replace").split("\n")
@@ -153,7 +154,10 @@ def _sources(path: Path) -> dict[str, str]:
 
 
 def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
-    """One a line; a last line that a kill cut short is left out."""
+    """Yields the result in each line. A damaged line, such as one that a kill cut short, is left out and noted.
+
+    Raises StoreError when the file can't be read.
+    """
     try:
         lines = path.read_text(errors="replace").split("\n")
     except FileNotFoundError:
@@ -172,7 +176,7 @@ def _results(path: Path, notes: list[str]) -> Iterator[BenchResult]:
 
 
 def _metrics(path: Path, done: int) -> Metrics | None:
-    """None where there are none that can be read, or they are of another number of results: they can be worked out."""
+    """Returns the saved metrics, or None where they can't be read or are of another number of results."""
     try:
         metrics = Metrics.read(path)
     except StoreError:
@@ -181,7 +185,7 @@ def _metrics(path: Path, done: int) -> Metrics | None:
 
 
 def _inside(path: Path, result: BenchResult | None) -> Path | None:
-    """The run's directory, where it is one and lies in the benchmark's."""
+    """Returns the run's directory, or None where it is missing or outside the benchmark's directory."""
     if result is None or result.directory is None:
         return None
     found = (path / result.directory).resolve()
@@ -196,7 +200,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Recorded:
-    rows: list[Row] = []
+    rows: list[ReportRow] = []
     notes: list[str] = []
     first: RunManifest | None = None
     for directory in directories:
@@ -210,7 +214,7 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
         rows.append(row)
         first = first or manifest
         if row.result is not None and row.result.outcome == "unfinished":
-            notes.append(f"{row.task.name} hasn't ended; it may be at work, or: cuda-agent resume {directory}")
+            notes.append(f"{row.task.name} hasn't ended. It may still run; otherwise: cuda-agent resume {directory}")
     policies = sorted({str(row.policy) for row in rows if row.policy})
     title = rows[0].task.name if kind == "optimize" and rows else path.absolute().name
     return Recorded(
@@ -234,20 +238,20 @@ def _runs(kind: Kind, path: Path, directories: list[Path], audits: Audits) -> Re
 
 
 def _whole(directories: list[Path]) -> WholeModel | None:
-    """`apply` leaves it beside the extraction and beside each run that took part."""
+    """Reads the record that `apply` leaves beside the extraction and in each run that it used."""
     found = next((path for path in directories if (path / WholeModel.file_name).is_file()), None)
     return WholeModel.read(found) if found is not None else None
 
 
-def _run(directory: Path, name: str) -> tuple[Row, RunManifest]:
+def _run(directory: Path, name: str) -> tuple[ReportRow, RunManifest]:
     task, manifest = Task.read(directory), RunManifest.read(directory)
     listed = SuiteTask(id=name, name=task.name, key=task.key, origin=task.origin, operators=task.operators)
     policy = str(manifest.configuration.get("policy", ""))
-    return Row(listed, _ending(directory, listed), directory, policy), manifest
+    return ReportRow(listed, _ending(directory, listed), directory, policy), manifest
 
 
 def _ending(directory: Path, task: SuiteTask) -> BenchResult:
-    """As the trajectory has it; of a run that hasn't ended, its best candidate so far."""
+    """Returns the result in the trajectory, or the best candidate so far of a run that hasn't ended."""
     if (directory / Trajectory.file_name).is_file():
         run = Trajectory.read(directory)
         return BenchResult(

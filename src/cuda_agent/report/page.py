@@ -1,4 +1,4 @@
-"""A recorded run -> one HTML file that needs no network: tables and drawings in the open, details of tasks packed."""
+"""Writes a recorded run as one HTML file that needs no network. The details of tasks are packed in it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuda_agent.core.bench import Against, Audit, Estimate, Group, Metrics
+from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.bench import Against, Audit, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Timing
 from cuda_agent.report import charts
-from cuda_agent.report.audit import WORDS, ToCheck, last_words, to_check
+from cuda_agent.report.audit import VERDICTS, ToCheck, last_audits, to_check
 from cuda_agent.report.blobs import Blobs
 from cuda_agent.report.details import KEPT, Details, details
 from cuda_agent.report.explain import Explanation, explain
 from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
-from cuda_agent.report.rows import BASELINES, STATES, Row
+from cuda_agent.report.rows import BASELINES, STATES, ReportRow
 from cuda_agent.report.samples import STRIP, Program, programs
-from cuda_agent.report.tables.evaluation import baseline_label, errors_line, stack_line
+from cuda_agent.report.tables.evaluation import errors_line, stack_line
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import bounds, interval, microseconds, moment, percent, seconds, times
 
 _ASSETS = "assets"
-#: what a page may weigh, and to how many characters a text of a transcript is cut until it does.
+#: the most bytes of a page, and the lengths in characters to which transcripts are cut until it is small enough.
 MOST_BYTES = 15_000_000
 _SHORTER = (6_000, 1_200)
 _NAMES = {"eager": "eager", "compile": "torch.compile", "matched": "matched"}
@@ -40,26 +41,30 @@ _NAMES = {"eager": "eager", "compile": "torch.compile", "matched": "matched"}
 
 @dataclass(frozen=True)
 class Page:
-    """`html`: the file's text. `to_check`: how many tasks are set out for a person, and how many have no word yet."""
+    """`html` is the file's text, `to_check` the number of tasks that a person should check, `unchecked` the number of
+    these without an audit."""
 
     html: str
     to_check: int
-    unspoken: int
+    unchecked: int
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row of the table, and where its details lie."""
+class PageEntry:
+    """A row of the table, with the name of its details' blob."""
 
-    row: Row
+    row: ReportRow
     blob: str
     check: ToCheck | None
     audit: Audit | None
 
 
 def render(run: Recorded, metrics: Metrics | None, run_name: str) -> Page:
-    """`metrics`: over what `run` holds. `run_name`: the folder as the reader would type it, for commands. Where the
-    page grows beyond `MOST_BYTES`, transcripts are shortened, and the page says so."""
+    """Writes the page of a run. `metrics` are those of `run`; `run_name` is the folder in the commands that the page
+    shows.
+
+    Where the page would be larger than `MOST_BYTES`, transcripts are cut, and the page says so.
+    """
     page = _render(run, metrics, run_name, KEPT)
     for kept in _SHORTER:
         if len(page.html) <= MOST_BYTES:
@@ -75,44 +80,44 @@ def _render(run: Recorded, metrics: Metrics | None, run_name: str, kept: int) ->
     rows = [row for row, _, _ in seen]
     limits = run.limits or next((found.limits for _, found, _ in seen if found.limits is not None), None)
     checks = to_check(rows, limits, run.audits)
-    by_task, words = {item.row.task.id: item for item in checks}, last_words(run.audits)
+    by_task, audits = {item.row.task.id: item for item in checks}, last_audits(run.audits)
     template = environment.get_template("task.html.j2")
     entries = []
     for row, found, explanation in seen:
         fragment = template.render(_task(row, found, explanation, limits, by_task.get(row.task.id), run))
         name = row.task.id
-        entries.append(Entry(row, blobs.put(fragment), by_task.get(name), words.get(name)))
+        entries.append(PageEntry(row, blobs.put(fragment), by_task.get(name), audits.get(name)))
     context = _overview(run, metrics, entries, checks, limits) | _assets() | {"run_name": run_name, "blobs": blobs}
     context["audit_command"] = f"cuda-agent audit {shlex.quote(run_name)}"
     html = environment.get_template("page.html.j2").render(context)
     return Page(html, len(checks), sum(item.audit is None for item in checks))
 
 
-def _look(row: Row, limits: Roofline | None, blobs: Blobs, kept: int) -> tuple[Row, Details, Explanation]:
-    """The row with what only its run directory knows: samples, counted work."""
+def _look(row: ReportRow, limits: Roofline | None, blobs: Blobs, kept: int) -> tuple[ReportRow, Details, Explanation]:
+    """Reads a task's run directory. Returns the row with the samples and the work that only the directory holds."""
     found = details(row.directory, row.source, blobs, kept)
     result, stored = row.result, found.evaluation
     if result is not None and stored is not None and _is_fuller(stored, row):
         row = replace(row, result=result.model_copy(update={"evaluation": stored}))
     if row.task.work is None and found.work is not None:
         row = replace(row, task=row.task.model_copy(update={"work": found.work}))
-    # The turns are large, and only the explanation needs them once the transcript is packed.
+    # The turns are large. Once the transcript is packed, only the explanation needs them.
     explanation = explain(row, found.source, found.turns, limits or found.limits)
     return row, replace(found, turns=()), explanation
 
 
-def _is_fuller(stored: Any, row: Row) -> bool:
+def _is_fuller(stored: Any, row: ReportRow) -> bool:
     held = row.evaluation
     if held is None or held.profile is None or held.profile.candidate.samples_us:
         return False
     return bool(stored.candidate_digest == held.candidate_digest and stored.profile is not None)
 
 
-# ---------------------------------------------------------------- what the templates see
+# ---------------------------------------------------------------- the templates' variables
 
 
 def _overview(
-    run: Recorded, metrics: Metrics | None, entries: list[Entry], checks: Iterable[ToCheck], limits: Roofline | None
+    run: Recorded, metrics: Metrics | None, entries: list[PageEntry], checks: Iterable[ToCheck], limits: Roofline | None
 ) -> dict[str, Any]:
     rows = [entry.row for entry in entries]
     groups = metrics.groups if metrics is not None else ()
@@ -134,7 +139,7 @@ def _overview(
         "limits": limits,
         "trends": _trends(run),
         "checks": list(checks),
-        "words": WORDS,
+        "verdicts": VERDICTS,
         "stack": stack_line(run.stack, next((row.evaluation for row in rows if row.evaluation), None))
         if run.stack
         else "",
@@ -149,23 +154,23 @@ def _overview(
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
-    """In order; nothing where all are the same."""
+    """Returns the different values in order, or nothing where all are the same."""
     found = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
     return found if len(found) > 1 else []
 
 
-def _tiles(whole: Group | None) -> list[tuple[str, Against]]:
+def _tiles(whole: MetricsGroup | None) -> list[tuple[str, Against]]:
     return [(item.baseline, item) for item in whole.against] if whole is not None else []
 
 
 def _trends(run: Recorded) -> list[tuple[str, list[tuple[Series, charts.Curves]]]]:
-    """The drawings of each stage."""
+    """Returns the drawings of each training stage."""
     drawn = [(series, curves) for series in run.series if (curves := charts.trend(series))]
     return [(stage, list(group)) for stage, group in groupby(drawn, key=lambda pair: pair[0].stage)]
 
 
 def _task(
-    row: Row,
+    row: ReportRow,
     found: Details,
     explanation: Explanation,
     limits: Roofline | None,
@@ -185,8 +190,8 @@ def _task(
         "share": row.memory_share(limits),
         "limits": limits,
         "check": check,
-        "words": WORDS,
-        "spoken": [audit for audit in run.audits.audits if audit.task == row.task.id],
+        "verdicts": VERDICTS,
+        "audits": [audit for audit in run.audits.audits if audit.task == row.task.id],
         "strip": STRIP,
     }
 
@@ -210,7 +215,7 @@ def _environment() -> Environment:
         "plain": plain,
         "percent": percent,
         "estimate": _estimate,
-        "baseline": baseline_label,
+        "baseline": lambda name: Baseline.parse(name).label,
         "symbol": symbol,
     }
     environment.globals |= {
@@ -228,7 +233,7 @@ def _interval(timing: Timing) -> str:
 
 
 def _estimate(value: Estimate, unit: str = "×") -> str:
-    """`[1.02×, 1.31×]`, `[84 %, 93 %]`; empty where there is no interval."""
+    """Returns `[1.02×, 1.31×]` or `[84 %, 93 %]`, or nothing where there is no interval."""
     if value.low is None or value.high is None:
         return ""
     shown = times if unit == "×" else percent
@@ -236,7 +241,7 @@ def _estimate(value: Estimate, unit: str = "×") -> str:
 
 
 def _assets() -> dict[str, Any]:
-    """Style and script with their digests: the page allows no others."""
+    """Returns the style and the script with their digests; the page's policy allows no others."""
     folder = resources.files("cuda_agent.report") / _ASSETS
     css, script = (folder / "page.css").read_text(), (folder / "page.js").read_text()
     return {

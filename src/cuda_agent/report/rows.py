@@ -1,4 +1,4 @@
-"""One task of a report: what it is, how it ended, and the numbers that follow from its evaluation."""
+"""One task of a report: how it ended, and the numbers that follow from its evaluation."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from pathlib import Path
 from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.inspection import Roofline
-from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Timing
+from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Timing, Trajectory
 from cuda_agent.reward import is_faster
 
 BASELINES = ("eager", "compile", "matched")
-#: a task's states in the order in which they are counted.
+#: the states of a task in the order in which they are counted.
 STATES = ("passed", "failed", "not covered", "interrupted", "unfinished", "error", "waiting")
 
 
-@dataclass(frozen=True)
-class Row:
-    """`result` is None while the task waits for its turn; `directory` is None where its run left none. `source`: the
-    reference, as the suite has it."""
+class JudgedRow:
+    """What follows from the result of a task. `result` is None where the task has none, and `error` says why if it
+    ended with an error instead."""
 
-    task: SuiteTask
-    result: BenchResult | None = None
-    directory: Path | None = None
-    policy: str = ""
-    source: str = ""
+    result: Trajectory | BenchResult | None
+    error: str = ""
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -35,7 +31,7 @@ class Row:
     def state(self) -> str:
         """One of `STATES`."""
         if self.result is None:
-            return "waiting"
+            return "error" if self.error else "waiting"
         if self.result.outcome in ("error", "unfinished"):
             return self.result.outcome
         if self.evaluation is not None:
@@ -44,23 +40,23 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The judge's word, else the state."""
+        """The judge's verdict, or the state of a task without one."""
         if self.state in ("passed", "failed") and self.evaluation is not None:
             return self.evaluation.verdict.value.replace("_", " ")
         return self.state
 
     @property
     def note(self) -> str:
-        """Why there is no time, where there is none."""
+        """Why the task has no time; empty where it has one."""
         if self.result is None or self.state == "passed":
-            return ""
+            return self.error
         if self.evaluation is not None and self.evaluation.verdict is not Verdict.PASSED:
             return self.evaluation.reason or self.verdict
         return self.result.message
 
     @property
     def profile(self) -> ProfileReport | None:
-        """Of a candidate that passed."""
+        """The profile of a candidate that passed."""
         found = self.evaluation
         return found.profile if found is not None and found.verdict is Verdict.PASSED else None
 
@@ -68,7 +64,7 @@ class Row:
         return self.profile.matched if baseline == "matched" and self.profile is not None else baseline
 
     def ratio(self, baseline: str) -> Ratio | None:
-        """Against `eager`, `compile` or `matched`; None without a passed profile."""
+        """How many times faster the candidate is than `eager`, `compile` or `matched`; None without a profile."""
         return self.profile.ratios.get(self._name(baseline)) if self.profile is not None else None
 
     def timing(self, baseline: str) -> Timing | None:
@@ -79,16 +75,28 @@ class Row:
         return self.profile.candidate if self.profile is not None else None
 
     def is_faster(self, baseline: str) -> bool:
-        """By more than 5 %, on the lower end of the interval."""
+        """Whether the lower end of the ratio's interval is at least 5 % above the baseline."""
         return is_faster(self.ratio(baseline))
 
+
+@dataclass(frozen=True)
+class ReportRow(JudgedRow):
+    """One task of a recorded run. `result` is None while the task waits, `directory` is None where no run directory was
+    left. `source` is the reference as the suite has it."""
+
+    task: SuiteTask
+    result: BenchResult | None = None
+    directory: Path | None = None
+    policy: str = ""
+    source: str = ""
+
     def gb_s(self, timing: Timing | None) -> float | None:
-        """What any answer must move, over a program's time."""
+        """The bytes that any answer must move over a program's time, in GB/s; None where one of them isn't known."""
         if self.task.work is None or timing is None:
             return None
         return self.task.work.bytes / timing.latency_us / 1e3
 
     def memory_share(self, limits: Roofline | None) -> float | None:
-        """Of the measured bandwidth."""
+        """The share of the measured bandwidth that the candidate reaches, or None where it isn't known."""
         reached = self.gb_s(self.ours)
         return reached / limits.bandwidth_gb_s if reached is not None and limits is not None else None

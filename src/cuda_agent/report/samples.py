@@ -1,4 +1,4 @@
-"""Raw samples of the programs that were timed, one strip each, and the bars that compare them."""
+"""Draws the samples of each timed program as a strip, and bars that compare the programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.records import ProfileReport, Ratio, Timing
-from cuda_agent.report.scales import Scale, Tick
-from cuda_agent.report.tables.evaluation import baseline_label
+from cuda_agent.report.scales import AxisTick, Scale
 
 STRIP = (420.0, 44.0)
 BAR = (220.0, 16.0)
@@ -18,11 +18,11 @@ _STEP = 2.0
 
 @dataclass(frozen=True)
 class Strip:
-    """A histogram of samples as one path; `low`..`high` the 95 % interval's places, `median` that of the time that
-    pays. `values` are the samples, four significant digits."""
+    """A histogram of samples as one path. `low`..`high` are the places of the 95 % interval, `median` is the place of
+    the reported time. `values` are the samples with four significant digits."""
 
     path: str
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
     low: float
     high: float
     median: float
@@ -34,7 +34,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Program:
-    """One line of a task's times. `bar`, `bar_low`, `bar_high`: lengths against the slowest program."""
+    """One line of a task's times. `bar`, `bar_low` and `bar_high` are lengths relative to the slowest program."""
 
     name: str
     label: str
@@ -48,14 +48,14 @@ class Program:
 
 
 def programs(profile: ProfileReport) -> tuple[Program, ...]:
-    """Ours first, then the baselines, the fastest first."""
+    """Returns the candidate, then the baselines from the fastest to the slowest."""
     slowest = max(t.high_us for t in (profile.candidate, *profile.baselines.values()))
     scale = Scale(0, slowest, 0, BAR[0])
     order = sorted(profile.baselines, key=lambda name: profile.baselines[name].latency_us)
     found = [_program("ours", "this candidate", "ours", profile.candidate, None, scale)]
     for name in order:
         role = "matched" if name == profile.matched else name if name in ("eager", "compile") else "other"
-        label = baseline_label(name) + (" — matched baseline" if name == profile.matched else "")
+        label = Baseline.parse(name).label + (" — matched baseline" if name == profile.matched else "")
         found.append(_program(name, label, role, profile.baselines[name], profile.ratios.get(name), scale))
     return tuple(found)
 
@@ -69,7 +69,7 @@ def _strip(timing: Timing) -> Strip | None:
     samples = timing.samples_us
     if len(samples) < 2:
         return None
-    # A single straggler must not squeeze all others into one column: it stands at the edge.
+    # A single outlier must not squeeze all other samples into one column, so it is drawn at the edge.
     ordered = sorted(samples)
     far = statistics.quantiles(ordered, n=50)[-1] if len(ordered) > 20 else ordered[-1]
     low, high = min(ordered[0], timing.low_us), max(far, timing.high_us)

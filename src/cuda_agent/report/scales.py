@@ -1,4 +1,4 @@
-"""Numbers to places on a drawing: linear and logarithmic axes with ticks that people read."""
+"""Maps numbers to places on a drawing: linear and logarithmic axes with ticks at round numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tick:
+class AxisTick:
     at: float
     label: str
 
 
 @dataclass(frozen=True)
 class Scale:
-    """`low`..`high` of the numbers to `start`..`end` of the drawing (which may run backwards)."""
+    """Maps numbers in `low`..`high` to places in `start`..`end`, where `end` may be smaller than `start`."""
 
     low: float
     high: float
@@ -23,20 +23,20 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The place, rounded to a tenth; values beyond the ends stay at them."""
+        """Returns the place of a value, rounded to a tenth. A value beyond an end is placed at that end."""
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
         value = math.log(max(value, self.low)) if self.log else value
         share = (value - low) / (high - low) if high > low else 0.5
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 1)
 
-    def ticks(self, most: int = 6) -> tuple[Tick, ...]:
-        """At round numbers inside."""
+    def ticks(self, most: int = 6) -> tuple[AxisTick, ...]:
+        """Returns ticks at round numbers between the ends."""
         values = _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
-        return tuple(Tick(self.at(value), short(value)) for value in values)
+        return tuple(AxisTick(self.at(value), short(value)) for value in values)
 
 
 def short(value: float) -> str:
-    """`0.05`, `1.5`, `12`, `3k`, `2M`."""
+    """Returns a short form such as `0.05`, `1.5`, `12`, `3k`, `2M`."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             unit = 1e3 if letter == "k" else size

@@ -1,4 +1,4 @@
-"""`metrics.jsonl` of a training run -> a series for each metric of each stage."""
+"""Reads `metrics.jsonl` of a training run: one series for each metric of each stage."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 METRICS_FILE = "metrics.jsonl"
 _STEPS = ("step", "global_step", "training/global_step", "iteration", "epoch")
-#: parts of names that a reader looks for first; any other number follows by its name.
+#: metrics whose names have these parts come first, the others follow by name.
 _FIRST = ("reward", "pass_rate", "faster_rate", "geomean", "entropy", "explained", "kl", "loss", "clip", "grad")
 
 
 @dataclass(frozen=True)
 class Series:
-    """`points`: (step, value) in the order of the steps, finite."""
+    """One metric of one stage. `points` are finite (step, value) pairs in the order of the steps."""
 
     stage: str
     name: str
@@ -24,13 +24,13 @@ class Series:
 
     @property
     def is_main(self) -> bool:
-        """Whether it is one that a reader looks for first."""
+        """Whether the page shows it before the others."""
         return _rank(self.name) < len(_FIRST)
 
 
 def read_series(directory: Path) -> tuple[Series, ...]:
-    """Of every number in the file's lines; nested ones by `outer/inner`, stages in their order. Lines that are cut
-    short are left out."""
+    """Returns a series for every number in the file's lines, in the order of the stages. A nested number is named
+    `outer/inner`. Damaged lines are left out."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     stages: dict[str, int] = {}
     for number, entry in enumerate(_entries(directory / METRICS_FILE)):

@@ -1,1 +1,2 @@
-"""A task's directory: laid out, locked, snapshot and restored; and the sandbox that its commands run in. No torch."""
+"""Lays out, locks, snapshots and restores the directory of a task, and runs commands in a sandbox. Never imports
+torch."""

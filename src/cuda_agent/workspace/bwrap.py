@@ -1,4 +1,4 @@
-"""Bubblewrap's command line for a sandbox: own namespaces, a read-only view of the machine with holes in it."""
+"""Bubblewrap's command line for a sandbox: own namespaces, and a read-only view of the machine without hidden paths."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _NAMESPACES = (
 _GPU_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps")
 _MIB = 1 << 20
 
-#: Ways to give the sandbox a /proc, best first. Inside another sandbox a new one can't be mounted; the old one then
-#: shows other processes' names, but the new user namespace still forbids to trace, read or signal them.
+#: Ways to give the sandbox a /proc, best first. Inside another sandbox no new /proc can be mounted. The outer one shows
+#: the names of other processes, but the new user namespace still forbids to trace, read or signal them.
 _PROC_FORMS = {"own": ("--proc", "/proc"), "outer": ("--ro-bind", "/proc", "/proc")}
 
 
 def find_bwrap() -> str | None:
-    """`$CUDA_AGENT_BWRAP`, else `bwrap` on PATH."""
+    """Returns `$CUDA_AGENT_BWRAP`, else `bwrap` on PATH; None where it isn't an executable file."""
     named = os.environ.get("CUDA_AGENT_BWRAP")
     return (named if os.access(named, os.X_OK) else None) if named else shutil.which("bwrap")
 
 
 @lru_cache(maxsize=8)
 def probe(binary: str) -> tuple[str | None, str]:
-    """(which form of /proc works, "") or (None, why bubblewrap doesn't run here). Really tries it."""
+    """Runs bubblewrap. Returns (the form of /proc that works, ""), or (None, why bubblewrap doesn't run here)."""
     reason = ""
     for form, arguments in _PROC_FORMS.items():
         command = [
@@ -46,13 +46,13 @@ def probe(binary: str) -> tuple[str | None, str]:
 
 
 def gpu_nodes() -> list[str]:
-    """Device files of the NVIDIA driver on this machine."""
+    """Returns the device files of the NVIDIA driver."""
     numbered = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
     return numbered + [f"/dev/{name}" for name in _GPU_NODES if os.path.exists(f"/dev/{name}")]
 
 
 def _mounts(hidden: Iterable[Path], readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
-    """Deeper paths after shallower ones, so that the most exact statement about a path wins."""
+    """Returns the arguments that hide and mount paths. A deeper path comes later, so that it wins over its parents."""
     what: dict[Path, str] = {}
     for kind, paths in (("hide", hidden), ("read", readable), ("write", writable)):
         what |= dict.fromkeys(paths, kind)
@@ -88,7 +88,7 @@ def command_line(
     scratch_mib: int,
     info_fd: int,
 ) -> list[str]:
-    """argv that runs `command` in the sandbox. The user id stays the same outside, which CUDA IPC needs."""
+    """Returns the argv that runs `command` in the sandbox. The user id outside stays the same, which CUDA IPC needs."""
     proc_form, _ = probe(binary)
     size = str(scratch_mib * _MIB)
     arguments = [binary, *(name for name in _NAMESPACES if not (network and name == "--unshare-net"))]

@@ -1,4 +1,5 @@
-"""What `utils/*` call: ask the judge at `$CUDA_AGENT_SOCKET`, or one started for this workspace alone; print."""
+"""The commands in `utils/`: each asks the judge at `$CUDA_AGENT_SOCKET`, or starts one for this workspace, and prints
+the answer."""
 
 from __future__ import annotations
 
@@ -23,8 +24,10 @@ _START_TIMEOUT_S = 60.0
 
 
 def main(command: str, directory: Path, arguments: list[str]) -> int:
-    """Run `compile`, `verification`, `profiling` or `inspection` for the workspace at `directory`. Returns 0 only on
-    success."""
+    """Runs `compile`, `verification`, `profiling` or `inspection` for the workspace at `directory`.
+
+    Returns the exit code: 0 only on success.
+    """
     try:
         if arguments not in ([], ["--json"]):
             raise UsageError(f"Unknown argument {arguments[0]!r}", "Known: --json")
@@ -39,7 +42,7 @@ def main(command: str, directory: Path, arguments: list[str]) -> int:
 
 
 def _ask(command: str, directory: Path, *, quiet: bool) -> dict[str, Any]:
-    """The judge's last line. Raises WorkerError when there is none."""
+    """Returns the judge's answer, which is its last line. Raises WorkerError when it sends none."""
     for received in _messages(command, directory):
         if "progress" not in received:
             return received
@@ -73,7 +76,7 @@ def _messages(command: str, directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def _own_judge(workspace: Workspace) -> Any:
-    """A connection to this workspace's judge, which is started when none runs. Raises WorkerError."""
+    """Returns a connection to this workspace's judge. Starts the judge when none runs. Raises WorkerError."""
     client = connected_socket(workspace.socket)
     if client is not None:
         return client

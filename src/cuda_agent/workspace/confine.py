@@ -1,9 +1,10 @@
-"""The last step before a sandboxed program: addresses, limits, `no_new_privs`, Landlock, system-call filter, `exec`.
+"""Confines the own process and starts the sandboxed program: addresses, limits, `no_new_privs`, Landlock, system-call
+filter, `exec`.
 
-Run as `python -I -S confine.py JSON COMMAND…`, not imported: standard library only, as little of it as can be (imports
-are most of what a short command costs), and nothing of the judge's memory.
-With `"supervise"` (level `reduced`, where no PID namespace ends what the program left behind) it stays as the parent
-that adopts orphans and kills them all.
+This file is run as `python -I -S confine.py JSON COMMAND…` and not imported, so it has nothing of the judge's memory.
+It uses the standard library only, and little of that, because imports are most of the cost of a short command. With the
+option `"supervise"` (level `reduced`, which has no PID namespace) the process stays as the program's parent. It adopts
+orphaned descendants and kills all of them when the program ends.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _PAGE = 4096
 
 
 def _load(name: str) -> Any:
-    """A neighbour file as a module: with `-I -S` no package can be imported."""
+    """Imports a file of this folder as a module. With `-I -S` no package can be imported."""
     folder = __file__.rpartition("/")[0]
     if folder not in sys.path:
-        # Last, so that nothing of ours takes the place of what the standard library imports.
+        # The last place, so that no file of this folder hides a module of the standard library.
         sys.path.append(folder)
     return __import__(name)
 
@@ -61,29 +62,12 @@ def _apply_limits(limits: dict[str, int | None]) -> None:
     _limit(resource.RLIMIT_DATA, None if data_mib is None else data_mib * _MIB)
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - pathlib is dear
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children") as stream:
-                found += [int(word) for word in stream.read().split()]
-    return found
-
-
-def _descendants(pid: int) -> list[int]:
-    found, queue = [], _children(pid)
-    while queue:
-        child = queue.pop()
-        found.append(child)
-        queue += _children(child)
-    return found
-
-
 def _end_all() -> None:
-    """Kill every descendant until none is left. Stopped first, so that a fork bomb doesn't outrun the sweep."""
+    """Kills every descendant until none is left. Each is stopped first, so that a fork bomb can't outrun the loop."""
+    descendants = _load("descendants").descendants
     while True:
         for how in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in _descendants(os.getpid()):
+            for pid in descendants(os.getpid()):
                 with contextlib.suppress(OSError):
                     os.kill(pid, how)
         try:
@@ -94,14 +78,14 @@ def _end_all() -> None:
 
 
 def _supervise(program: int) -> None:
-    """Wait for the program, end what it left behind, and end the same way."""
+    """Waits for the program, kills the processes that it left behind, and exits with the program's exit code."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         _end_all()
         os._exit(128 + signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
-    # The judge's end of the program's channel must close when the program dies, so keep no copy here.
+    # The program's channel to the judge must close when the program dies, so this process keeps no copy of it.
     os.closerange(3, 65536)
     status = 0
     while True:
@@ -114,7 +98,7 @@ def _supervise(program: int) -> None:
 
 
 def _drop_capabilities() -> None:
-    """A root user's powers, and the way back to them: they would see through Landlock into other processes."""
+    """Drops the capabilities of root for good: they would give access to other processes in spite of Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in range(64):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -126,9 +110,11 @@ def _drop_capabilities() -> None:
 
 
 def _fix_addresses(command: list[str]) -> None:
-    """Every such process gets its memory at the same places, where the system allows that: what lies how to each other
-    decides by some per cent how fast an interpreter is, for as long as it lives. The stack begins below the arguments
-    and the environment, so these are filled up to whole pages."""
+    """Gives every such process the same memory addresses, where the system allows that.
+
+    The relative position of an interpreter's memory changes its speed by some per cent for its whole life. The stack
+    begins below the arguments and the environment, so these are padded to whole pages.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.personality.argtypes = [ctypes.c_ulong]
     now = libc.personality(_PERSONALITY_NOW)
@@ -154,7 +140,8 @@ def _confine(options: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Never returns: `exec`s the command, or exits with 125 when it can't be set up, 127 when it isn't there."""
+    """Runs the command by `exec` and never returns. Exits with 125 when the sandbox can't be set up, and with 127 when
+    the command doesn't exist."""
     options, command = json.loads(arguments[0]), arguments[1:]
     if options.get("supervise"):
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -172,7 +159,7 @@ def main(arguments: list[str]) -> None:
         if options.get("small_pages"):
             _prctl(_PR_SET_THP_DISABLE, 1)
         _confine(options)
-        # The interpreter ignores these two, and an ignored signal survives exec.
+        # The interpreter ignores these two signals, and an ignored signal stays ignored after exec.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.execvp(command[0], command)

@@ -1,4 +1,4 @@
-"""An inspection as lines: for the command in a workspace and for the agent's tool."""
+"""Writes an inspection as text, for the command in a workspace and for the agent's tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADVICE = {
 
 
 def say_inspection(report: InspectReport) -> str:
-    """The limit first, then each kernel as it ran, then each function as it was compiled."""
+    """Returns lines: the limit, then the kernels by their time, then the compiled functions."""
     return "\n".join(
         [
             *_limit(report),
@@ -31,7 +31,7 @@ def say_inspection(report: InspectReport) -> str:
 
 def _limit(report: InspectReport) -> Iterator[str]:
     if report.limit is None:
-        yield "The limit can't be named: there is no run to go by."
+        yield "The limit can't be named: no run was measured."
         return
     name = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}[report.limit]
     yield f"{name} ({report.source}): {report.why}."
@@ -42,11 +42,7 @@ def _ran(report: InspectReport) -> Iterator[str]:
     if report.latency_us is None:
         return
     busy = f", the device busy for {report.busy_us:,.1f}" if report.busy_us is not None else ""
-    yield (
-        f"One call: {report.latency_us:,.1f} us{busy}. Kernels by time:"
-        if report.kernels
-        else (f"One call: {report.latency_us:,.1f} us{busy}.")
-    )
+    yield f"One call: {report.latency_us:,.1f} us{busy}.{' Kernels by time:' if report.kernels else ''}"
     for kernel in report.kernels[:_MOST_KERNELS]:
         yield f"  {kernel.time_us:>10,.1f} us {kernel.share:>4.0%}  {kernel.name}"
         details = ", ".join(_details(kernel))
@@ -79,7 +75,7 @@ def _sizes(sizes: tuple[int, ...]) -> str:
 
 def _compiled(report: InspectReport) -> Iterator[str]:
     if report.code:
-        yield "As compiled (instructions are counted as they stand, not as often as they run):"
+        yield "Compiled code (each instruction is counted once, however often it runs):"
     for code in report.code[:_MOST_FUNCTIONS]:
         yield f"  {code.name} ({code.source})"
         yield f"      {', '.join(_code(code))}"

@@ -1,6 +1,6 @@
-"""Landlock by its three system calls: who may read, write and execute what, for a process that may not use namespaces.
+"""Landlock by its three system calls: it restricts which paths a process without namespaces may read, write or execute.
 
-Standard library only: `confine.py` loads this file alone, before the sandboxed program starts.
+This file uses the standard library only, because `confine.py` imports it without the package.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import errno
 import os
 import stat
 
-# Annotations only: every import makes a sandboxed command later.
+# These are for annotations only: every import delays a sandboxed command.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Numbers are the same on every architecture.
+# The numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
@@ -55,7 +55,7 @@ def _syscall(*arguments: object) -> int:
 
 
 def abi() -> int:
-    """Version of Landlock that the kernel offers, 0 where there is none."""
+    """Returns the version of Landlock that the kernel offers, or 0 where it has none."""
     try:
         return _syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -92,10 +92,10 @@ def _add_path(ruleset: int, path: str, rights: int) -> None:
 def restrict(
     *, readable: Iterable[str], writable: Iterable[str], devices: Iterable[str] = (), network: bool = False
 ) -> int:
-    """Restrict this process for good; `no_new_privs` must be set already. Returns the ABI that was used, 0 when the
-    kernel has no Landlock (nothing is restricted then). Raises OSError when the kernel refuses the rules.
+    """Restricts this process for good; `no_new_privs` must be set. Returns the ABI that was used, or 0 when the kernel
+    has no Landlock and nothing is restricted. Raises OSError when the kernel refuses the rules.
 
-    Processes outside can't be traced, and from ABI 6 on they can't be signalled or reached by abstract sockets either.
+    The process can't trace processes outside. From ABI 6 on it can't signal them or use their abstract sockets either.
     """
     version = abi()
     if version < 1:

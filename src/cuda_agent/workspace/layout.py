@@ -1,4 +1,4 @@
-"""A task's directory in the published form: laid out, opened, snapshot, restored, locked."""
+"""The directory of a task in the published form: it is laid out, opened, snapshot, restored and locked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cuda_agent.workspace.skills import skill_notes
 KERNEL_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 MAX_FILES = 200
 MAX_BYTES = 2 << 20
-#: a command may leave any number of files under kernels/, at any depth.
+#: limits of a snapshot: a command may leave any number of files under kernels/, at any depth.
 _MAX_DEPTH, _MAX_ENTRIES = 16, 20_000
 _PRIVATE = ".cuda-agent"
 _TEMPLATE = Path(__file__).with_name("files")
@@ -31,7 +31,8 @@ _SKILLS = "skills"
 
 
 class WorkspaceInfo(StoredRecord):
-    """What a workspace is for. `interpreter` is the Python that has this package, for commands run with another one."""
+    """The record of a workspace's task and options. `interpreter` is the Python that has this package; commands that
+    another Python runs start again with it."""
 
     file_name = "workspace.json"
     task: Task
@@ -41,7 +42,7 @@ class WorkspaceInfo(StoredRecord):
 
 @cache
 def fixed_files() -> Mapping[str, str]:
-    """Path -> text of the files that are the same in every workspace."""
+    """Returns path -> text of the files that are the same in every workspace."""
     found = sorted(path for path in _TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
     texts = {path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found}
     table = "\n".join(f"| `{notes.name}` | {notes.purpose} |" for notes in skill_notes())
@@ -49,7 +50,7 @@ def fixed_files() -> Mapping[str, str]:
 
 
 def skill_files() -> Mapping[str, str]:
-    """Path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
+    """Returns path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
     return MappingProxyType({f"{_SKILLS}/{notes.name}/SKILL.md": notes.page for notes in skill_notes()})
 
 
@@ -65,7 +66,7 @@ def is_writable(path: str) -> bool:
 
 
 def check_candidate(candidate: Candidate) -> None:
-    """Raises UsageError when it holds a file that isn't the candidate's to write, or too much."""
+    """Raises UsageError when a candidate has a file that it may not write, too many files or too many bytes."""
     for path in candidate.files:
         if not is_writable(path):
             raise UsageError(f"{path} can't be part of a candidate", f"Use model_new.py and kernels/*{KERNEL_SUFFIXES}")
@@ -77,7 +78,7 @@ def check_candidate(candidate: Candidate) -> None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """An opened workspace. `task` and `options` are as recorded when it was laid out."""
+    """An opened workspace. `task` and `options` were recorded when it was laid out."""
 
     directory: Path
     task: Task
@@ -85,32 +86,36 @@ class Workspace:
 
     @property
     def fixed_paths(self) -> tuple[Path, ...]:
-        """Files and folders that nobody edits; an agent's sandbox mounts them read-only. Whole folders: one that only
-        holds mounted files could be moved away with them."""
+        """Files and folders that are never edited; an agent's sandbox mounts them read-only. Folders are mounted whole:
+        a folder that only holds mounted files could be moved away with them."""
         tops = dict.fromkeys(name.partition("/")[0] for name in (*fixed_files(), "model.py", _SKILLS))
         return tuple(self.directory / name for name in tops)
 
     @property
     def socket(self) -> Path:
-        """Where a judge that was started for this workspace alone listens."""
+        """The socket of the judge that was started for this workspace alone."""
         return self.directory / _PRIVATE / "judge.sock"
 
     @property
     def library(self) -> Path:
-        """Where a successful build leaves its extension, as the published workspace does."""
+        """The extension that a successful build leaves, at its place in the published workspace."""
         return self.directory / "cuda_extension.so"
 
     def edited_files(self) -> tuple[str, ...]:
-        """Fixed files that differ from this package's own copies, or `model.py` from the task."""
+        """Returns the names of fixed files that differ from this package's copies, and of `model.py` if it differs from
+        the task."""
         expected = {**fixed_files(), "model.py": self.task.source}
         return tuple(name for name, text in expected.items() if _read_plain(self.directory / name) != text)
 
     def snapshot(self) -> Candidate:
-        """The writable files as they are now. Raises UsageError for a link, text that isn't UTF-8, or too much."""
+        """Returns the writable files as they are now.
+
+        Raises UsageError for a link, for text that isn't UTF-8, and when there are too many files or bytes.
+        """
         files: dict[str, str] = {}
         _refuse_links(self.directory, self.directory / "kernels" / "any")
-        found, whole = _below(self.directory / "kernels")
-        if not whole:
+        found, complete = _below(self.directory / "kernels")
+        if not complete:
             cause = f"kernels/ holds more than {_MAX_ENTRIES} files or is nested deeper than {_MAX_DEPTH} folders"
             raise UsageError(cause, "Remove what isn't part of the candidate")
         for path in [self.directory / "model_new.py", *found]:
@@ -126,7 +131,8 @@ class Workspace:
         return candidate
 
     def restore(self, candidate: Candidate) -> None:
-        """Make the writable files exactly the candidate's. Raises UsageError (foreign path) or StoreError (disk)."""
+        """Makes the writable files equal to the candidate's. Raises UsageError for a path that a candidate may not
+        have, and StoreError when the disk refuses."""
         check_candidate(candidate)
         kernels = self.directory / "kernels"
         _refuse_links(self.directory, kernels / "any")
@@ -144,7 +150,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the workspace for one run. Raises StoreError when another process holds it."""
+        """Locks the workspace for one run. Raises StoreError when another process holds the lock."""
         with (self.directory / _PRIVATE / "lock").open("w") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,10 +162,10 @@ class Workspace:
 
 
 def _below(folder: Path) -> tuple[list[Path], bool]:
-    """Everything under a folder, sorted, through no link; and whether that is all of it."""
+    """Returns the paths under a folder, sorted, without following links; and whether the limits left none out."""
     found: list[Path] = []
     pending = [(folder, 1)]
-    whole = True
+    complete = True
     while pending:
         current, depth = pending.pop()
         try:
@@ -169,16 +175,16 @@ def _below(folder: Path) -> tuple[list[Path], bool]:
         found += [Path(entry.path) for entry in entries]
         inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
         if inner and depth >= _MAX_DEPTH:
-            whole = False
+            complete = False
         else:
             pending += [(path, depth + 1) for path in inner]
         if len(found) > _MAX_ENTRIES:
             return sorted(found), False
-    return sorted(found), whole
+    return sorted(found), complete
 
 
 def _read_plain(path: Path) -> str | None:
-    """Text of a regular file of bounded size; None for anything else. Never follows a link at the end of the path."""
+    """Returns the text of a regular file of bounded size, None for anything else. Follows no link at the path's end."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -194,7 +200,7 @@ def _read_plain(path: Path) -> str | None:
 
 
 def _refuse_links(root: Path, path: Path) -> None:
-    """A folder that was replaced by a link would let a restore write elsewhere."""
+    """Raises UsageError when a folder of the path is a link: a restore would write elsewhere."""
     for parent in path.parents:
         if parent == root:
             return
@@ -203,9 +209,9 @@ def _refuse_links(root: Path, path: Path) -> None:
 
 
 def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
-    """Lay out a workspace in a new or empty directory.
+    """Lays out a workspace in a new or empty directory.
 
-    Raises UsageError when the directory holds anything, StoreError when it can't be written.
+    Raises UsageError when the directory isn't empty, StoreError when it can't be written.
     """
     directory = directory.resolve()
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -219,8 +225,9 @@ def create(task: Task, directory: Path, *, options: JudgeOptions) -> Workspace:
 
 
 def open_workspace(directory: Path) -> Workspace:
-    """Raises UsageError when it isn't a workspace or its fixed files were edited, StoreError when it can't be read."""
-    workspace = _as_recorded(directory)
+    """Opens a workspace. Raises UsageError when the directory isn't one or its fixed files were edited, StoreError when
+    it can't be read."""
+    workspace = _recorded(directory)
     edited = workspace.edited_files()
     if edited:
         names = ", ".join(edited)
@@ -229,9 +236,12 @@ def open_workspace(directory: Path) -> Workspace:
 
 
 def renew(directory: Path) -> tuple[Workspace, tuple[str, ...]]:
-    """Open a workspace that only sandboxed commands wrote in, and that another version may have laid out: fixed files
-    that differ are written anew, and named. Raises as `open_workspace`, and StoreError when they can't be written."""
-    workspace = _as_recorded(directory)
+    """Opens a workspace and writes the fixed files that differ again; returns their names.
+
+    It is for a workspace in which only sandboxed commands wrote, and which another version may have laid out. Raises
+    the errors of `open_workspace`, and StoreError when a file can't be written.
+    """
+    workspace = _recorded(directory)
     changed = workspace.edited_files()
     expected = {**fixed_files(), "model.py": workspace.task.source}
     for name in changed:
@@ -240,14 +250,10 @@ def renew(directory: Path) -> tuple[Workspace, tuple[str, ...]]:
     return workspace, changed
 
 
-def _as_recorded(directory: Path) -> Workspace:
+def _recorded(directory: Path) -> Workspace:
     directory = directory.resolve()
     if not (directory / _PRIVATE / WorkspaceInfo.file_name).is_file():
         what = "is not a workspace" if directory.exists() else "doesn't exist, so it is not a workspace"
         raise UsageError(f"{directory} {what}", "Lay one out with `cuda-agent init TASK.py DIR`")
     info = WorkspaceInfo.read(directory / _PRIVATE)
     return Workspace(directory, info.task, info.options)
-
-
-#: the contract's short name; inside this module the builtin is meant.
-open = open_workspace

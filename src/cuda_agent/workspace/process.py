@@ -1,4 +1,4 @@
-"""A sandboxed process: waited for, watched, and always ended together with everything that it started."""
+"""A sandboxed process: it is watched, and it is always ended together with everything that it started."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from cuda_agent.workspace.descendants import descendants
 
 _WATCH_INTERVAL_S = 0.25
 _LOG_LIMIT_BYTES = 64 << 20
 _END_TIMEOUT_S = 10.0
 _MOST_ENTRIES = 20000
-#: for so long a count of threads is good; what is allowed beyond it is a multiple of what a sandbox may start.
+#: a count of threads stays valid for this time. The limit beyond it is a multiple of what one sandbox may start.
 _COUNT_S = 1.0
 _counted = (-_COUNT_S, 0)
 
 
 def threads_of_user() -> int:
-    """Threads that run under our user id now, or did a moment ago: RLIMIT_NPROC counts them all. A busy machine has
-    thousands, and counting them holds up every other thread of this process."""
+    """Returns the number of threads with this user id, at most a second old. RLIMIT_NPROC counts them all.
+
+    A busy machine has thousands, and counting them delays every other thread of this process.
+    """
     global _counted
     at, count = _counted
     if time.monotonic() - at > _COUNT_S:
@@ -44,68 +47,8 @@ def _count_threads(user: int) -> int:
     return count
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError), open(f"{task}/children") as stream:
-                found += map(int, stream.read().split())
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, itself excluded."""
-    found, queue = [], _children(pid)
-    while queue:
-        child = queue.pop()
-        found.append(child)
-        queue += _children(child)
-    return found
-
-
-def pause(pid: int) -> frozenset[int]:
-    """Stops a process and all below it. Returns their ids, for `go_on`; some may have ended meanwhile."""
-    stopped: set[int] = set()
-    while fresh := {pid, *descendants(pid)} - stopped:
-        # One that was just about to start another is found in the next round.
-        for each in fresh:
-            _signal(each, signal.SIGSTOP)
-        stopped |= fresh
-    return frozenset(stopped)
-
-
-def stand_still(pids: Iterable[int]) -> bool:
-    """Whether no thread of processes that a `pause` stopped runs any more: one in a call to the system goes on until
-    that returns."""
-    return not any(_state(task) not in "TtZXx" for pid in pids for task in _tasks(pid))
-
-
-def _tasks(pid: int) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return list(Path(f"/proc/{pid}/task").iterdir())
-    return []
-
-
-def _state(task: Path) -> str:
-    """X where it has ended."""
-    with contextlib.suppress(OSError, IndexError):
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    return "X"
-
-
-def go_on(pids: Iterable[int]) -> None:
-    """Ends a `pause`."""
-    for pid in pids:
-        _signal(pid, signal.SIGCONT)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, number)
-
-
 def page_faults(pid: int) -> int:
-    """How often a process and those below it touched memory that the system had to provide first."""
+    """Returns the number of minor page faults of a process and its descendants."""
     total = 0
     for each in (pid, *descendants(pid)):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -114,7 +57,8 @@ def page_faults(pid: int) -> int:
 
 
 def memory_mib(pid: int) -> float:
-    """Anonymous and shared resident memory of one process. Not file pages: those can be dropped."""
+    """Returns the anonymous and shared resident memory of one process in MiB, without file pages, which can be
+    dropped."""
     total_kib = 0
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -124,7 +68,8 @@ def memory_mib(pid: int) -> float:
 
 
 def disk_mib(folder: Path, enough_mib: float) -> float:
-    """Disk space below a folder, counted until it is more than enough; so many entries count as more, too."""
+    """Returns the disk space below a folder in MiB, counted up to `enough_mib`; infinite where it has too many
+    entries."""
     total, entries, queue = 0, 0, [str(folder)]
     while queue and total <= enough_mib * 2**20:
         with contextlib.suppress(OSError), os.scandir(queue.pop()) as found:
@@ -141,8 +86,8 @@ def disk_mib(folder: Path, enough_mib: float) -> float:
 
 @dataclass(frozen=True)
 class Watched:
-    """What the watcher compares: memory and disk space below `folder` in MiB (None: unlimited), the number of
-    processes."""
+    """The limits that the watcher checks: memory and disk space below `folder` in MiB (None: unlimited), and the number
+    of processes."""
 
     memory_mib: int | None
     processes: int
@@ -151,8 +96,8 @@ class Watched:
 
 
 class SandboxedProcess:
-    """Handle of `sandbox.spawn`. `limit_hit` is "memory", "processes", "disk" or "log" when the watcher ended it, else
-    None."""
+    """A process that `sandbox.spawn` started. `limit_hit` is "memory", "processes", "disk" or "log" when the watcher
+    ended it, else None."""
 
     def __init__(self, popen: subprocess.Popen[bytes], *, init_pid: int | None, log: Path, limits: Watched) -> None:
         self._popen = popen
@@ -175,20 +120,21 @@ class SandboxedProcess:
         self.kill()
 
     def poll(self) -> int | None:
-        """Exit code, None while it runs; minus the signal's number when a signal ended it."""
+        """Returns the exit code, or None while it runs. A signal that ended it gives minus the signal's number."""
         code = self._popen.poll()
-        # Programs may exit with such a code themselves: ptxas says 255.
+        # A program may exit with a higher code itself: ptxas returns 255.
         return 128 - code if code is not None and 128 < code < 128 + signal.NSIG else code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Exit code as `poll` gives it. Raises subprocess.TimeoutExpired."""
+        """Waits for the end and returns the exit code like `poll`. Raises subprocess.TimeoutExpired."""
         self._popen.wait(timeout)
         code = self.poll()
         assert code is not None
         return code
 
     def doom(self) -> None:
-        """As `kill`, without waiting until they are gone; where there is no PID namespace, that is left to `kill`."""
+        """Begins to kill and returns at once. Does nothing where there is no PID namespace; `kill` does all of it
+        there."""
         with self._lock:
             self._ended.set()
             if self._init_fd is not None:
@@ -196,7 +142,8 @@ class SandboxedProcess:
                     signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the whole group and everything that left it; returns when all are gone. Harmless when already ended."""
+        """Kills the process, its group and every process that left the group. Returns when all have ended. It may be
+        called again."""
         self.doom()
         with self._lock:
             if self._init_fd is None and self._popen.poll() is None:
@@ -206,13 +153,13 @@ class SandboxedProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_END_TIMEOUT_S)
             if self._init_fd is not None:
-                # Readable once the namespace's first process is reaped, and the kernel ends all others before that.
+                # It is readable once the namespace's first process is reaped. The kernel ends all others before that.
                 select.select([self._init_fd], [], [], _END_TIMEOUT_S)
                 os.close(self._init_fd)
                 self._init_fd = None
 
     def tail(self, limit: int = 4096) -> str:
-        """End of what it printed, in characters."""
+        """Returns the last `limit` characters of the output."""
         try:
             with self.log.open("rb") as stream:
                 stream.seek(0, os.SEEK_END)
@@ -222,13 +169,18 @@ class SandboxedProcess:
             return ""
 
     def _end_tree(self) -> None:
-        """Without a PID namespace: ask the supervisor to end all; do it here when it doesn't."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGTERM)
+        """Ends the tree where there is no PID namespace: by the supervisor, or here when the supervisor doesn't."""
+        _signal(self.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(3.0)
             return
-        for pid in pause(self.pid):
+        stopped: set[int] = set()
+        # A process that was about to start another is stopped; its child is found in the next round.
+        while fresh := {self.pid, *descendants(self.pid)} - stopped:
+            for pid in fresh:
+                _signal(pid, signal.SIGSTOP)
+            stopped |= fresh
+        for pid in stopped:
             _signal(pid, signal.SIGKILL)
 
     def _watch(self, limits: Watched) -> None:
@@ -254,6 +206,11 @@ class SandboxedProcess:
         return "log" if _size(self.log) > _LOG_LIMIT_BYTES else None
 
 
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
 def _open_pid(pid: int | None) -> int | None:
     if pid is None:
         return None
@@ -271,7 +228,7 @@ def _size(path: Path) -> int:
 
 
 def wait_until(process: SandboxedProcess, deadline: float) -> int | None:
-    """Exit code, or None when `time.monotonic()` passed `deadline` first; the process is then ended."""
+    """Returns the exit code, or None when `time.monotonic()` passed `deadline` first; the process is then killed."""
     try:
         return process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Runs untrusted commands: bubblewrap where it runs (`full`), else Landlock and limits (`reduced`).
+"""Runs untrusted commands in bubblewrap where it works (`full`), else under Landlock and limits (`reduced`).
 
 Both levels also filter system calls (`seccomp.py`).
 """
@@ -22,7 +22,7 @@ from cuda_agent.workspace import bwrap, landlock
 from cuda_agent.workspace.process import SandboxedProcess, Watched, threads_of_user
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-#: where some systems keep the GPU driver's libraries, inside the hidden /run.
+#: folders inside the hidden /run where some systems keep the GPU driver's libraries.
 _DRIVER_FOLDERS = (Path("/run/opengl-driver"), Path("/run/nvidia"))
 _PASSED_ON = (
     "PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
@@ -31,8 +31,9 @@ _PASSED_ON = (
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a sandboxed command may use. `memory_mib`: anonymous and shared memory of all its processes together."""
+class SandboxLimits:
+    """What a sandboxed command may use. `memory_mib` is the anonymous and shared memory of all its processes
+    together."""
 
     memory_mib: int | None = None
     processes: int = 512
@@ -40,15 +41,16 @@ class Limits:
     cpu_s: int | None = None
     #: size of the private /tmp and /dev/shm, which are memory.
     scratch_mib: int = 1024
-    #: disk space of the scratch folder, looked at four times a second.
+    #: disk space of the scratch folder, checked four times a second.
     disk_mib: int | None = None
 
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """One sandbox. Readable: all but the user's home, /tmp, /run and `hidden`; writable: only `scratch` and `writable`.
+    """One sandbox. The command can read all but the user's home, /tmp, /run and `hidden`, and can write only in
+    `scratch` and `writable`.
 
-    A more exact path wins: a `readable` folder inside a `hidden` one is readable. `scratch` is HOME and TMPDIR inside.
+    A deeper path wins: a `readable` folder inside a `hidden` one is readable. `scratch` is HOME and TMPDIR inside.
     """
 
     scratch: Path
@@ -56,66 +58,66 @@ class SandboxSpec:
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
-    #: on top of `closed_environment`.
+    #: added to `closed_environment`.
     environment: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
     network: bool = False
     pass_fds: tuple[int, ...] = ()
-    limits: Limits = Limits()
-    #: off only for tools that must trace what they run (compute-sanitizer).
+    limits: SandboxLimits = SandboxLimits()
+    #: False only for tools that trace the program that they run (compute-sanitizer).
     filter_syscalls: bool = True
-    #: no address-space randomisation, where the system allows that: for what is timed.
+    #: turns address-space randomisation off where the system allows that, for a process that is timed.
     fixed_addresses: bool = False
-    #: no huge pages, where the system allows that: it makes them of a process' memory once that has lived for minutes,
-    #: and what is timed beside it is younger.
+    #: turns huge pages off where the system allows that. The system makes huge pages only for a process that has run
+    #: for minutes, which would give it an advantage over a younger process that is timed beside it.
     small_pages: bool = False
 
 
 @dataclass(frozen=True)
 class SandboxFacts:
-    """What this machine can do; `reason` says why it isn't `full`."""
+    """The sandbox that this machine allows; `reason` says why it isn't `full`."""
 
     level: SandboxLevel
     bwrap: str | None
-    own_proc: bool
     landlock_abi: int
     reason: str = ""
 
 
 @lru_cache(maxsize=1)
 def sandbox_facts() -> SandboxFacts:
-    """Really starts bubblewrap once; the answer is kept for this process."""
+    """Starts bubblewrap once to see whether it works; the result is kept for this process."""
     binary, version = bwrap.find_bwrap(), landlock.abi()
     if binary is None:
         named = os.environ.get("CUDA_AGENT_BWRAP")
         reason = f"CUDA_AGENT_BWRAP={named} can't be run" if named else "bubblewrap is not installed"
-        return SandboxFacts(SandboxLevel.REDUCED, None, False, version, reason)
+        return SandboxFacts(SandboxLevel.REDUCED, None, version, reason)
     form, reason = bwrap.probe(binary)
     if form is None:
-        return SandboxFacts(SandboxLevel.REDUCED, binary, False, version, f"bubblewrap does not run here: {reason}")
-    return SandboxFacts(SandboxLevel.FULL, binary, form == "own", version)
+        return SandboxFacts(SandboxLevel.REDUCED, binary, version, f"bubblewrap does not run here: {reason}")
+    return SandboxFacts(SandboxLevel.FULL, binary, version)
 
 
 def available_level() -> SandboxLevel:
-    """The strongest level that works here."""
+    """Returns the strongest level that works here."""
     return sandbox_facts().level
 
 
 def resolve_level(wanted: str) -> SandboxLevel:
-    """`auto`, `full` or `reduced` -> the level. Raises SandboxError when `full` is asked for and can't be had."""
+    """Returns the level for `auto`, `full` or `reduced`. Raises SandboxError when `full` is wanted and doesn't work."""
     if wanted == "reduced":
         return SandboxLevel.REDUCED
     facts = sandbox_facts()
     if wanted == "full" and facts.level is not SandboxLevel.FULL:
         raise SandboxError(
-            f"The full sandbox can't be had: {facts.reason}",
+            f"The full sandbox doesn't work here: {facts.reason}",
             "Install it with `apt install bubblewrap` and allow user namespaces, or use --sandbox auto",
         )
     return facts.level
 
 
 def closed_environment(scratch: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """All that a sandboxed command sees: a fixed list from ours, HOME and TMPDIR in the scratch folder, `extra`."""
+    """Returns the environment of a sandboxed command: a fixed list of our variables, HOME and TMPDIR in the scratch
+    folder, and `extra`."""
     kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     kept.setdefault("PATH", os.defpath)
     kept.setdefault("LANG", "C.UTF-8")
@@ -125,7 +127,7 @@ def closed_environment(scratch: Path, extra: Mapping[str, str] | None = None) ->
 
 @lru_cache(maxsize=1)
 def _interpreter_paths() -> tuple[Path, ...]:
-    """What this Python needs to start and to import what we import, wherever it lies."""
+    """Returns the folders that this Python needs to start and to import this package."""
     package = Path(__file__).resolve().parents[1]
     found = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix), package}
     found |= {Path(sys.executable).parent, Path(sys.executable).resolve().parent}
@@ -140,13 +142,13 @@ def _interpreter_paths() -> tuple[Path, ...]:
 
 
 def _private_paths() -> set[Path]:
-    """Home folders, and where services of the machine have their sockets."""
+    """Returns the home folders, and the folders where services of the machine have their sockets."""
     paths = {Path.home().resolve(), Path("/root"), Path("/home"), Path("/run"), Path("/var/run").resolve()}
     return {path for path in paths if len(path.parts) > 1 and path.is_dir()}
 
 
 def _all_but(hidden: Iterable[Path]) -> list[str]:
-    """Folders and files that cover the whole tree but the hidden ones (Landlock can only allow)."""
+    """Returns folders and files that cover the whole tree but the hidden paths. Landlock can only allow, not deny."""
     hidden_set = set(hidden)
     split = {parent for path in hidden_set for parent in path.parents}
     allowed: list[str] = []
@@ -168,7 +170,7 @@ def _all_but(hidden: Iterable[Path]) -> list[str]:
 
 
 def _paths(spec: SandboxSpec) -> tuple[set[Path], set[Path], set[Path]]:
-    """(hidden, readable, writable), resolved."""
+    """Returns the resolved paths (hidden, readable, writable)."""
     hidden = {path.resolve() for path in spec.hidden} | _private_paths()
     readable = {path.resolve() for path in spec.readable} | set(_interpreter_paths()) | set(_DRIVER_FOLDERS)
     writable = {path.resolve() for path in (spec.scratch, *spec.writable)}
@@ -195,9 +197,9 @@ def _confine(spec: SandboxSpec, command: Sequence[str]) -> list[str]:
         hidden, readable, writable = _paths(spec)
         devices = [*_DEVICES, *(bwrap.gpu_nodes() if spec.gpu else ())]
         if spec.gpu:
-            # The driver keeps its inter-process bookkeeping there, and names its threads, without which it gives up
-            # (error 304). `self` is the sandboxed process, not those that it starts: Landlock knows no such rule, and
-            # all of /proc would be too much.
+            # The driver needs shared memory between processes, and fails with error 304 where it can't name its
+            # threads. `self` is the sandboxed process alone. Landlock has no rule for its children, and all of /proc
+            # would be too much.
             writable |= {Path("/dev/shm"), Path("/proc/self/task")}
         readable_names = _all_but(hidden | {Path("/dev"), Path("/tmp"), Path("/var/tmp")})
         options |= {
@@ -217,7 +219,8 @@ _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
 def _popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start from a thread that lives as long as this process: "die with parent" means the parent's *thread*."""
+    """Starts a process from a thread that lives as long as this process. With "die with parent" the kernel means the
+    parent's *thread*."""
     spawner = _spawners.get(os.getpid())
     if spawner is None:
         spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="spawn"))
@@ -229,7 +232,7 @@ def _popen(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 def _read_init_pid(handle: int) -> int | None:
-    """The PID, as seen here, of the sandbox's first process; None when bubblewrap failed before making it."""
+    """Returns the PID, as seen here, of the sandbox's first process; None when bubblewrap failed before it began."""
     with os.fdopen(handle, "rb") as stream:
         text = stream.read()
     try:
@@ -239,9 +242,10 @@ def _read_init_pid(handle: int) -> int | None:
 
 
 def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) -> SandboxedProcess:
-    """Start `command` in its sandbox, output appended to `log`. The caller ends it with `kill()` or a `with` block.
+    """Starts `command` in a sandbox and appends its output to `log`. The caller ends it with `kill()` or a `with`
+    block.
 
-    Raises SandboxError when the sandbox itself can't be started.
+    Raises SandboxError when the sandbox can't be started.
     """
     spec.scratch.mkdir(parents=True, exist_ok=True)
     environment = closed_environment(spec.scratch, spec.environment)
@@ -251,7 +255,7 @@ def spawn(command: Sequence[str], spec: SandboxSpec, *, cwd: Path, log: Path) ->
     if spec.level is SandboxLevel.FULL:
         binary = sandbox_facts().bwrap
         if binary is None or available_level() is not SandboxLevel.FULL:
-            raise SandboxError(f"The full sandbox can't be had: {sandbox_facts().reason}", "Use --sandbox auto")
+            raise SandboxError(f"The full sandbox doesn't work here: {sandbox_facts().reason}", "Use --sandbox auto")
         read_end, write_end = os.pipe()
         hidden, readable, writable = _paths(spec)
         argv = bwrap.command_line(

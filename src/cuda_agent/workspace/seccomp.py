@@ -1,7 +1,7 @@
-"""A small system-call filter: no tracing, no new namespaces or mounts, no sockets but Unix ones, no io_uring or BPF.
+"""A system-call filter: it denies tracing, new namespaces and mounts, io_uring, BPF, and all sockets but Unix sockets.
 
-Classic BPF, installed with `prctl`; `no_new_privs` must be set. Standard library only: `confine.py` loads this file
-alone.
+The filter is classic BPF and is installed with `prctl`; `no_new_privs` must be set. This file uses the standard library
+only, because `confine.py` imports it without the package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def build_filter(machine: str, *, network: bool) -> bytes | None:
-    """The filter as BPF code, None for an architecture that it isn't written for."""
+    """Returns the filter as BPF code, or None for an architecture other than x86_64 and aarch64."""
     if machine not in _ARCHITECTURE:
         return None
     deny, allow = _ERRNO | errno.EPERM, _ALLOW
@@ -66,7 +66,7 @@ def build_filter(machine: str, *, network: bool) -> bytes | None:
         code += [_instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _instruction(_RETURN, deny)]
     for number in sorted({*_DENIED[machine].values(), *_MOUNT_API, *_IO_URING, _MOUNT_SETATTR}):
         code += [_instruction(_JUMP_EQUAL, number, 0, 1), _instruction(_RETURN, deny)]
-    # The C library falls back to clone, whose flags a filter can see, when clone3 isn't there.
+    # A filter can see the flags of clone but not those of clone3. Without clone3 the C library calls clone.
     code += [_instruction(_JUMP_EQUAL, _CLONE3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     code += [
         _instruction(_JUMP_EQUAL, _CLONE[machine], 0, 4),
@@ -88,7 +88,8 @@ def build_filter(machine: str, *, network: bool) -> bytes | None:
 
 
 def restrict(*, network: bool = False) -> bool:
-    """Install the filter on this process for good. False where the architecture or the kernel doesn't take it."""
+    """Installs the filter on this process for good. Returns False where the architecture or the kernel can't have
+    it."""
     code = build_filter(os.uname().machine, network=network)
     if code is None or os.name != "posix":
         return False

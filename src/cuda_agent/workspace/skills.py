@@ -64,4 +64,4 @@ def _read(path: Path) -> SkillNotes:
         values = {"page": page, **front.pop("metadata"), **front, "name": path.parent.name}
     except (AttributeError, IndexError, KeyError, TypeError, yaml.YAMLError):
         raise UsageError(f"{path} has no front matter with metadata", "Begin as gemm/notes.md does") from None
-    return SkillNotes.parse(values, where=f"{path}: ")
+    return SkillNotes.parse(values, where=str(path))

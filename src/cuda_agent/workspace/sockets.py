@@ -1,4 +1,5 @@
-"""Unix sockets at paths of any length: the kernel takes 107 bytes, a folder's descriptor makes every path short."""
+"""Unix sockets at paths of any length. The kernel takes 107 bytes; a longer path is named by its folder's
+descriptor."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-#: the kernel's flag of a socket that accepts connections.
+#: the kernel's flag for a socket that accepts connections.
 _LISTENS = 1 << 16
 _LONGEST = 107
 
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    # Where it fits the path itself, which is what the kernel then lists.
+    # The kernel lists the name that it was given, so a path that is short enough stays as it is.
     if len(os.fsencode(path.absolute())) <= _LONGEST:
         yield str(path.absolute())
         return
@@ -29,7 +30,10 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def bound_socket(path: Path) -> socket.socket:
-    """A listening socket at `path`, readable by this user alone; one that is left over there is replaced."""
+    """Returns a listening socket at `path` that only this user can connect to. Replaces a socket that was left there.
+
+    Raises OSError.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.unlink(missing_ok=True)
@@ -44,9 +48,11 @@ def bound_socket(path: Path) -> socket.socket:
 
 
 def listening_sockets(*, outside: Iterable[Path] = ()) -> set[Path]:
-    """Paths of the machine's listening Unix sockets, as far as they can be seen: a read-only file system doesn't keep
-    anybody from connecting to one. Those below the folders of `outside` are passed over, before anything is asked of
-    the disk: every open episode has one."""
+    """Returns the paths of the machine's listening Unix sockets that this process can see. A process can connect to a
+    socket on a read-only file system too.
+
+    Sockets below the folders of `outside` are left out before the disk is asked: every open episode has one.
+    """
     try:
         lines = Path("/proc/net/unix").read_text().splitlines()[1:]
     except OSError:
@@ -60,7 +66,7 @@ def listening_sockets(*, outside: Iterable[Path] = ()) -> set[Path]:
 
 
 def end_server(client: socket.socket) -> None:
-    """Ask the process at the other end to stop what it does and to leave."""
+    """Sends SIGTERM to the process at the other end."""
     raw = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid = struct.unpack("3i", raw)[0]
     with suppress(OSError):
@@ -68,7 +74,7 @@ def end_server(client: socket.socket) -> None:
 
 
 def connected_socket(path: Path) -> socket.socket | None:
-    """A connection to the server at `path`, None when nobody listens there."""
+    """Returns a connection to the server at `path`, or None when no process listens there."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(path) as name:

@@ -17,7 +17,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import PolicyError, PolicyStalled, UsageError
 from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Budget, Candidate, Task, ToolCall, ToolResult, Turn
-from cuda_agent.llm.chat import CallText, ContextExceeded, Reply, Request, Usage
+from cuda_agent.llm.chat import ChatRequest, ContextExceeded, Reply, Usage, WrittenCall
 
 BEST = Candidate(files={"model_new.py": "best source {{ not a template }}", "kernels/a.cu": "__global__ void k() {}"})
 PROFILE = "passed: 90.0 us, 1.98x over eager\nyours  90.0 us [89.0, 91.0]\neager  178.0 us"
@@ -61,7 +61,7 @@ def profile(text: str = PROFILE, kept: bool = True, ok: bool = True) -> tuple[To
     return did("Profile", text, ok, {"kept": kept, "digest": BEST.digest, "verdict": "passed", "latency_us": 90.0})
 
 
-def text_of(request: Request) -> str:
+def text_of(request: ChatRequest) -> str:
     return "\n".join(str(message["content"]) for message in request.messages)
 
 
@@ -179,9 +179,9 @@ class Answers:
     """Gives replies in order; records what was asked."""
 
     def __init__(self, *replies: Reply | Exception) -> None:
-        self.replies, self.requests = list(replies), list[Request]()
+        self.replies, self.requests = list(replies), list[ChatRequest]()
 
-    def complete(self, request: Request) -> Reply:
+    def complete(self, request: ChatRequest) -> Reply:
         self.requests.append(request)
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
@@ -189,7 +189,7 @@ class Answers:
         return reply
 
 
-def reply(text: str = "", *calls: CallText, finish: str = "stop", reasoning: str = "") -> Reply:
+def reply(text: str = "", *calls: WrittenCall, finish: str = "stop", reasoning: str = "") -> Reply:
     return Reply(text, reasoning, calls, Usage(1000, 100, 400), finish)
 
 
@@ -212,14 +212,14 @@ def test_an_answer_without_call_gets_an_observation(answer: Reply, says: str) ->
 
 @pytest.mark.parametrize("arguments", ['{"path": "a', "[1]", '"{}"', "null"])
 def test_malformed_arguments_are_named_and_not_sent_back(arguments: str) -> None:
-    call = CallText("1", "Read", arguments)
+    call = WrittenCall("1", "Read", arguments)
     move = LanguageModelPolicy(brief(), Answers(reply("", call, finish="length"))).next([])
     assert move.calls[0].arguments == {}
     assert arguments in move.calls[0].malformed and "cut off" in move.calls[0].malformed
 
 
 def test_ids_are_distinct_and_accounts_kept() -> None:
-    calls = [CallText("1", "Glob", ""), CallText("1", "Glob", "{}"), CallText("", "Glob", "{}")]
+    calls = [WrittenCall("1", "Glob", ""), WrittenCall("1", "Glob", "{}"), WrittenCall("", "Glob", "{}")]
     policy = LanguageModelPolicy(brief(price=Price(input=10, output=100, cached_input=1)), Answers(reply("", *calls)))
     move = policy.next([])
     assert len({call.id for call in move.calls}) == 3
@@ -234,7 +234,7 @@ def test_reasoning_is_kept_or_dropped() -> None:
 
 def test_a_server_with_a_smaller_context_is_believed_from_then_on() -> None:
     turns = story()[:12]
-    client = Answers(ContextExceeded("too long"), ContextExceeded("too long"), reply("", CallText("1", "Glob", "")))
+    client = Answers(ContextExceeded("too long"), ContextExceeded("too long"), reply("", WrittenCall("1", "Glob", "")))
     policy = LanguageModelPolicy(brief(), client)
     move = policy.next(turns)
     assert move.context_limit is not None and move.context_limit < 60_000

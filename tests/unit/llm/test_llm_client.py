@@ -10,7 +10,7 @@ import pytest
 
 from cuda_agent.core.config import LanguageModelOptions, Price
 from cuda_agent.core.errors import CudaAgentError, PolicyError, UsageError
-from cuda_agent.llm.chat import ContextExceeded, Reply, Request, Usage
+from cuda_agent.llm.chat import ChatRequest, ContextExceeded, Reply, Usage
 from cuda_agent.llm.client import Client, make_client
 from cuda_agent.llm.keys import Key, find_key
 from cuda_agent.llm.prices import cost_of, load_price
@@ -19,7 +19,7 @@ from integration.scripted_server import ErrorEvent, Refuse, Say, ScriptedServer,
 pytest.importorskip("openai")
 SECRET = "sk-test-0123456789abcdefghij"
 TOOLS = [{"type": "function", "function": {"name": "Read", "parameters": {"type": "object"}}}]
-HELLO = Request([{"role": "user", "content": "hello"}], TOOLS)
+HELLO = ChatRequest([{"role": "user", "content": "hello"}], TOOLS)
 
 
 def ask(server: ScriptedServer, *, key: Key | None = None, notices: list[str] | None = None, **options: Any) -> Reply:

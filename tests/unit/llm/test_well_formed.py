@@ -6,7 +6,7 @@ import pytest
 
 from cuda_agent.agent.policies.llm import _call
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CallText
+from cuda_agent.llm.chat import WrittenCall
 from cuda_agent.llm.stream import well_formed
 
 
@@ -18,7 +18,7 @@ def test_halves_of_surrogate_pairs() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"content": "\\ud800"}', '{"\\udfff": 1}', "[" * 200_000, '{"a": NaN}'])
 def test_a_call_can_be_written_down(arguments: str) -> None:
-    _call(CallText("1", "Write", arguments), "stop").model_dump_json()
+    _call(WrittenCall("1", "Write", arguments), "stop").model_dump_json()
 
 
 @pytest.mark.parametrize("body", ['{"name": "\\ud800", "arguments": {"a": "\\ud800"}}', '{"name": ' + "[" * 200_000])

@@ -15,7 +15,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Task, Turn
 from cuda_agent.playbook import propose
 from cuda_agent.report.explain import explain
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.workspace import layout
 from cuda_agent.workspace.skills import skill_notes
 from playbook_harness import graph_of
@@ -34,7 +34,7 @@ def test_a_plan_has_its_kernel() -> None:
     assert found.skills == ("pointwise", "toy_sign") and "kernels/sign_sign.cpp" in found.files
     assert found.tunables["sign_sign"] == 2
     turn = Turn(index=0, message="", plan=found.plan)
-    steps = explain(Row(SuiteTask(id="a", name="a", key="0")), "", [turn], None).steps
+    steps = explain(ReportRow(SuiteTask(id="a", name="a", key="0")), "", [turn], None).steps
     assert [(step.skill, step.title) for step in steps] == [("pointwise", "Element-wise chains"), ("toy_sign", "Signs")]
     assert "a <strong>folder</strong> is all" in steps[1].why
 

@@ -15,7 +15,7 @@ from cuda_agent.release import checks
 from cuda_agent.release.gate import SpeedGate, WholeModelGate
 from cuda_agent.release.promote import Examination
 from cuda_agent.release.records import GateResult
-from cuda_agent.release.speed import Process, speed
+from cuda_agent.release.speed import ColdProcess, speed
 
 BUDGET = "relative error 0.002 (whole output) exceeds its budget 2e-06; eager's own is 4e-08"
 
@@ -108,9 +108,9 @@ def test_shapes() -> None:
     assert checks.shapes(False, {1: "no"}).status == "not_applicable"
 
 
-def process(*lows: float, **others: Evaluation) -> Process:
+def process(*lows: float, **others: Evaluation) -> ColdProcess:
     names = ("eager", "compile", "autotune_tf32")
-    return Process(timed(dict(zip(names, lows, strict=False))), others)
+    return ColdProcess(timed(dict(zip(names, lows, strict=False))), others)
 
 
 def timed(lows: dict[str, float], **changes: Any) -> Evaluation:
@@ -149,7 +149,7 @@ def test_another_kernel_by_the_least_favourable_bounds() -> None:
 
 def test_no_time() -> None:
     void = builders.evaluation(verdict=Verdict.TIMING_VOID, profile=None, reason="foreign load")
-    assert "process 2 has no time" in speed(SpeedGate(), [process(2, 2, 2), Process(void, {})]).reason
+    assert "process 2 has no time" in speed(SpeedGate(), [process(2, 2, 2), ColdProcess(void, {})]).reason
 
 
 def test_roofline() -> None:

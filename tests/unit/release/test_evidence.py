@@ -46,7 +46,7 @@ def promotion(status: str = "passed", reason: str = "it is <fast> & \x1b good") 
     )  # fmt: skip
 
 
-def added(registry: Path, lock: StackLock, key: bytes | None = None) -> evidence.Entry:
+def added(registry: Path, lock: StackLock, key: bytes | None = None) -> evidence.RegistryEntry:
     files = {evidence.LOCK: lock.to_yaml(), "gate.json": "{}"}
     files |= {f"{evidence.CANDIDATE}/{name}": text for name, text in builders.CANDIDATE.files.items()}
     digest = evidence.add(registry, files, promotion(), key)
@@ -209,7 +209,7 @@ def test_a_damaged_line_of_the_history_is_an_error(tmp_path: Path, here: StackLo
     path.write_text(whole.rstrip("\n")[:-9])
     assert [event.event for event in evidence.history(tmp_path)] == ["promoted"]
     path.write_text(whole.rstrip("\n")[:-9] + "\n")
-    with pytest.raises(StoreError, match="line 2 is no event"):
+    with pytest.raises(StoreError, match="line 2 is damaged"):
         evidence.entries(tmp_path)
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
 from cuda_agent.core.records import Ratio
-from cuda_agent.judge.verify.reference import TaskSpec
 from cuda_agent.release import evidence
-from cuda_agent.release.export.export import Kind, package_name, write_project
+from cuda_agent.release.export.export import ExportKind, package_name, write_project
 from cuda_agent.release.export.files import project_files
 from cuda_agent.release.export.rewrite import distributions, libraries, with_local_extension, wrapped_call
 from cuda_agent.release.export.source import NotPassed, read_finished
@@ -24,9 +23,10 @@ from cuda_agent.release.export.summary import evidence as summary
 from cuda_agent.release.export.summary import slower_than_eager
 from cuda_agent.release.export.verified import verified
 from cuda_agent.release.records import GateResult, Promotion
+from cuda_agent.workers.requests.reference import TaskSpec
 from export_runs import RECORDED, TASK, frozen, on_gpu, recorded
 
-KINDS = [kind.value for kind in Kind]
+KINDS = [kind.value for kind in ExportKind]
 
 
 def _run(tmp_path: Path, **changes: object) -> Path:
@@ -90,7 +90,7 @@ def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> N
     assert found.options.device is run.options.device
     kept = (entry / "task.json").read_text()
     (entry / "task.json").write_text(kept + " ")
-    with pytest.raises(NotPassed, match=r"doesn't stand: task\.json was changed"):
+    with pytest.raises(NotPassed, match=r"isn't valid any more: task\.json was changed"):
         read_finished(entry)
     (entry / "task.json").write_text(kept)
     files.pop("evaluations/process-1.json")
@@ -98,7 +98,7 @@ def test_what_was_promoted_is_exported_as_long_as_it_stands(tmp_path: Path) -> N
         read_finished(tmp_path / "entries" / evidence.add(tmp_path, files, promotion))
     standing = next(one for one in evidence.entries(tmp_path) if one.digest == entry.name)
     evidence.revoke(tmp_path, standing, "a race was found")
-    with pytest.raises(NotPassed, match="doesn't stand: a race was found"):
+    with pytest.raises(NotPassed, match="isn't valid any more: a race was found"):
         read_finished(entry)
     with pytest.raises(NotPassed, match="has no history of copied"):
         read_finished(Path(shutil.copytree(entry, tmp_path / "elsewhere" / "entries" / "copied")))
@@ -131,9 +131,9 @@ def test_what_is_slower_than_eager_says_so() -> None:
 def test_names(name: str, given: bool, expected: str | None) -> None:
     if expected is None and given:
         with pytest.raises(UsageError):
-            package_name(name, Kind.PACKAGE, given=given)
+            package_name(name, ExportKind.PACKAGE, given=given)
     else:
-        word = package_name(name, Kind.PACKAGE, given=given)
+        word = package_name(name, ExportKind.PACKAGE, given=given)
         assert word.isidentifier() and (expected is None or word == expected)
 
 
@@ -251,15 +251,19 @@ def test_what_cannot_be_guarded_is_refused() -> None:
 
 def test_a_project_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    write_project(*recorded(), Kind.PACKAGE, "llama_norm", target)
+    write_project(*recorded(), ExportKind.PACKAGE, "llama_norm", target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     with pytest.raises(UsageError, match="isn't empty"):
-        write_project(*recorded(), Kind.PACKAGE, "llama_norm", target)
+        write_project(*recorded(), ExportKind.PACKAGE, "llama_norm", target)
     run, described = recorded()
     twice = {**run.candidate.files, "kernels/inner/rows_sum_mul_rsqrt.cpp": "int x;\n"}
     candidate = run.candidate.model_copy(update={"files": twice})
     with pytest.raises(UsageError, match="same object file"):
         write_project(
-            type(run)(run.task, run.options, candidate, run.evaluation), described, Kind.PACKAGE, "n", tmp_path / "b"
+            type(run)(run.task, run.options, candidate, run.evaluation),
+            described,
+            ExportKind.PACKAGE,
+            "n",
+            tmp_path / "b",
         )
     assert not (tmp_path / "b").exists()

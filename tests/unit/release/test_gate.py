@@ -37,15 +37,15 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("sped: {}\n", "Did you mean 'speed'"),
-        ("speed: {margins: 2}\n", r"Unknown setting 'speed\.margins'. Did you mean 'speed\.margin'"),
-        ("speed: {processes: 1}\n", r"Setting speed\.processes: .*greater than or equal to 3"),
-        ("speed: 3\n", "speed holds no settings"),
-        ("speed:\n", "speed holds no settings"),
+        ("speed: {margins: 2}\n", r"unknown setting 'speed\.margins'. Did you mean 'speed\.margin'"),
+        ("speed: {processes: 1}\n", r"gate.yaml: speed\.processes: .*greater than or equal to 3"),
+        ("speed: 3\n", "speed: it holds no settings"),
+        ("speed:\n", "speed: it holds no settings"),
         ("verification: {shapes: all}\n", "shapes"),
         ("- 1\n", "holds no settings"),
         ("a: [\n", "not YAML"),
         ("speed: {baselines: [triton]}\n", "baselines"),
-        ("speed: {kernels: {../up: x}}\n", "is no name"),
+        ("speed: {kernels: {../up: x}}\n", "is not a valid name"),
     ],
 )
 def test_what_is_wrong_with_one(tmp_path: Path, text: str, said: str) -> None:

@@ -89,5 +89,5 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         load_subject(tmp_path)
     (tmp_path / "bench.json").write_text("{}")
-    with pytest.raises(UsageError, match="Promote one of them"):
+    with pytest.raises(UsageError, match="Choose one of them"):
         load_subject(tmp_path)

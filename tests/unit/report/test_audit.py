@@ -11,7 +11,7 @@ import pytest
 from cuda_agent.core.bench import Audits
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
-from cuda_agent.report.audit import last_words, record, to_check
+from cuda_agent.report.audit import last_audits, record, to_check
 from cuda_agent.report.load import load
 from report_runs import bench_directory, hostile_result
 
@@ -43,7 +43,7 @@ def test_a_word_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
     record(path, run.rows, Audits.read(path), "moe_gate", "sound", "", "you")
     audits = Audits.read(path)
     assert [audit.verdict for audit in audits.audits] == ["doubtful", "sound"]
-    assert last_words(audits)["moe_gate"].by == "you"
+    assert last_audits(audits)["moe_gate"].by == "you"
     checks = {item.row.task.id: item for item in to_check(run.rows, run.limits, audits)}
     assert checks["moe_gate"].audit is not None and checks["moe_gate"].audit.verdict == "sound"
 

@@ -15,7 +15,7 @@ from cuda_agent.report.explain import _steps, explain
 from cuda_agent.report.highlight import highlighted
 from cuda_agent.report.load import load
 from cuda_agent.report.plain import plain, symbol
-from cuda_agent.report.rows import Row
+from cuda_agent.report.rows import ReportRow
 from cuda_agent.report.samples import _strip, programs
 from cuda_agent.report.scales import Scale, short
 from cuda_agent.report.units import geometric_mean, times
@@ -54,7 +54,7 @@ def test_charts_of_a_run(tmp_path: Path) -> None:
     assert all(dot.before is None or dot.before >= dot.after for dot in roof.dots), "faster is higher, y grows down"
     unmeasured = charts.roofline(run.rows, None)
     assert unmeasured is not None and unmeasured.ceilings == () and not unmeasured.measured
-    assert charts.roofline([Row(SuiteTask(id="a", name="a", key="0"))], run.limits) is None
+    assert charts.roofline([ReportRow(SuiteTask(id="a", name="a", key="0"))], run.limits) is None
 
 
 def test_samples_make_a_strip(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_an_explanation_follows_the_plan_that_was_kept() -> None:
         Turn(index=2, message="", plan=KernelPlan(kernels=(gemm,))),
         Turn(index=3, message="", plan=kept),
     ]
-    said = explain(Row(SuiteTask(id="a", name="a", key="0")), '"""Norm.\n\nMore."""', turns, None)
+    said = explain(ReportRow(SuiteTask(id="a", name="a", key="0")), '"""Norm.\n\nMore."""', turns, None)
     assert said.computes == "Norm." and [step.skill for step in said.steps] == ["gemm", "rowreduce"]
     assert [(rewrite.name, rewrite.count) for rewrite in said.rewrites] == [("expose_bias", 1), ("fold_batch_norm", 2)]
     assert said.searched == ("2 settings of rows_sum: the fastest took 20.00 µs, 1.50× as fast as the one before.",)
@@ -99,7 +99,7 @@ def test_an_explanation_follows_the_plan_that_was_kept() -> None:
 
 def test_without_a_plan_the_policys_own_words_are_shown() -> None:
     turn = Turn(index=0, message="I fused it.")
-    said = explain(Row(SuiteTask(id="a", name="a", key="0")), "def broken(:", [turn], None)
+    said = explain(ReportRow(SuiteTask(id="a", name="a", key="0")), "def broken(:", [turn], None)
     assert said.words == "I fused it." and said.steps == () and said.computes == ""
 
 

@@ -115,7 +115,7 @@ def test_a_task_shows_code_samples_and_transcript(tmp_path: Path) -> None:
     shown = "".join(Elements(text).text for text in outer.packed.values())
     for wanted in ("Residual addition and RMS norm", "class Model(nn.Module)", "Raw samples", " samples", "Turn 1"):
         assert wanted in shown
-    assert "What eager writes to memory between its operators" in shown
+    assert "Eager stores intermediate results in memory" in shown
     assert "537 MB" in shown and "rows_sum_mul_rsqrt_kernel" in shown
 
 

@@ -35,7 +35,7 @@ def test_layout_is_the_published_one(workspace: layout.Workspace) -> None:
 
 
 def test_open_returns_what_was_laid_out(workspace: layout.Workspace) -> None:
-    again = layout.open(workspace.directory)
+    again = layout.open_workspace(workspace.directory)
     assert again == workspace
     assert again.edited_files() == ()
 
@@ -45,7 +45,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not empty"):
         layout.create(TASK, tmp_path, options=JudgeOptions(device=Device.CPU))
     with pytest.raises(UsageError, match="not a workspace"):
-        layout.open(tmp_path)
+        layout.open_workspace(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["binding.cpp", "utils/verification.py", "model.py", "SKILL.md"])
@@ -54,7 +54,7 @@ def test_edited_fixed_files_are_noticed(workspace: layout.Workspace, name: str) 
     path.chmod(0o644)
     path.write_text(path.read_text() + " ")
     with pytest.raises(UsageError, match=name):
-        layout.open(workspace.directory)
+        layout.open_workspace(workspace.directory)
 
 
 def test_a_fixed_file_replaced_by_a_link_is_noticed(workspace: layout.Workspace) -> None:
@@ -129,7 +129,7 @@ def test_too_much_is_refused(workspace: layout.Workspace) -> None:
 
 
 def test_one_run_at_a_time(workspace: layout.Workspace) -> None:
-    with workspace.lock(), pytest.raises(StoreError, match="in use"), layout.open(workspace.directory).lock():
+    with workspace.lock(), pytest.raises(StoreError, match="in use"), layout.open_workspace(workspace.directory).lock():
         pass
     with workspace.lock():
         pass

@@ -24,7 +24,7 @@ from cuda_agent.agent.policy import Brief
 from cuda_agent.core.config import LanguageModelOptions, Limits
 from cuda_agent.core.records import Budget, ToolCall, Turn
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, Message, Request, estimate_tokens
+from cuda_agent.llm.chat import CHARACTERS_PER_TOKEN, ChatRequest, Message, estimate_tokens
 
 #: tokens kept free for the answer, but at most one part in so many of the context.
 _ANSWER_TOKENS, _ANSWER_PART = 16_384, 8
@@ -67,7 +67,7 @@ class Conversation:
         self._rendered: dict[int, _Rendered] = {}
         self._system = _render("system.md.j2", device=brief.device.value, tools=described)
 
-    def request(self, history: Sequence[Turn], refused: int | None = None) -> Request:
+    def request(self, history: Sequence[Turn], refused: int | None = None) -> ChatRequest:
         """Returns the next request. `refused` is a limit of tokens that the server has just shown."""
         repeats = rounds(history)
         window = self._window(history, repeats, refused)
@@ -77,7 +77,7 @@ class Conversation:
         ]
         for turn, times in zip(history[window.first :], repeats[window.first :], strict=True):
             messages += self._once(turn, window, times).messages
-        return Request(messages, None if self._tagged else self._brief.tools)
+        return ChatRequest(messages, None if self._tagged else self._brief.tools)
 
     def window(self, history: Sequence[Turn], refused: int | None = None) -> Window:
         """Returns which turns stand word for word in the request after `history`."""

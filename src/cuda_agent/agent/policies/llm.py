@@ -13,7 +13,7 @@ from cuda_agent.core.config import LanguageModelOptions
 from cuda_agent.core.errors import PolicyError, UsageError
 from cuda_agent.core.records import ToolCall, Turn
 from cuda_agent.llm import tagged
-from cuda_agent.llm.chat import CallText, ChatClient, ContextExceeded, Reply
+from cuda_agent.llm.chat import ChatClient, ContextExceeded, Reply, WrittenCall
 from cuda_agent.llm.client import make_client
 from cuda_agent.llm.prices import cost_of
 from cuda_agent.llm.stream import well_formed
@@ -73,7 +73,7 @@ class LanguageModelPolicy:
         )
 
 
-def _call(written: CallText, finish: str) -> ToolCall:
+def _call(written: WrittenCall, finish: str) -> ToolCall:
     """Returns the call, or a malformed call that says what is wrong."""
     arguments: Any = None
     problem = written.problem

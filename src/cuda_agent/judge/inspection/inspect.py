@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.inspection import InspectReport, KernelRun, Roofline, Work
+from cuda_agent.core.inspection import InspectReport, KernelRun, LeastWork, Roofline
 from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
@@ -25,7 +25,7 @@ from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.inside.inspected import MARK
 from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _RUN_TIMEOUT_S = 180.0
@@ -88,7 +88,7 @@ class _Dynamic:
             readable=(_PACKAGES, *readable),
             hidden=settings.hidden,
             gpu=self._device is Device.CUDA,
-            limits=Limits(memory_mib=memory_limit_mib(settings.memory_mib)),
+            limits=SandboxLimits(memory_mib=memory_limit_mib(settings.memory_mib)),
             filter_syscalls=False,
         )
         log = scratch.parent / f"{name}.log"
@@ -161,7 +161,7 @@ class _Dynamic:
             }
         return {**fields, "limit": named.limit, "why": named.why}
 
-    def _work(self) -> Work | None:
+    def _work(self) -> LeastWork | None:
         try:
             self._session.graph()
         except TaskError as error:

@@ -29,7 +29,7 @@ from cuda_agent.judge.verify.reference import Places
 from cuda_agent.workers.buffers import extent_bytes
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.sandbox import Limits, SandboxSpec, spawn
+from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 86
@@ -139,7 +139,7 @@ def run_tool(session: Resources, candidate: Candidate, library: Path | None, too
         hidden=settings.hidden,
         environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         gpu=True,
-        limits=Limits(memory_mib=memory_limit_mib(settings.memory_mib)),
+        limits=SandboxLimits(memory_mib=memory_limit_mib(settings.memory_mib)),
         filter_syscalls=False,
     )
     try:

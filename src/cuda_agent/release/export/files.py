@@ -1,4 +1,4 @@
-"""The texts of a project: templates filled in, and the run's own files."""
+"""The files of a project: filled templates, and files of the run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cuda_agent.release.export.rewrite import distributions, libraries, with_loc
 from cuda_agent.release.export.source import Finished
 from cuda_agent.release.export.summary import evidence
 from cuda_agent.release.export.verified import Verified
+from cuda_agent.release.spec_text import spec_text
 from cuda_agent.workspace.layout import fixed_files
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -25,7 +26,7 @@ _VERSION = "0.1.0"
 
 
 def project_files(finished: Finished, described: Verified, kind: str, package: str) -> dict[str, str]:
-    """Path -> text. Raises UsageError where the sources can't be taken over."""
+    """Returns path -> text. Raises UsageError where the run's sources can't be used in a project."""
     values = _values(finished, described, kind, package)
     hub = kind == "hf-kernels"
     inside = f"torch-ext/{package}" if hub else f"src/{package}"
@@ -53,7 +54,8 @@ def project_files(finished: Finished, described: Verified, kind: str, package: s
 
 
 def _hub_files(native: dict[str, str], package: str, inside: str, values: dict[str, Any]) -> dict[str, str]:
-    """A project for kernel-builder: bindings as operators of torch, so that the library needs no Python."""
+    """Returns the files for kernel-builder. Bindings are operators of torch, so that the library doesn't need
+    Python."""
     bindings = sorted(name for name, text in native.items() if name.endswith(".cpp") and "REGISTER_BINDING" in text)
     sources = sorted(name for name in native if name not in bindings)
     values = values | {"bindings": bindings, "sources": sources}
@@ -106,39 +108,25 @@ def _values(finished: Finished, described: Verified, kind: str, package: str) ->
 
 
 def _plain(name: str) -> str:
-    """A task's name as text in Python, TOML, Nix and Markdown: a task may be called anything."""
+    """Returns a task's name without characters that could break out of Python, TOML, Nix or Markdown text."""
     return re.sub(r"[^A-Za-z0-9 ._-]", "_", name)
 
 
 def _call_text(init: dict[str, Any]) -> str:
-    """The arguments of the constructor, as one writes them."""
+    """Returns the constructor's arguments as Python text."""
     given = init["dict"]
-    positional = [_literal(item) for item in given["args"]["list"]]
-    return ", ".join([*positional, *(f"{name}={_literal(item)}" for name, item in given["kwargs"]["dict"].items())])
-
-
-def _literal(spec: dict[str, Any]) -> str:
-    if "v" in spec:
-        return repr(spec["v"])
-    if "dtype" in spec:
-        return f"torch.{spec['dtype']}"
-    if "f" in spec:
-        return f"float({spec['f']!r})"
-    if "dict" in spec:
-        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in spec["dict"].items()) + "}"
-    opened, closed = ("[", "]") if "list" in spec else ("(", ")")
-    items = ", ".join(_literal(item) for item in spec.get("list", spec.get("tuple", ())))
-    return opened + items + ("," if closed == ")" and items and "," not in items else "") + closed
+    positional = [spec_text(item) for item in given["args"]["list"]]
+    return ", ".join([*positional, *(f"{name}={spec_text(item)}" for name, item in given["kwargs"]["dict"].items())])
 
 
 def _architecture(capability: str) -> str:
-    """`9.0` -> `9.0a`, as the judge compiles for it."""
+    """Returns the architecture that the judge compiles for, such as `9.0a` for `9.0`."""
     flag = gencode(capability)[0]
     return capability + ("a" if flag.endswith("a") else "")
 
 
 def _check_names(native: dict[str, str]) -> None:
-    """Torch's builder names objects by their source's last part."""
+    """Raises UsageError where two sources share a file name: torch's builder names an object file by it."""
     seen: dict[str, str] = {"binding": "binding.cpp"}
     for name in sorted(native):
         path = PurePosixPath(name)

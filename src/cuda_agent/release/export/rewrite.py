@@ -1,4 +1,4 @@
-"""What an export reads from the sources' syntax, and the little that it changes in them."""
+"""Reads the syntax of sources for an export, and rewrites their imports of the extension."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from cuda_agent.core.errors import UsageError
 
 EXTENSION = "cuda_extension"
 _LIBRARIES = (("cublasLt", "cublasLt.h"), ("cublas", "cublas_v2.h"), ("cudnn", "cudnn"))
-#: what a module of an exported task may need besides torch, as distributions name it.
+#: module -> distribution, for modules besides torch that an exported task may import.
 _KNOWN = {"transformers": "transformers", "numpy": "numpy", "einops": "einops", "torchvision": "torchvision"}
 
 
 def with_local_extension(text: str) -> str:
-    """`model_new.py` with `import cuda_extension` as an import from its own package; all else stays as it was judged.
-    Raises UsageError where it imports it in another way than at the beginning of a line of its own."""
+    """Rewrites `import cuda_extension` in `model_new.py` as an import from its own package. All else stays unchanged.
+
+    Raises UsageError where the import shares its line with other code.
+    """
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == EXTENSION for alias in node.names):
@@ -49,11 +51,12 @@ def _replace(lines: list[str], node: ast.Import | ast.ImportFrom, statements: li
 
 
 def wrapped_call(source: str) -> dict[str, Any] | None:
-    """How `Model.forward` calls the one submodule that it consists of; None where it does more than
+    """Reads how `Model.forward` calls its only submodule; None where it does more than
     `return self.NAME(arguments and constants)`.
 
-    {"child": NAME, "args": [part], "kwargs": {name: part}}, where a part is {"p": which argument of forward} or
-    {"v": constant}."""
+    Returns {"child": NAME, "args": [part], "kwargs": {name: part}}. A part is {"p": index of an argument of forward} or
+    {"v": constant}.
+    """
     model = next((n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
     found = [n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward"] if model else []
     if len(found) != 1 or found[0].decorator_list or found[0].args.vararg or found[0].args.kwarg:
@@ -86,14 +89,14 @@ def _part(node: ast.expr, positions: Mapping[str, int]) -> dict[str, Any] | None
 
 
 def libraries(files: Mapping[str, str]) -> list[str]:
-    """Libraries of CUDA that the kernels link against, besides its runtime."""
+    """Returns the CUDA libraries that the kernels link against, besides the runtime."""
     text = "\n".join(text for name, text in files.items() if name.startswith("kernels/"))
     includes = re.findall(r'#\s*include\s*[<"]([^>"]+)[>"]', text)
     return [name for name, header in _LIBRARIES if any(item.startswith(header) for item in includes)]
 
 
 def distributions(source: str) -> list[str]:
-    """Distributions besides torch that the reference imports."""
+    """Returns the distributions besides torch that the reference imports."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -1,30 +1,28 @@
-"""What is exported: the best candidate of a run, or what was promoted, with the judge's word on it."""
+"""Reads what is exported: the best candidate of a run, or a promoted one, with its evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from cuda_agent.agent.best import BestRecord
-from cuda_agent.agent.storage.rundir import RunDirectory
-from cuda_agent.core.bench import BenchManifest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError, UsageError
 from cuda_agent.core.records import Candidate, Evaluation, Task, Trajectory
 from cuda_agent.release import evidence
 from cuda_agent.release.records import Promotion
+from cuda_agent.release.subject import best_of_run
 
 
 class NotPassed(CudaAgentError):
-    """The run holds no candidate that passed."""
+    """The run has no candidate that passed."""
 
     exit_code = 9
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A candidate that passed. `evaluation` is of exactly these files and this task."""
+    """A candidate that passed. `evaluation` is that of exactly these files and this task."""
 
     task: Task
     options: JudgeOptions
@@ -33,22 +31,26 @@ class Finished:
 
 
 def read_finished(directory: Path) -> Finished:
-    """The best candidate that passed, of a run or of a registry's entry. Raises UsageError (neither), StoreError (can't
-    be read), NotPassed."""
-    if (directory / BenchManifest.file_name).is_file():
-        raise UsageError(f"{directory} is a benchmark of several tasks", f"Export one of them: {directory}/tasks/ID")
+    """Reads the candidate of a run or of a registry's entry.
+
+    Raises NotPassed, UsageError where the directory is neither, StoreError where it can't be read.
+    """
     if (directory / Promotion.file_name).is_file():
         return _read_entry(directory.resolve())
-    task, options, _ = RunDirectory(directory).read_start()
-    candidate, evaluation = _best(directory)
-    if candidate is None or evaluation is None:
+    run = best_of_run(directory)
+    if run.candidate is None and not (directory / Trajectory.file_name).is_file():
+        raise UsageError(f"The run in {directory} hasn't judged a candidate yet", f"cuda-agent resume {directory}")
+    if run.candidate is None or run.evaluation is None:
         raise NotPassed(f"{directory} holds no judged candidate", f"See cuda-agent show {directory}")
-    return _finished(directory, task, options.judge, candidate, evaluation)
+    return _finished(directory, run.task, run.options, run.candidate, run.evaluation)
 
 
 def _read_entry(directory: Path) -> Finished:
-    """What a registry's entry holds, as long as it stands; its signature and the stack are for `promoted --check`.
-    Raises NotPassed, StoreError."""
+    """Reads an entry of the registry whose evidence is unchanged. `promoted --check` checks the signature and the
+    stack.
+
+    Raises NotPassed, StoreError.
+    """
     registry, remedy = directory.parent.parent, "Promote it again, or export another entry"
     events = [event for event in evidence.history(registry) if event.entry == directory.name]
     entry = next((one for one in evidence.entries(registry) if one.digest == directory.name), None)
@@ -56,7 +58,7 @@ def _read_entry(directory: Path) -> Finished:
         raise NotPassed(f"The registry {registry} has no history of {directory.name}", remedy)
     wrong = entry.revoked.reason if entry.revoked is not None else evidence.fault(registry, entry)
     if wrong:
-        raise NotPassed(f"What was promoted in {directory} doesn't stand: {wrong}", remedy)
+        raise NotPassed(f"The promotion in {directory} isn't valid any more: {wrong}", remedy)
     place = directory / evidence.CANDIDATE
     options = JudgeOptions(device=entry.promotion.device, precision=entry.promotion.precision)
     try:
@@ -71,27 +73,12 @@ def _read_entry(directory: Path) -> Finished:
 def _finished(
     directory: Path, task: Task, options: JudgeOptions, candidate: Candidate, evaluation: Evaluation
 ) -> Finished:
-    """Raises UsageError, NotPassed."""
-    if evaluation.comparison is not None:
-        cause = f"{directory} holds a comparison ({evaluation.comparison}), no CUDA extension"
-        raise UsageError(cause, "Only CUDA extensions are exported")
+    """Raises NotPassed."""
     if evaluation.verdict is not Verdict.PASSED:
         said = f"{evaluation.verdict.value}: {evaluation.reason}" if evaluation.reason else evaluation.verdict.value
         raise NotPassed(f"The best candidate of {directory} didn't pass ({said})", "Only what passed is exported")
     if evaluation.candidate_digest != candidate.digest or evaluation.task_key != task.key:
-        cause = (
-            f"The evaluation in {directory} is of another {'task' if evaluation.task_key != task.key else 'candidate'}"
-        )
+        other = "task" if evaluation.task_key != task.key else "candidate"
+        cause = f"The evaluation in {directory} is that of another {other}"
         raise NotPassed(cause, "Run it again, or judge it with cuda-agent replay")
     return Finished(task, options, candidate, evaluation)
-
-
-def _best(directory: Path) -> tuple[Candidate | None, Evaluation | None]:
-    """Of a run that has ended from its trajectory; of one that hasn't, the best so far."""
-    if (directory / Trajectory.file_name).is_file():
-        trajectory = Trajectory.read(directory)
-        return trajectory.best, trajectory.evaluation
-    if (directory / BestRecord.file_name).is_file():
-        best = BestRecord.read(directory)
-        return best.candidate, best.evaluation
-    raise UsageError(f"The run in {directory} hasn't judged a candidate yet", f"cuda-agent resume {directory}")

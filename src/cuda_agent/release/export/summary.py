@@ -1,4 +1,4 @@
-"""An evaluation as the table of a README."""
+"""Writes an evaluation as the table of a README."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cuda_agent.core.stack import Stack
 
 
 def evidence(evaluation: Evaluation) -> str:
-    """Times with their intervals, errors and stack, as Markdown. The evaluation has passed."""
+    """Returns times with their intervals, errors and the stack as Markdown, for an evaluation that passed."""
     profile, verify = evaluation.profile, evaluation.verify
     assert profile is not None and verify is not None
     rows = ["| | µs | 95 % interval | these kernels are faster by | 95 % interval |", "|---|---|---|---|---|"]
@@ -31,13 +31,13 @@ def evidence(evaluation: Evaluation) -> str:
 
 
 def slower_than_eager(evaluation: Evaluation) -> bool:
-    """Whether the original is the better choice."""
+    """Whether the candidate is slower than eager, so that the original is the better choice."""
     ratio = evaluation.profile.ratios.get("eager") if evaluation.profile is not None else None
     return ratio is not None and ratio.value < 1.0
 
 
 def stack_line(stack: Stack) -> str:
-    """Hardware and software in one line."""
+    """Returns hardware and software on one line."""
     gpu = f"{stack.gpus[0].name}, driver {stack.driver}, CUDA {stack.cuda_compiler}" if stack.gpus else None
     parts = [gpu or f"{stack.cpu}, {stack.cpu_cores} cores", f"torch {stack.torch}", f"Python {stack.python}"]
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""What an export holds its callers to: shapes, types and nesting of one call, as the reference worker says."""
+"""Describes the verified call of an export: shapes, types and nesting, from the reference worker."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
-from cuda_agent.judge import Reference, TaskSpec
+from cuda_agent.judge import Reference
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
 from cuda_agent.workers.buffers import ALIGNMENT, contiguous, is_dense
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.roles import REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
 
 _SEED = 1
-#: the relative error that is allowed where the judge recorded none (outputs that aren't floating point).
+#: the allowed relative error where the judge recorded none (outputs that aren't floating point).
 _LEAST_BUDGET = 2e-6
 
 
@@ -42,7 +43,7 @@ class Verified(Record):
     state: dict[str, TensorMeta]
     outputs_spec: dict[str, Any]
     outputs: tuple[TensorMeta, ...]
-    #: how `forward` calls the one submodule that it consists of.
+    #: how `forward` calls its only submodule (`wrapped_call`).
     call: dict[str, Any] | None
     alignment_bytes: int
     atol: float
@@ -51,8 +52,10 @@ class Verified(Record):
 
 
 def describe_task(finished: Finished) -> TaskSpec:
-    """Run the task once, in a sandboxed worker of the judge. Raises TaskError, DeviceError, SandboxError, StoreError,
-    WorkerError."""
+    """Runs the task once in a sandboxed worker of the judge.
+
+    Raises TaskError, DeviceError, SandboxError, StoreError, WorkerError.
+    """
     options = finished.options
     hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
     level = resolve_level(options.sandbox)
@@ -68,7 +71,10 @@ def describe_task(finished: Finished) -> TaskSpec:
 
 
 def verified(finished: Finished, spec: TaskSpec) -> Verified:
-    """Raises TaskError where a call of the task can't be guarded: nested in classes, or changed in place."""
+    """Returns the description of a verified call.
+
+    Raises TaskError where an export can't check calls: values of other classes, or inputs that are changed in place.
+    """
     task, evaluation = finished.task, finished.evaluation
     if spec.mutated:
         raise TaskError(f"{task.name} changes its inputs in place", "Only modules that leave them alone are exported")
@@ -108,7 +114,7 @@ def _dense(metas: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
 
 
 def _class_inside(spec: dict[str, Any]) -> str:
-    """Name of the first class that isn't a plain list, tuple or dict, or ""."""
+    """Returns the name of the first class that isn't a plain list, tuple or dict, or ""."""
     if "note" in spec:
         return str(spec["note"])
     nested = [*spec.get("list", ()), *spec.get("tuple", ()), *dict(spec.get("dict", {})).values()]

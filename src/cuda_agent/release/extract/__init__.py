@@ -1,1 +1,1 @@
-"""A user's whole model: where its time goes, its hot submodules as tasks, and what faster ones do for the whole."""
+"""Measures a user's whole model, extracts its slow submodules as tasks, and puts faster ones back."""

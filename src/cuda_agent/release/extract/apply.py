@@ -1,4 +1,4 @@
-"""`apply`: the whole model with optimized submodules patched in, beside the original."""
+"""`apply`: measures the whole model with optimized submodules in it, beside the original."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cuda_agent.core.extraction import ExtractedTask, Extraction, WholeModel, Wh
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import JudgeSession
-from cuda_agent.release.extract.whole_model import Judged, Replacement, judge_whole
+from cuda_agent.release.extract.whole_model import PartReplacement, WholeModelResult, judge_whole_model
 
 Say = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Optimized:
-    """A task of an extraction, and the run that made it faster. `speedup`: over eager, the part alone."""
+    """A task of an extraction, and the run that made it faster. `speedup` is that of the part alone over eager."""
 
     task: ExtractedTask
     run: Path
@@ -31,8 +31,8 @@ class Optimized:
 
 
 def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimized], list[str]]:
-    """The fastest passed run of each task, and why other runs don't count. `runs`: run directories, or folders of
-    them. Raises UsageError where no run is one of these tasks' and passed."""
+    """Returns the fastest run of each task that passed, and notes on the other runs. `runs` are run directories or
+    folders of them. Raises UsageError where no run of these tasks passed."""
     tasks = {task.key: task for task in extraction.tasks}
     best: dict[str, Optimized] = {}
     notes: list[str] = []
@@ -40,11 +40,11 @@ def optimized(extraction: Extraction, runs: Sequence[Path]) -> tuple[list[Optimi
         trajectory = Trajectory.read(run)
         task, evaluation = tasks.get(trajectory.task_key), trajectory.evaluation
         if task is None:
-            notes.append(f"{run.name}: {trajectory.task_name} is no task of this extraction")
+            notes.append(f"{run.name}: {trajectory.task_name} isn't a task of this extraction")
             continue
         if evaluation is None or evaluation.verdict is not Verdict.PASSED or evaluation.profile is None:
-            said = "no candidate" if evaluation is None else evaluation.verdict.value.replace("_", " ")
-            notes.append(f"{run.name}: {task.name} has no kernel that passed ({said})")
+            verdict = "no candidate" if evaluation is None else evaluation.verdict.value.replace("_", " ")
+            notes.append(f"{run.name}: {task.name} has no kernel that passed ({verdict})")
             continue
         if evaluation.comparison is not None:
             notes.append(f"{run.name}: {task.name} is a comparison ({evaluation.comparison}), no CUDA extension")
@@ -73,7 +73,7 @@ def _directories(runs: Sequence[Path]) -> list[Path]:
 
 
 def predicted(shares: Sequence[tuple[float, float]]) -> float:
-    """Amdahl's speed-up of the whole from (share, speed-up) of its parts: 1 / (1 - Σ f + Σ f/s)."""
+    """Returns Amdahl's speed-up of the whole from (share f, speed-up s) of its parts: 1 / (1 - Σ f + Σ f/s)."""
     covered = min(1.0, sum(share for share, _ in shares))
     left = 1.0 - covered + sum(share / speedup for share, speedup in shares)
     return 1.0 / max(left, 1e-9)
@@ -88,9 +88,11 @@ def apply(
     compiled: bool = True,
     say: Say | None = None,
 ) -> WholeModel:
-    """The record of the measurement; it isn't written. `compiled`: `torch.compile` of the original is timed too.
+    """Measures the model and returns the record, without writing it. With `compiled`, `torch.compile` of the original
+    is timed too.
 
-    Raises UsageError (another device), TaskError (the model fails), DeviceError, SandboxError, StoreError, WorkerError.
+    Raises UsageError when a part was made on another device, TaskError when the model fails, DeviceError, SandboxError,
+    StoreError, WorkerError.
     """
     for part in parts:
         evaluation = part.trajectory.evaluation
@@ -101,18 +103,18 @@ def apply(
     folders = tuple(Path(folder) for folder in extraction.folders)
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing:
-        raise TaskError(f"The model's own code isn't in {missing[0]} any more", "Extract it again")
+        raise TaskError(f"The model's code isn't in {missing[0]} any more", "Extract it again")
     with contextlib.closing(JudgeSession(whole, options, progress=say, importable=folders)) as session, session:
         session.baselines.eager_only = not compiled
-        judged = judge_whole(session, [_replacement(part) for part in parts])
+        judged = judge_whole_model(session, [_replacement(part) for part in parts])
         level = session.level
     return _record(extraction, whole, parts, options, judged, notes).model_copy(update={"sandbox": level})
 
 
-def _replacement(part: Optimized) -> Replacement:
+def _replacement(part: Optimized) -> PartReplacement:
     assert part.trajectory.best is not None
     task = part.task
-    return Replacement(task.name, part.trajectory.best, task.paths, task.call, task.inputs, task.prefix)
+    return PartReplacement(task.name, part.trajectory.best, task.paths, task.call, task.inputs, task.prefix)
 
 
 def _record(
@@ -120,21 +122,21 @@ def _record(
     whole: Task,
     parts: Sequence[Optimized],
     options: JudgeOptions,
-    judged: Judged,
+    judged: WholeModelResult,
     notes: Sequence[str],
 ) -> WholeModel:
-    said = [_part(part, judged) for part in parts]
-    used = [part for part in said if part.calls] if judged.calls else said
+    measured = [_part(part, judged) for part in parts]
+    used = [part for part in measured if part.calls] if judged.calls else measured
     profile, verify = judged.profile, judged.verify
     trials = [] if verify is None else [trial for trial in verify.trials if trial.candidate_error is not None]
-    unused = [f"{part.task}: every call went to the original" for part in said if judged.calls and not part.calls]
+    unused = [f"{part.task}: the original took every call" for part in measured if judged.calls and not part.calls]
     agreed = verify is not None and verify.passed
     return WholeModel(
         model=extraction.model,
         key=whole.key,
         device=options.device,
         precision=options.precision,
-        parts=tuple(said),
+        parts=tuple(measured),
         agreed=agreed,
         reason=judged.reason,
         max_error=max((trial.candidate_error or 0.0 for trial in trials), default=None),
@@ -153,7 +155,7 @@ def _record(
     )
 
 
-def _part(part: Optimized, judged: Judged) -> WholePart:
+def _part(part: Optimized, judged: WholeModelResult) -> WholePart:
     assert part.trajectory.best is not None
     calls = [judged.calls.get(path, (0, 0)) for path in part.task.paths]
     return WholePart(

@@ -1,4 +1,4 @@
-"""A submodule's call as a task's text: `forward`'s parameters, how they are passed on, how inputs are drawn."""
+"""Writes a submodule's call as a task's text: `forward`'s parameters and arguments, and how the inputs are drawn."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.closure import Inexpressible
 from cuda_agent.release.extract.inside.callspec import describe
+from cuda_agent.release.spec_text import spec_text
 from cuda_agent.workers.buffers import contiguous, is_dense
 from cuda_agent.workers.inside.task.pytree import Spec, flatten, tensor_meta
 
-#: a tensor whose structure is looked at: larger ones are random.
+#: the most elements of a tensor that is searched for a pattern; a larger one is drawn at random.
 _LOOKED_AT = 1 << 24
 
 
 def captured(module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Spec, list[Any]]:
-    """(spec, tensors). Raises Inexpressible, which names the argument that can't be written down."""
+    """Returns (spec, tensors) of a call. Raises Inexpressible, which names the argument that can't be written as
+    text."""
     try:
         spec, tensors = describe(args, kwargs)
     except TaskError:
@@ -57,7 +59,7 @@ def _positional_names(module: nn.Module, count: int) -> list[str]:
 
 
 def plain_output(value: Any) -> None:
-    """Raises Inexpressible where a submodule's output is no tensor, or list, tuple or dict of tensors."""
+    """Raises Inexpressible where a submodule's output isn't a tensor, or a list, tuple or dict of tensors."""
     if isinstance(value, torch.Tensor) or value is None or isinstance(value, (bool, int, float, str)):
         return
     if type(value) in (list, tuple):
@@ -71,48 +73,37 @@ def plain_output(value: Any) -> None:
 
 
 def metas(tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
-    """As the task draws them: dense ones in their own layout, others row-major."""
+    """Returns the metadata of the tensors that the task draws: dense ones in their own layout, others row-major."""
     found = (tensor_meta(tensor) for tensor in tensors)
     return tuple(meta if is_dense(meta) else contiguous(meta) for meta in found)
 
 
-class CallText:
-    """One call as text. `parameters[i]` is the name of tensor i in `forward`."""
+class ForwardCall:
+    """A submodule's call as text. `parameters[i]` is the name of tensor i in `forward`."""
 
     def __init__(self, module: nn.Module, spec: Spec, count: int) -> None:
         self.parameters = [""] * count
         args, kwargs = spec["dict"]["args"]["list"], spec["dict"]["kwargs"]["dict"]
         names = _positional_names(module, len(args))
-        parts = [self._text(part, name) for name, part in zip(names, args, strict=True)]
-        parts += [f"{name}={self._text(part, name)}" for name, part in kwargs.items()]
+        parts = [spec_text(part, name, self._parameter) for name, part in zip(names, args, strict=True)]
+        parts += [f"{name}={spec_text(part, name, self._parameter)}" for name, part in kwargs.items()]
         self.arguments = ", ".join(parts)
 
-    def _text(self, spec: Spec, name: str) -> str:
-        if "t" in spec:
-            free = name if name.isidentifier() and not keyword.iskeyword(name) else "tensor"
-            # `input` is what torch calls it, and a builtin that no candidate may name.
-            free = f"{free}_" if free in ("self", "torch", "nn") or hasattr(builtins, free) else free
-            number, word = 1, free
-            while word in self.parameters:
-                number, word = number + 1, f"{free}_{number}"
-            self.parameters[spec["t"]] = word
-            return word
-        if "v" in spec:
-            return repr(spec["v"])
-        if "f" in spec:
-            return f"float({spec['f']!r})"
-        if "dtype" in spec:
-            return f"torch.{spec['dtype']}"
-        if "list" in spec:
-            return f"[{', '.join(self._text(item, f'{name}_{i}') for i, item in enumerate(spec['list']))}]"
-        if "tuple" in spec:
-            items = [self._text(item, f"{name}_{i}") for i, item in enumerate(spec["tuple"])]
-            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-        return f"{{{', '.join(f'{key!r}: {self._text(item, key)}' for key, item in spec['dict'].items())}}}"
+    def _parameter(self, index: int, name: str) -> str:
+        """Names the parameter for tensor `index`."""
+        free = name if name.isidentifier() and not keyword.iskeyword(name) else "tensor"
+        # `input` is a common name in torch, and a builtin that a candidate may not name.
+        free = f"{free}_" if free in ("self", "torch", "nn") or hasattr(builtins, free) else free
+        number, word = 1, free
+        while word in self.parameters:
+            number, word = number + 1, f"{free}_{number}"
+        self.parameters[index] = word
+        return word
 
 
 def draw(tensor: Any) -> str:
-    """Text that draws such a tensor: its shape, type and layout, its range or its mean and spread, or its pattern."""
+    """Returns text that draws a tensor like this: with its shape, type, layout, and its range, its mean and spread, or
+    its pattern."""
     meta = metas([tensor])[0]
     order = sorted(range(tensor.dim()), key=lambda axis: -meta.strides[axis])
     text = _values(tensor.detach())
@@ -139,7 +130,7 @@ def _values(tensor: Any) -> str:
         return f"torch.randint({low}, {high + 1}, {shape}, dtype=torch.{kind})"
     cast = "" if kind == "float32" else f".to(torch.{kind})"
     if not bool(tensor.isfinite().all()):
-        raise Inexpressible("an input holds infinities or NaN in no pattern that could be drawn again")
+        raise Inexpressible("an input holds infinities or NaN without a pattern that could be drawn again")
     least, most = float(tensor.min()), float(tensor.max())
     if least >= 0 and most > 0:
         return f"(torch.rand({shape}) * {_short(most)}){cast}"
@@ -154,7 +145,8 @@ def _values(tensor: Any) -> str:
 
 
 def _pattern(tensor: Any, shape: tuple[int, ...], kind: str) -> str | None:
-    """Constants, positions and triangular masks, which mean something."""
+    """Returns text for a constant, positions or a triangular mask, whose values have a meaning; None for any other
+    tensor."""
     first = tensor.reshape(-1)[0]
     if bool((tensor == first).all()) and tensor.numel() > 1:
         value = first.item()
@@ -172,7 +164,7 @@ def _pattern(tensor: Any, shape: tuple[int, ...], kind: str) -> str | None:
 
 
 def _triangle(tensor: Any, shape: tuple[int, ...], kind: str) -> str | None:
-    """One value on and below a diagonal, another above it, as masks of causal attention have."""
+    """Returns text for a mask of causal attention: one value on and below a diagonal, another above it."""
     low, high = tensor.reshape(-1)[shape[-1] * (shape[-2] - 1)], tensor[..., 0, -1].reshape(-1)[0]
     offset = shape[-1] - shape[-2]
     mask = torch.ones(shape[-2:], dtype=torch.bool, device=tensor.device).tril(offset)

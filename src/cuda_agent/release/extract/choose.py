@@ -1,4 +1,4 @@
-"""Which submodules become tasks: the largest that can, never one inside another; equal ones together."""
+"""Chooses the submodules that become tasks: the largest that can, never one inside another, and equal ones together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cuda_agent.release.extract.survey import Part
 
 
 @dataclass
-class Group:
-    """Submodules, by their numbers, that may be one task. `reason`: why they are none."""
+class PartGroup:
+    """Submodules, by their numbers, that may be one task. `reason` says why they aren't."""
 
     kind: str
     members: list[int]
@@ -20,20 +20,20 @@ class Group:
 
 
 @dataclass
-class Choice:
-    """Groups by their time, longest first; `outside_us` is spent in submodules that only call others."""
+class TaskChoice:
+    """Groups by their time, the longest first. `outside_us` is spent in submodules that only call others."""
 
-    units: list[Group] = field(default_factory=list)
-    left_out: list[Group] = field(default_factory=list)
+    units: list[PartGroup] = field(default_factory=list)
+    left_out: list[PartGroup] = field(default_factory=list)
     outside_us: float = 0.0
 
 
-def choose(parts: Sequence[Part], most_operators: int) -> Choice:
-    """From the model downwards: a submodule of at most so many operators whose call can be written down is a unit; of
-    any other its children are looked at. A leaf that can't be a unit is left out."""
-    choice = Choice(outside_us=parts[0].own_us)
-    units: dict[str, Group] = {}
-    left: dict[str, Group] = {}
+def choose(parts: Sequence[Part], most_operators: int) -> TaskChoice:
+    """Searches from the model downwards. A submodule whose call can be written as text, of at most `most_operators`
+    operators, is a unit. The children of any other are searched; one without children is left out."""
+    choice = TaskChoice(outside_us=parts[0].own_us)
+    units: dict[str, PartGroup] = {}
+    left: dict[str, PartGroup] = {}
     pending = list(parts[0].children)
     while pending:
         index = pending.pop(0)
@@ -52,14 +52,14 @@ def choose(parts: Sequence[Part], most_operators: int) -> Choice:
             _join(left, f"{part.kind}: {reason}", part, index, part.us, reason)
     for group in units.values():
         layouts = Counter(parts[index].inputs for index in group.members)
-        # The task has the layout that most have.
+        # The first member is one of the most common layout, which becomes that of the task.
         group.members.sort(key=lambda index: (-layouts[parts[index].inputs], index))
     choice.units = sorted(units.values(), key=lambda group: -group.us)
     choice.left_out = sorted(left.values(), key=lambda group: -group.us)
     return choice
 
 
-def _join(groups: dict[str, Group], key: str, part: Part, index: int, us: float, reason: str) -> None:
-    group = groups.setdefault(key, Group(part.kind, [], 0.0, reason))
+def _join(groups: dict[str, PartGroup], key: str, part: Part, index: int, us: float, reason: str) -> None:
+    group = groups.setdefault(key, PartGroup(part.kind, [], 0.0, reason))
     group.members.append(index)
     group.us += us

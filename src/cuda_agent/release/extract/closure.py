@@ -1,6 +1,7 @@
-"""Names that a task's text needs: imported where they are installed, and otherwise with the source that defines them.
+"""Provides the names that a task's text needs: by imports where they are installed, otherwise by their source.
 
-A definition of the user's own is copied with every module-level statement that it refers to, through their own modules.
+A definition in the user's code is copied together with every module-level statement that it refers to, in all of the
+user's modules.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ RESERVED = ("Model", "get_inputs", "get_init_inputs")
 
 
 class Inexpressible(Exception):
-    """Why something can't be written down as a task."""
+    """Says why something can't be written as a task."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """A module of the user's own: its statements, and which of them bind a name."""
+    """A module of the user's code: its statements, and the statements that bind each name."""
 
     name: str
     package: str
@@ -37,11 +38,12 @@ class _File:
 
 @dataclass
 class Sources:
-    """What one task's file begins with. `own`: names of modules whose source is the user's."""
+    """The imports and definitions at the beginning of a task's file. `own` are the names of modules of the user's
+    code."""
 
     own: frozenset[str]
     _imports: dict[str, None] = field(default_factory=dict)
-    #: name in the task's file -> what it stands for.
+    #: name in the task's file -> its meaning.
     _names: dict[str, str] = field(default_factory=dict)
     _files: dict[str, _File] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
@@ -53,13 +55,8 @@ class Sources:
         self.need("import torch")
         self.need("from torch import nn")
 
-    @property
-    def definitions_of(self) -> tuple[str, ...]:
-        """The user's modules that text was taken from."""
-        return tuple(self._order)
-
     def need(self, line: str) -> None:
-        """An import statement. Raises Inexpressible where its name stands for something else."""
+        """Adds an import statement. Raises Inexpressible where its name has another meaning already."""
         statement = ast.parse(line).body[0]
         assert isinstance(statement, (ast.Import, ast.ImportFrom))
         known = False
@@ -76,7 +73,7 @@ class Sources:
             self._imports[line] = None
 
     def reference(self, value: Any) -> str:
-        """Text that means this class or function. Raises Inexpressible."""
+        """Returns text that refers to this class or function. Raises Inexpressible."""
         name = getattr(value, "__qualname__", "")
         module = getattr(value, "__module__", None) or ""
         label = f"{module}.{name}" if name else type(value).__name__
@@ -105,7 +102,7 @@ class Sources:
         return "\n".join(lines + rest)
 
     def definitions(self) -> str:
-        """The user's own statements, each module's in their order, modules that others import first."""
+        """Returns the copied statements in their order, with imported modules before those that import them."""
         parts = []
         for name in self._order:
             file = self._files[name]
@@ -113,10 +110,11 @@ class Sources:
                 parts.append(_text(file, file.body[index]))
         return "\n\n\n".join(parts)
 
-    # ------------------------------------------------------------ the user's own
+    # ------------------------------------------------------------ the user's code
 
     def _bind(self, name: str, meaning: str) -> bool:
-        """Whether it was bound before. Raises Inexpressible where the name means something else already."""
+        """Binds a name. Returns whether it was bound before. Raises Inexpressible where it has another meaning
+        already."""
         known = name in self._names
         if self._names.setdefault(name, meaning) != meaning:
             raise Inexpressible(f"two things in its source are called {name}")
@@ -126,7 +124,7 @@ class Sources:
         file = self._file(module)
         indices = file.bindings.get(name)
         if indices is None:
-            raise Inexpressible(f"{module} binds {name} in a way that can't be read off its text")
+            raise Inexpressible(f"{module} binds {name} in a way that its text doesn't show")
         taken = self._taken.setdefault(module, set())
         for index in indices:
             statement = file.body[index]
@@ -140,12 +138,12 @@ class Sources:
             for needed in sorted(_loaded(statement)):
                 if needed in file.bindings and needed != name:
                     self._define(module, needed)
-        # After what it imports.
+        # The module comes after those that it imports.
         if module not in self._order and taken:
             self._order.append(module)
 
     def _import(self, file: _File, statement: ast.Import | ast.ImportFrom, name: str) -> None:
-        """The one alias of an import that binds a name; the definition itself where the module is the user's own."""
+        """Adds the alias of an import that binds a name, or the definition where the imported module is the user's."""
         for alias in statement.names:
             if (alias.asname or alias.name.partition(".")[0]) != name:
                 continue
@@ -163,7 +161,9 @@ class Sources:
                 continue
             self._define(origin, alias.name)
             if alias.asname and alias.asname != alias.name:
-                raise Inexpressible(f"its source renames one of its own names ({alias.name} as {alias.asname})")
+                raise Inexpressible(
+                    f"its source imports one of its own names under another ({alias.name} as {alias.asname})"
+                )
 
     def _file(self, module: str) -> _File:
         if module not in self._files:
@@ -197,7 +197,7 @@ def _read(module: types.ModuleType) -> _File:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """Names that a module-level statement binds, but those of a program's own start."""
+    """Returns the names that a module-level statement binds; none for `if __name__ == "__main__"`."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -241,7 +241,7 @@ def _text(file: _File, statement: ast.stmt) -> str:
 
 
 def own_modules(folders: tuple[str, ...]) -> frozenset[str]:
-    """Names of loaded modules that aren't installed: a task's own, and those in the user's folders."""
+    """Returns the names of loaded modules that aren't installed: the task's module, and those in the user's folders."""
     found = set()
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)

@@ -1,5 +1,5 @@
-"""What every module of a model was constructed with, and that as Python text. Runs in the sandbox, beside the user's
-code."""
+"""Records the arguments with which a model's modules were constructed, and writes them as Python text. It runs in the
+sandbox, beside the user's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_DEPTH = 12
 
 @dataclasses.dataclass(frozen=True)
 class Construction:
-    """Arguments of a constructor as it was called: by name, those of `*args`, and those that only have a name."""
+    """The arguments of a constructor's call: by name, those of `*args`, and the keyword-only ones."""
 
     named: dict[str, Any]
     positional: tuple[Any, ...] = ()
@@ -34,19 +34,19 @@ class Construction:
 
 
 class Constructions:
-    """Of each module by identity; the modules are kept alive."""
+    """The construction of each module by identity. The modules are kept alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[nn.Module, Construction]] = {}
 
     def of(self, module: nn.Module) -> Construction | None:
-        """None for a module that was copied or unpickled."""
+        """Returns a module's construction, or None for a module that was copied or unpickled."""
         found = self._known.get(id(module))
         return found[1] if found is not None else None
 
     def of_twin(self, module: nn.Module) -> Construction | None:
-        """For a copy: of a module of the same class with the same weights' shapes. Whether that is all is seen when the
-        copy is compared with the original."""
+        """Returns the construction of another module of the same class with the same shapes of weights, or None. A
+        later comparison with the original shows whether it fits."""
         wanted = _shapes(module)
         for known, construction in self._known.values():
             if type(known) is type(module) and _shapes(known) == wanted:
@@ -55,7 +55,8 @@ class Constructions:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """The first `__init__` that a module enters is that of its own class."""
+        """Records constructions while the context is open. The first `__init__` that a module enters is that of its own
+        class."""
         before = sys.getprofile()
         sys.setprofile(self._look)
         try:
@@ -81,7 +82,7 @@ class Constructions:
 
 
 class Writer:
-    """Values as text; names that the text needs are asked of `sources`."""
+    """Writes values as text. `sources` provides the names that the text needs."""
 
     def __init__(self, constructions: Constructions, sources: Sources) -> None:
         self._constructions = constructions
@@ -89,13 +90,13 @@ class Writer:
         self._depth = 0
 
     def module(self, module: nn.Module) -> str:
-        """The call that constructs it. Raises Inexpressible."""
+        """Returns the call that constructs a module. Raises Inexpressible."""
         known = self._constructions
         found = known.of(module) or known.of_twin(module) or _by_attributes(module)
         kind = type(module)
         name = self._sources.reference(kind)
         if found is None:
-            raise Inexpressible(f"nobody saw {kind.__name__} being constructed (it was copied or unpickled)")
+            raise Inexpressible(f"the construction of {kind.__name__} wasn't recorded (it was copied or unpickled)")
         try:
             parameters = inspect.signature(kind.__init__).parameters
         except (TypeError, ValueError):
@@ -111,7 +112,7 @@ class Writer:
         return f"{name}({', '.join(parts)})"
 
     def value(self, value: Any, where: str) -> str:
-        """Raises Inexpressible, which names `where` it stands."""
+        """Returns a value as text. Raises Inexpressible, which names the argument `where` it stands."""
         self._depth += 1
         try:
             if self._depth > _MOST_DEPTH:
@@ -170,11 +171,12 @@ class Writer:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
     def _configuration(self, value: Any, where: str) -> str:
-        """A configuration of transformers: what differs from its class's own, and the chosen kinds of attention."""
+        """Returns a configuration of transformers: the values that differ from its class's, and the kind of
+        attention."""
         name = self._sources.reference(type(value))
         try:
             usual = type(value)().to_dict()
-        except Exception:  # noqa: BLE001 - a class of others, which may need arguments; then all are written
+        except Exception:  # noqa: BLE001 - the library's class may need arguments; then all values are written
             usual = {}
         skipped = ("transformers_version", "model_type", "architectures", "torch_dtype", "dtype")
         known = {key: item for key, item in value.to_dict().items() if key not in skipped and not key.startswith("_")}
@@ -199,7 +201,7 @@ def _is_default(parameter: inspect.Parameter | None, value: Any) -> bool:
 
 
 def _by_attributes(module: nn.Module) -> Construction | None:
-    """For what was copied and has no twin: a class that keeps what it was given under the same names."""
+    """Returns a construction from attributes that have the names of the constructor's parameters, or None."""
     try:
         parameters = list(inspect.signature(type(module).__init__).parameters.values())[1:]
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""The user's model as a task file: from MODEL.py, or from `module:Class` with what it is built from and called with.
+"""Writes the user's model as a task file: from MODEL.py, or from `module:Class` with its arguments and inputs.
 
-Looks at texts only; nothing of the user's runs here.
+It reads texts only; none of the user's code runs here.
 
   --init  [NAME=]VALUE                 VALUE: a Python literal, or `module:Class(name=literal, …)`
   --input [NAME=]TYPE[SIZES][:LOW..HIGH]   such as `ids=int64[2,128]:0..32000` or `float32[8,3,224,224]`
@@ -28,8 +28,8 @@ _INIT_HELP = "Write it like hidden=512, or config=transformers:LlamaConfig(hidde
 
 
 @dataclass(frozen=True)
-class WholeSource:
-    """The model as a task's source. `folders`: of the user's own code, which it imports."""
+class WholeModelSource:
+    """The model as a task's source. `folders` hold the user's code that it imports."""
 
     name: str
     source: str
@@ -38,15 +38,20 @@ class WholeSource:
 
 @dataclass(frozen=True)
 class _Value:
-    """Python text and the imports that it needs."""
+    """Python text, and the imports that it needs."""
 
     text: str
     imports: tuple[str, ...] = ()
 
 
-def whole_source(model: str, inputs: Sequence[str] = (), init: Sequence[str] = (), *, cwd: Path) -> WholeSource:
-    """`model`: MODEL.py with `Model`, `get_inputs`, `get_init_inputs`; `FILE.py:Class`; or `module:Class`, where Class
-    may be any function that returns a module. Raises UsageError, TaskError."""
+def whole_model_source(
+    model: str, inputs: Sequence[str] = (), init: Sequence[str] = (), *, cwd: Path
+) -> WholeModelSource:
+    """Returns the source of a model. `model` is MODEL.py with `Model`, `get_inputs` and `get_init_inputs`; or
+    `FILE.py:Class` or `module:Class`, where Class may be any function that returns a module.
+
+    Raises UsageError, TaskError.
+    """
     head, colon, attribute = model.rpartition(":")
     if not colon and model.endswith(".py"):
         if not inputs and not init:
@@ -57,7 +62,7 @@ def whole_source(model: str, inputs: Sequence[str] = (), init: Sequence[str] = (
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", attribute):
         raise UsageError(f"{attribute!r} is not the name of a class or function", "Give module:Class")
     if not inputs:
-        raise UsageError(f"Nothing says what {model} is called with", f"Add --input. {_INPUT_HELP}")
+        raise UsageError(f"The inputs of {model} aren't given", f"Add --input. {_INPUT_HELP}")
     if head.endswith(".py"):
         path = Path(head)
         if not path.is_file():
@@ -71,23 +76,23 @@ def whole_source(model: str, inputs: Sequence[str] = (), init: Sequence[str] = (
         folders = (_folder(cwd),) if _is_below(cwd, module.partition(".")[0]) else ()
     source = _wrapped(module, attribute, inputs, init)
     check_source(source, model)
-    return WholeSource(attribute.rpartition(".")[2], source, folders)
+    return WholeModelSource(attribute.rpartition(".")[2], source, folders)
 
 
-def _from_file(path: Path) -> WholeSource:
+def _from_file(path: Path) -> WholeModelSource:
     task = load_task(path)
     parent = path.resolve().parent
     tops = _imported_tops(task.source)
     local = any(_is_below(parent, top) for top in tops if top != path.stem)
-    return WholeSource(task.name, task.source, (_folder(parent),) if local else ())
+    return WholeModelSource(task.name, task.source, (_folder(parent),) if local else ())
 
 
 def _folder(path: Path) -> Path:
-    """A folder that the model's sandbox may read. Raises UsageError for one that holds far more than code."""
+    """Returns a folder that the model's sandbox may read. Raises UsageError for one that holds much more than code."""
     path = path.resolve()
     if path == Path.home().resolve() or len(path.parts) <= 2:
-        cause = f"The model's code lies in {path}, and all of that would be readable for it"
-        raise UsageError(cause, "Put it in a folder of its own")
+        cause = f"The model's code is in {path}, and its sandbox could read all of that"
+        raise UsageError(cause, "Put it in a separate folder")
     return path
 
 
@@ -106,7 +111,7 @@ def _is_below(folder: Path, top: str) -> bool:
 
 
 def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[str]) -> str:
-    """A task's source around somebody's class."""
+    """Returns a task's source that wraps the user's class."""
     imports = [f"from {module} import {attribute.partition('.')[0]} as _Whole"]
     made = "_Whole" + attribute[len(attribute.partition(".")[0]) :]
     arguments: list[str] = []
@@ -115,7 +120,7 @@ def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[
         parsed = _constructed(value)
         imports += parsed.imports
         if name is None and any("=" in argument.partition("(")[0] for argument in arguments):
-            raise UsageError(f"--init {text} follows one with a name", "Give those without a name first")
+            raise UsageError(f"--init {text} follows one with a name", "Give arguments without a name first")
         arguments.append(parsed.text if name is None else f"{name}={parsed.text}")
     parameters: list[str] = []
     drawn: list[str] = []
@@ -126,7 +131,7 @@ def _wrapped(module: str, attribute: str, inputs: Sequence[str], init: Sequence[
         if tensor is None and name is None:
             raise UsageError(f"--input {text} can't be read", _INPUT_HELP)
         if name is None and any("=" in argument for argument in passed):
-            raise UsageError(f"--input {text} follows one with a name", "Give those without a name first")
+            raise UsageError(f"--input {text} follows one with a name", "Give inputs without a name first")
         if tensor is None:
             passed.append(f"{name}={_literal(value, f'--input {text}', _INPUT_HELP)}")
             continue
@@ -151,7 +156,8 @@ def _named(text: str) -> tuple[str | None, str]:
 
 
 def _tensor(text: str) -> str | None:
-    """How a tensor is drawn; None where the text describes none. Raises UsageError for an unknown type or range."""
+    """Returns text that draws a tensor, or None where the text describes none. Raises UsageError for an unknown type or
+    range."""
     found = _TENSOR.match(text)
     if found is None:
         return None
@@ -186,7 +192,7 @@ def _bounds(text: str, low: str, high: str) -> tuple[float, float]:
 
 
 def _constructed(text: str) -> _Value:
-    """A literal, or `module:Class(literals)`. Raises UsageError."""
+    """Returns a literal, or the call of `module:Class(literals)`. Raises UsageError."""
     found = _MODULE.match(text)
     if found is None:
         return _Value(_literal(text, f"--init {text}", _INIT_HELP))

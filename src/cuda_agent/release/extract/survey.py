@@ -1,4 +1,4 @@
-"""What the submodules of a model do in one pass: how each is called, how long it takes, of how many operators it is."""
+"""Surveys the submodules of a model in one pass: how each is called, its time, and its number of operators."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from torch import nn
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.calls import captured, metas, plain_output
 from cuda_agent.release.extract.closure import Inexpressible
-from cuda_agent.release.extract.times import Event, attribute, marked_clock, together
+from cuda_agent.release.extract.times import Event, attribute, marked_clock, median_pass
 from cuda_agent.workers.inside.cupti import CuptiUnavailable, record
 from cuda_agent.workers.inside.dispatch import Listener
 from cuda_agent.workers.inside.task.pytree import Spec
 from cuda_agent.workers.inside.task.weights import state_metas
 
-#: timed passes: at least so many, then more until the seconds are over.
+#: the least and the most timed passes, and the seconds after which no more are begun.
 LEAST_PASSES, MOST_PASSES, PASSES_S = 5, 30, 2.0
 _WARM = 2
-_BY_HOST = "by the host's clock, waiting for the GPU at every submodule, since CUPTI can't be had"
+_BY_HOST = "by the host's clock, waiting for the GPU at every submodule, since CUPTI isn't available"
 
 
 @dataclass
 class Part:
-    """A submodule as a pass saw it. `reason`: why its call can't be a task."""
+    """A submodule in one pass. `reason` says why its call can't be a task."""
 
     path: str
     module: nn.Module
@@ -48,7 +48,8 @@ class Part:
 
     @property
     def alike(self) -> str:
-        """Equal for submodules that may be the same task: class, weights, call. Inputs may be laid out differently."""
+        """A key that is equal for submodules that may be the same task: class, weights and call. The inputs' layouts
+        may differ."""
         weights = {name: meta.model_dump(mode="json") for name, meta in state_metas(self.module).items()}
         inputs = [(list(meta.shape), meta.dtype) for meta in self.inputs]
         label = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
@@ -57,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Survey:
-    """All submodules that are called; the model itself is the first. `note`: on how the time was taken."""
+    """All submodules that are called; the model is the first. `note` says how the time was taken."""
 
     parts: list[Part]
     total_us: float
@@ -65,8 +66,8 @@ class Survey:
 
 
 def survey(model: nn.Module, run: Callable[[], Any], device: str) -> Survey:
-    """`run` calls the model once. Raises what the model raises."""
-    # A scripted module takes no hooks; its time is that of whoever calls it.
+    """Surveys a model, which `run` calls once. Raises the model's errors."""
+    # A scripted module takes no hooks; its time belongs to the submodule that calls it.
     named = ((path, module) for path, module in model.named_modules() if not isinstance(module, torch.jit.ScriptModule))
     parts = [Part(path, module) for path, module in named]
     _look(parts, run)
@@ -81,7 +82,7 @@ Leave = Callable[[int, Any], None]
 
 @contextmanager
 def hooked(parts: Sequence[Part], enter: Enter, leave: Leave) -> Iterator[None]:
-    """Meanwhile `enter` and `leave` are told of every call of part i."""
+    """Calls `enter` and `leave` for every call of a part, with its index, while the context is open."""
     with ExitStack() as stack:
         for index, part in enumerate(parts):
 
@@ -101,7 +102,7 @@ def hooked(parts: Sequence[Part], enter: Enter, leave: Leave) -> Iterator[None]:
 
 
 class _Count(Listener):
-    """Operators by the submodules that are open, without views."""
+    """Counts operators, without views, for the submodules that are open."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
@@ -155,9 +156,9 @@ def _time(parts: list[Part], run: Callable[[], Any], device: str) -> str:
     for _ in range(_WARM):
         run()
     passes, note = _passes(parts, run, device)
-    times = attribute(together(passes))
+    times = attribute(median_pass(passes))
     for index, part in enumerate(parts):
-        part.us, part.own_us = times.whole.get(index, 0) / 1e3, times.own.get(index, 0) / 1e3
+        part.us, part.own_us = times.total.get(index, 0) / 1e3, times.own.get(index, 0) / 1e3
     for child, parent in times.parents.items():
         parts[parent].children.append(child)
     return note
@@ -192,8 +193,8 @@ def _clocked(parts: list[Part], run: Callable[[], Any]) -> list[Event]:
 
 
 def _recorded(parts: list[Part], run: Callable[[], Any]) -> list[Event]:
-    """Times are the GPU's own. Each hook launches a kernel that is known by its name, so that what runs between two of
-    them belongs to the submodule that was open. Raises CuptiUnavailable, and ValueError where markers are missing."""
+    """Takes the times on the GPU. Each hook launches a marker kernel; what runs between two markers belongs to the
+    submodule that is open. Raises CuptiUnavailable, and ValueError where markers are missing."""
     seen: list[tuple[int, bool]] = []
 
     def note(index: int, entered: bool) -> None:

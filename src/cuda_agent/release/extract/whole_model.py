@@ -1,8 +1,8 @@
-"""A whole model with candidates in the place of submodules, beside the original: outputs compared, then times.
+"""Judges a whole model with candidates in the place of submodules: its outputs against the original's, then its time.
 
-As a candidate is judged, but for the guard, which each part has passed by itself, and the variants of inputs: rounding
-grows through a deep model, so inputs are those that the model draws, and an output may lie `FLOOR` from the oracle
-where eager lies nearer.
+The model is judged like a candidate, with two differences. The guard doesn't run, because each part has passed it. The
+inputs are only those that the model draws, and an output may differ from the oracle by `FLOOR` even where eager is
+nearer, because rounding errors grow through a deep model.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ProfileReport, VerifyReport
 from cuda_agent.judge import MODEL_FILE, CandidateProcess, JudgeSession, Verification, failing, profile_candidate
 from cuda_agent.release.extract.inside import PATCHED
+from cuda_agent.release.extract.inside.requests import CountRedirected, LoadPatched, PatchedPart
 from cuda_agent.workers.process import WorkerFault
 
-#: relative L2 error of an output that is allowed in any case.
+#: the relative L2 error of an output that is always allowed.
 FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """A candidate, and the submodules whose calls it takes (`core.extraction.ExtractedTask`)."""
+class PartReplacement:
+    """A candidate, and the submodules whose calls it takes; the fields are those of `ExtractedTask`."""
 
     name: str
     candidate: Candidate
@@ -37,9 +38,9 @@ class Replacement:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """How far it came; `reason` says why there is no profile. `calls`: path -> (taken by the candidate, by the
-    original) of one pass."""
+class WholeModelResult:
+    """The result, as far as the judging came. `reason` says why there is no profile. `calls` maps a path to the numbers
+    of calls in one pass that the candidate and the original took."""
 
     reason: str = ""
     verify: VerifyReport | None = None
@@ -47,29 +48,30 @@ class Judged:
     calls: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def judge_whole(session: JudgeSession, parts: Sequence[Replacement]) -> Judged:
-    """`session` is that of the whole model as a task. What is the parts' fault is in the result.
+def judge_whole_model(session: JudgeSession, parts: Sequence[PartReplacement]) -> WholeModelResult:
+    """Judges the model in `session`, whose task is the whole model. A fault of the parts is in the result.
 
-    Raises TaskError (the model fails), DeviceError, StoreError, WorkerError."""
+    Raises TaskError when the model fails, DeviceError, StoreError, WorkerError.
+    """
     reference = session.reference
     reference.spec = reference.spec.model_copy(update={"variants": ()})
     libraries = []
     for part in parts:
         built = session.built(part.candidate)
         if built.library is None:
-            return Judged(f"{part.name} doesn't compile any more: {built.report.log[-500:]}")
+            return WholeModelResult(f"{part.name} doesn't compile any more: {built.report.log[-500:]}")
         libraries.append(built.library)
     process = CandidateProcess(session.workers.start(PATCHED), reference, timeout_s=session.options.call_timeout_s)
-    found = Judged()
+    found = WholeModelResult()
     try:
         _load(session, process, parts, libraries)
         verification = Verification(
             session.task, reference, process, session.secrets, FLOOR, session.options.trials, session.progress
         )
         verified = verification.run()
-        found = Judged(verify=verified, calls=_calls(process, parts))
+        found = WholeModelResult(verify=verified, calls=_calls(process, parts))
         if not verified.passed:
-            return Judged(failing(verified)[1], verified, calls=found.calls)
+            return WholeModelResult(failing(verified)[1], verified, calls=found.calls)
         process.release()
         reference.release()
         timed = profile_candidate(
@@ -77,17 +79,17 @@ def judge_whole(session: JudgeSession, parts: Sequence[Replacement]) -> Judged:
             floor=FLOOR, progress=session.progress, torch_computes=True,
         )  # fmt: skip
     except WorkerFault as error:
-        return Judged(error.fault.reason, found.verify, calls=found.calls)
+        return WholeModelResult(error.fault.reason, found.verify, calls=found.calls)
     finally:
         process.close()
     if timed.report is None:
         said = timed.fault.reason if timed.fault is not None else "; ".join(v.detail for v in timed.violations)
-        return Judged(said, verified, calls=found.calls)
-    return Judged("", verified, timed.report, found.calls)
+        return WholeModelResult(said, verified, calls=found.calls)
+    return WholeModelResult("", verified, timed.report, found.calls)
 
 
 def _load(
-    session: JudgeSession, process: CandidateProcess, parts: Sequence[Replacement], libraries: Sequence[Path]
+    session: JudgeSession, process: CandidateProcess, parts: Sequence[PartReplacement], libraries: Sequence[Path]
 ) -> None:
     told = []
     for index, (part, library) in enumerate(zip(parts, libraries, strict=True)):
@@ -103,25 +105,20 @@ def _load(
         except KeyError:
             raise TaskError(f"The candidate of {part.name} has no {MODEL_FILE}", "Optimize it again") from None
         told.append(
-            {
-                "library": str(inside),
-                "model": str(root / MODEL_FILE),
-                "call": part.call,
-                "inputs": [meta.model_dump(mode="json") for meta in part.inputs],
-                "prefix": part.prefix,
-                "paths": list(part.paths),
-            }
+            PatchedPart(
+                library=str(inside),
+                model=str(root / MODEL_FILE),
+                call=part.call,
+                inputs=part.inputs,
+                prefix=part.prefix,
+                paths=part.paths,
+            )
         )
-    params = {"name": session.task.name, "source": session.task.source, "init": session.reference.spec.init}
-    process.ask("load", {**params, "parts": told})
+    task, init = session.task, session.reference.spec.init
+    process.ask(LoadPatched(name=task.name, source=task.source, init=init, parts=tuple(told)))
 
 
-def _calls(process: CandidateProcess, parts: Sequence[Replacement]) -> dict[str, tuple[int, int]]:
-    """What the worker says of where calls went; for information only."""
-    told = process.ask("redirected", {})
-    calls = {}
-    for path in (path for part in parts for path in part.paths):
-        pair = told.get(path)
-        good = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)
-        calls[path] = (pair[0], pair[1]) if good and pair is not None else (0, 0)
-    return calls
+def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
+    """Returns the worker's counts of calls. They are for information only."""
+    told = process.ask(CountRedirected()).calls
+    return {path: told.get(path, (0, 0)) for part in parts for path in part.paths}

@@ -1,4 +1,4 @@
-"""A submodule as a task file, and whether that file computes what the submodule does. Runs in the sandbox."""
+"""Writes a submodule as a task file, and checks that the file computes the same. It runs in the sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.release.extract.calls import CallText
+from cuda_agent.release.extract.calls import ForwardCall
 from cuda_agent.release.extract.closure import Inexpressible, Sources
 from cuda_agent.release.extract.constructors import Constructions, Writer
 from cuda_agent.release.extract.inside.callspec import Matcher
@@ -21,7 +21,7 @@ from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_modu
 from cuda_agent.workers.inside.task.weights import state_metas
 
 PREFIX = "module."
-#: relative difference of a rebuilt submodule's output from the original's.
+#: largest relative difference of a rebuilt submodule's output from the original's.
 SAME = {torch.float32: 1e-4, torch.float64: 1e-8}
 _SAME_IN_HALF = 2e-2
 _MOST_PATHS = 6
@@ -29,7 +29,7 @@ _MOST_PATHS = 6
 
 @dataclass(frozen=True)
 class Written:
-    """A task's file. `origin`: where its class comes from."""
+    """The file of a task. `origin` says where its class comes from."""
 
     name: str
     source: str
@@ -37,17 +37,17 @@ class Written:
 
 
 def write_task(
-    part: Part, draws: list[str], constructions: Constructions, own: frozenset[str], name: str, said: str
+    part: Part, draws: list[str], constructions: Constructions, own: frozenset[str], name: str, described: str
 ) -> Written:
-    """The task of this submodule. `draws`: text for each of its inputs. Raises Inexpressible."""
+    """Writes the task of a submodule. `draws` are the texts that draw its inputs. Raises Inexpressible."""
     sources = Sources(own)
     made = Writer(constructions, sources).module(part.module) + _cast(part.module)
-    text = CallText(part.module, part.spec, len(part.inputs))
+    text = ForwardCall(part.module, part.spec, len(part.inputs))
     definitions = sources.definitions()
     kind = type(part.module)
     installed = kind.__module__ not in own
     origin = f"{kind.__module__}.{kind.__qualname__}" if installed else f"{kind.__qualname__}, the model's own"
-    blocks = [f'"""{said}\n"""', sources.imports()]
+    blocks = [f'"""{described}\n"""', sources.imports()]
     if definitions:
         blocks.append(f"# From the model's own source.\n{definitions}")
     blocks.append(
@@ -63,7 +63,7 @@ def write_task(
 
 
 def describe(model: str, part: Part, paths: list[str], calls: int) -> str:
-    """The first lines of a task's file. Nothing that was measured, so that the task's key stays the same."""
+    """Returns the first lines of a task's file. They hold no measurement, so that the task's key stays the same."""
     more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
     named = ", ".join(paths[:_MOST_PATHS]) + more
     text = f"{part.kind} of {model}, {calls} call{'s' if calls > 1 else ''} in one pass.\n\nExtracted from {named}."
@@ -72,7 +72,7 @@ def describe(model: str, part: Part, paths: list[str], calls: int) -> str:
 
 
 def _cast(module: nn.Module) -> str:
-    """`.to(…)` where the model was converted after it was constructed."""
+    """Returns `.to(…)` where the module was converted after its construction."""
     kinds = {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()}
     if len(kinds) > 1:
         return ""
@@ -81,37 +81,36 @@ def _cast(module: nn.Module) -> str:
 
 
 class Rebuilt:
-    """The model of a written task, to be compared with the submodules that it stands for."""
+    """The model of a written task, to be compared with the submodules that it replaces."""
 
     def __init__(self, written: Written, part: Part, device: str) -> None:
-        """Raises Inexpressible where the file doesn't run, or makes other weights than the submodule has."""
+        """Raises Inexpressible where the file doesn't run, or its weights differ from the submodule's."""
         try:
             self._task = load_task_module(written.source, written.name)
             self._model = make_model(self._task, InitInputs(), device, 0)
         except TaskError as error:
-            raise Inexpressible(f"written down it doesn't run: {error.cause}") from None
+            raise Inexpressible(f"the written task doesn't run: {error.cause}") from None
         wanted = {PREFIX + name: meta for name, meta in state_metas(part.module).items()}
         if state_metas(self._model) != wanted:
-            raise Inexpressible("constructed again it has other weights: it was changed after it was constructed")
+            raise Inexpressible("constructed again it has other weights: it was changed after its construction")
         self._matcher = Matcher(part.spec, part.inputs)
         self._device = device
 
     def check_draws(self) -> None:
-        """Raises Inexpressible where drawn inputs don't run, or give nothing that a judge could tell wrong answers
-        from."""
+        """Raises Inexpressible where the model fails on drawn inputs, or its output can't show a wrong answer."""
         try:
             first, second = (self._outputs(make_inputs(self._task, self._device, seed)) for seed in (1, 2))
         except TaskError as error:
-            raise Inexpressible(f"on drawn inputs it fails: {error.cause}") from None
+            raise Inexpressible(f"it fails on drawn inputs: {error.cause}") from None
         if not first:
             raise Inexpressible("it returns no tensor")
         if any(t.is_floating_point() and not bool(t.isfinite().all()) for t in (*first, *second)):
-            raise Inexpressible("on drawn inputs its output isn't finite")
+            raise Inexpressible("its output isn't finite on drawn inputs")
         if all(bool(torch.equal(a, b)) for a, b in zip(first, second, strict=True)):
             raise Inexpressible("its output doesn't depend on the inputs' values")
 
     def difference(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> str:
-        """What is different from `module`, which answered `output` to this call; "" where nothing is."""
+        """Returns the difference from `module`, which gave `output` for this call; "" where there is none."""
         tensors = self._matcher.tensors(args, kwargs)
         if tensors is None:
             return "it is called in another way"

@@ -1,5 +1,5 @@
 "use strict";
-// The page's behaviour: details are decoded when they are asked for; everything shown was escaped when it was written.
+// The page's behaviour. Details are decoded when a reader opens them. All text was escaped when the page was written.
 (() => {
   const byId = (id) => document.getElementById(id);
   const list = byId("list"), one = byId("one"), detail = byId("detail");
@@ -164,7 +164,7 @@
     filter();
   }
 
-  // ---------------------------------------------------------------- a person's words
+  // ---------------------------------------------------------------- a person's verdicts
 
   const kept = `cuda-agent-words ${document.body.dataset.run}`;
   const picked = new Map(read());
@@ -193,7 +193,7 @@
 
   const quoted = (text) => `'${text.replace(/[\u0000-\u001f\u007f]/g, " ").replaceAll("'", "'\\''")}'`;
   function showWords() {
-    try { localStorage.setItem(kept, JSON.stringify(Array.from(picked))); } catch { /* a page from a file may not keep */ }
+    try { localStorage.setItem(kept, JSON.stringify(Array.from(picked))); } catch { /* the browser may refuse storage to a page from a file */ }
     const lines = Array.from(picked, ([id, { verdict, note }]) =>
       `${document.body.dataset.command} --task ${quoted(id)} --verdict ${verdict}${note ? ` --note ${quoted(note)}` : ""}`);
     byId("words").hidden = !lines.length;
@@ -224,7 +224,7 @@
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
     byId("theme").textContent = signs[theme];
-    byId("theme").setAttribute("aria-label", `Colours: ${theme === "auto" ? "as the system has them" : theme}`);
+    byId("theme").setAttribute("aria-label", `Colours: ${theme === "auto" ? "those of the system" : theme}`);
   }
   function turnTheme() {
     theme = themes[(themes.indexOf(theme) + 1) % themes.length];
@@ -274,7 +274,7 @@
   paint();
   wire(list);
   showWords();
-  // One run opens with its task.
+  // The page of a single run opens its task.
   if (document.body.dataset.kind === "optimize" && !location.hash) history.replaceState(null, "", `#task=${encodeURIComponent(rows[0].dataset.id)}`);
   route();
   document.documentElement.dataset.ready = "yes";

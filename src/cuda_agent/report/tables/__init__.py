@@ -1,1 +1,1 @@
-"""Saved records as tables for a terminal."""
+"""Shows saved records as tables in a terminal."""

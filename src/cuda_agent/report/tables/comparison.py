@@ -1,14 +1,14 @@
-"""Benchmark runs side by side as a table: a row a task, what is faster or slower than the first run marked."""
+"""Shows benchmark runs side by side: a row for each task, marked where it is faster or slower than in the first run."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.bench import Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Side
 from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.metrics import ratio
 from cuda_agent.report.units import interval, microseconds, times
 
@@ -16,15 +16,12 @@ _STYLES = {"faster": "green", "gained": "green", "slower": "red", "lost": "red"}
 
 
 def comparison_view(comparison: Comparison) -> RenderableType:
-    """The runs by letters, the table, and what it comes to."""
+    """Returns the runs by letters, the table, and the totals."""
     letters = [chr(ord("A") + index) for index in range(len(comparison.sides))]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("task", overflow="fold")
-    for index, letter in enumerate(letters):
-        # The interval goes below the time where the terminal is narrow.
-        table.add_column(f"{letter} µs", justify="right")
-        if index:
-            table.add_column(f"A/{letter}", justify="right", no_wrap=True)
+    # The interval stands below the time where the terminal is narrow.
+    measured = [f"{letter} µs" for letter in letters]
+    more = [header for letter in letters[1:] for header in (f"{letter} µs", f"A/{letter}")]
+    table = plain_table("task", "A µs", *more, left=("task",), wrap=("task", *measured))
     for row in comparison.rows:
         texts: list[Text] = []
         for index, cell in enumerate(row.cells):
@@ -34,14 +31,14 @@ def comparison_view(comparison: Comparison) -> RenderableType:
         table.add_row(Text(plain(row.task)), *texts)
     pairs = zip(letters[1:], comparison.paired, strict=True)
     return Group(
-        *(Text(_who(letter, side)) for letter, side in zip(letters, comparison.sides, strict=True)),
+        *(Text(_run_line(letter, side)) for letter, side in zip(letters, comparison.sides, strict=True)),
         table,
         *(Text(line) for letter, paired in pairs for line in _totals(letter, paired)),
-        Text("in brackets: of a time its 95 % interval, of a mean 95 % by bootstrap over tasks"),
+        Text("in brackets: a time's 95 % interval; a mean's 95 % interval by bootstrap over tasks"),
     )
 
 
-def _who(letter: str, side: Side) -> str:
+def _run_line(letter: str, side: Side) -> str:
     commit = f", commit {side.commit[:8]}{side.commit[40:]}" if side.commit else ""
     return (
         f"{letter}: {side.directory}: {side.policy}, {side.passed} of {side.tasks} passed"

@@ -1,4 +1,4 @@
-"""One evaluation as a table: eager, torch.compile, the matched baseline, ours; then errors, verdict, reward."""
+"""Shows one evaluation: times of eager, torch.compile, the matched baseline and ours; then errors, verdict, reward."""
 
 from __future__ import annotations
 
@@ -8,57 +8,44 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import SandboxLevel, Verdict
-from cuda_agent.core.records import Evaluation, ProfileReport, Reward, Timing, VerifyReport
+from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Reward, Timing, VerifyReport
 from cuda_agent.core.stack import Stack
 from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import interval, microseconds, times
 
-_PROGRAMS = {
-    "compile": "torch.compile",
-    "graphs": "torch.compile reduce-overhead",
-    "autotune": "torch.compile max-autotune",
-    "frozen": "torch.compile, constant weights",
-}
-
-
-#: a ratio and the quotient of the times differ so much before it is said why.
+#: a note explains a ratio that differs from the quotient of the times by more than this share.
 _APART = 0.05
 
 
-def baseline_label(name: str) -> str:
-    """A baseline's key as a person reads it."""
-    if name == "compile":
-        return "torch.compile (float32)"
-    program, _, precision = name.partition("_")
-    words = _PROGRAMS.get(program, program)
-    return f"{words} ({precision})" if precision else words
-
-
 def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str | None = None) -> RenderableType:
-    """The table of one evaluation with everything below it. `result` is where it lies."""
+    """Returns the table of one evaluation with everything below it. `result` is the folder that holds it."""
     parts: list[RenderableType] = []
     if evaluation.profile is not None:
         parts.append(_times(evaluation.profile))
-        parts += [Text(f"not timed: {baseline_label(k)}: {v}") for k, v in evaluation.profile.failed_baselines.items()]
+        parts += [
+            Text(f"not timed: {Baseline.parse(k).label}: {v}") for k, v in evaluation.profile.failed_baselines.items()
+        ]
         parts += [Text(f"note: {note}") for note in (*evaluation.profile.notes, *remarks(evaluation.profile))]
     parts.append(_facts(evaluation, reward, result))
     return Group(*parts)
 
 
 def remarks(profile: ProfileReport) -> Iterator[str]:
-    """What the table's numbers don't say by themselves."""
+    """Yields remarks that explain the table's numbers."""
     shown = _shown(profile)
     for name in shown:
         report = profile.compiled.get(name)
         if report is not None and (not report.graphs or report.breaks or report.fallbacks):
             why = f": {plain(report.reasons[0])[:160]}" if report.reasons else ""
             left = "everything" if not report.graphs else f"a part (graph breaks: {report.breaks})"
-            yield f"{baseline_label(name)} left {left} to eager{why}"
+            yield f"{Baseline.parse(name).label} left {left} to eager{why}"
     ratios = {name: profile.ratios[name].value for name in shown if name in profile.ratios}
     quotients = {name: profile.baselines[name].latency_us / profile.candidate.latency_us for name in ratios}
     if any(abs(value / quotients[name] - 1) > _APART for name, value in ratios.items()):
-        yield "ratios compare what ran in the same round, so they aren't the quotients of the times"
+        yield "ratios compare runs of the same round, so they aren't the quotients of the times"
     if ratios.get("eager", 1.0) < 1.0:
         yield "slower than eager: keep the original module"
 
@@ -68,22 +55,26 @@ def _shown(profile: ProfileReport) -> list[str]:
 
 
 def _times(profile: ProfileReport) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("", "µs", "95 % interval", "ours is faster by", "95 % interval", "µs in a full queue"):
-        table.add_column(header, justify="left" if not header else "right", no_wrap=True)
+    headers = ("", "µs", "95 % interval", "ours is faster by", "95 % interval", "µs in a full queue")
+    table = plain_table(*headers, left=("",))
     for name in _shown(profile):
         mark = " = matched" if name == profile.matched and name in ("eager", "compile") else ""
-        label = baseline_label(name) if mark or name != profile.matched else f"matched: {baseline_label(name)}"
-        ratio = profile.ratios.get(name)
-        faster = [times(ratio.value), f"[{ratio.low:.3f}, {ratio.high:.3f}]"] if ratio else ["—", ""]
+        named = Baseline.parse(name).label
+        label = named if mark or name != profile.matched else f"matched: {named}"
         timing = profile.baselines[name]
-        table.add_row(label + mark, *_time(timing), *faster, _queued(timing))
-    table.add_row("ours", *_time(profile.candidate), "", "", _queued(profile.candidate), style="bold")
+        table.add_row(label + mark, *time_cells(timing), *ratio_cells(profile.ratios.get(name)), _queued(timing))
+    table.add_row("ours", *time_cells(profile.candidate), "", "", _queued(profile.candidate), style="bold")
     return table
 
 
-def _time(timing: Timing) -> list[str]:
+def time_cells(timing: Timing) -> list[str]:
+    """Returns the cells of a time: µs and the 95 % interval."""
     return [microseconds(timing.latency_us), interval(timing.low_us, timing.high_us)]
+
+
+def ratio_cells(ratio: Ratio | None) -> list[str]:
+    """Returns the cells of a ratio: its value and the 95 % interval."""
+    return [times(ratio.value), f"[{ratio.low:.3f}, {ratio.high:.3f}]"] if ratio else ["—", ""]
 
 
 def _queued(timing: Timing) -> str:
@@ -108,10 +99,10 @@ def _facts(evaluation: Evaluation, reward: Reward | None, result: str | None) ->
 
 
 def errors_line(verify: VerifyReport) -> Text:
-    """Relative L2 error against the oracle in the trial that came nearest to its budget."""
+    """Returns the relative L2 errors against the oracle, from the trial that came nearest to its budget."""
     judged = [t for t in verify.trials if t.candidate_error is not None]
     if not judged:
-        return Text("no trial came as far as a comparison")
+        return Text("no trial reached the comparison")
     worst = max(judged, key=lambda t: (t.candidate_error or 0.0) / (t.budget or 1.0))
     parts = [
         f"{label} {value:.2e}"
@@ -134,7 +125,7 @@ def _verdict(evaluation: Evaluation) -> Text:
 
 
 def stack_line(stack: Stack, evaluation: Evaluation | None = None) -> str:
-    """Device, torch, compiler and precision policy on one line."""
+    """Returns device, torch, compiler and precision policy on one line."""
     on_gpu = stack.gpus and (evaluation is None or evaluation.device.value == "cuda")
     if on_gpu:
         where = [stack.gpus[0].name, _known("driver ", stack.driver), _known("CUDA ", stack.cuda_compiler)]

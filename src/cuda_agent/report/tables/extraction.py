@@ -1,24 +1,25 @@
-"""A model taken apart, and put together again with faster parts, as tables."""
+"""Shows the tasks that were extracted from a model, and the model with faster parts in it."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel
-from cuda_agent.core.records import Ratio, Timing
+from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel
 from cuda_agent.report.plain import plain
-from cuda_agent.report.tables.evaluation import baseline_label, stack_line
-from cuda_agent.report.units import interval, microseconds, times
+from cuda_agent.report.tables.columns import plain_table
+from cuda_agent.report.tables.evaluation import ratio_cells, stack_line, time_cells
+from cuda_agent.report.units import microseconds, times
 
-#: what takes less isn't worth a line.
+#: parts that take a smaller share of the time have no line.
 _LEAST_SHARE = 0.005
 
 
 def extraction_view(extraction: Extraction, note: str = "") -> RenderableType:
-    """A row a task, then what is no task and why."""
-    table = _table("task", "of the time", "µs", "calls", "where", "class")
+    """Returns a row for each task, then the parts that are no task, with the reason."""
+    words = ("task", "where", "class")
+    table = plain_table("task", "of the time", "µs", "calls", "where", "class", left=words, wrap=words)
     for task in extraction.tasks:
         table.add_row(task.name, f"{task.share:.1%}", microseconds(task.time_us), str(task.calls), *_task_words(task))
     parts: list[RenderableType] = [table]
@@ -33,17 +34,18 @@ def extraction_view(extraction: Extraction, note: str = "") -> RenderableType:
 
 
 def whole_model_view(record: WholeModel) -> RenderableType:
-    """Parts, then times of the whole, then errors and what was predicted."""
-    table = _table("part", "of the time", "alone faster by", "calls", "to the original")
+    """Returns the parts, the times of the whole model, the prediction and the errors."""
+    headers = ("part", "of the time", "alone faster by", "calls", "to the original")
+    table = plain_table(*headers, left=("part",), wrap=("part",))
     for part in record.parts:
         table.add_row(plain(part.task), f"{part.share:.1%}", times(part.speedup), str(part.calls), str(part.fallbacks))
     parts: list[RenderableType] = [table, Text("")]
     if record.original is not None and record.patched is not None and record.speedup is not None:
-        timed = _table("", "µs", "95 % interval", "patched is faster by", "95 % interval")
-        timed.add_row("original", *_time(record.original), *_ratio(record.speedup))
+        timed = plain_table("", "µs", "95 % interval", "patched is faster by", "95 % interval", left=("",), wrap=("",))
+        timed.add_row("original", *time_cells(record.original), *ratio_cells(record.speedup))
         for name, ratio in record.others.items():
-            timed.add_row(baseline_label(name), "", "", *_ratio(ratio))
-        timed.add_row("patched", *_time(record.patched), "", "", style="bold")
+            timed.add_row(Baseline.parse(name).label, "", "", *ratio_cells(ratio))
+        timed.add_row("patched", *time_cells(record.patched), "", "", style="bold")
         parts += [timed, Text("")]
     parts.append(Text(f"predicted from the parts: {times(record.predicted)}, {record.covered:.1%} of the time covered"))
     if record.max_error is not None:
@@ -56,18 +58,10 @@ def whole_model_view(record: WholeModel) -> RenderableType:
 
 def _verdict(record: WholeModel) -> Text:
     if not record.agreed:
-        return Text(f"the patched model's outputs don't agree: {plain(record.reason)}", style="bold red")
+        return Text(f"the outputs of the patched model don't agree: {plain(record.reason)}", style="bold red")
     if record.speedup is None:
         return Text(f"outputs agree; not timed: {plain(record.reason)}", style="bold yellow")
     return Text("outputs agree", style="bold green")
-
-
-def _table(*headers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        words = header in ("where", "class") or index == 0
-        table.add_column(header, justify="left" if words else "right", no_wrap=not words, overflow="fold")
-    return table
 
 
 def _task_words(task: ExtractedTask) -> tuple[str, str]:
@@ -75,14 +69,6 @@ def _task_words(task: ExtractedTask) -> tuple[str, str]:
     return plain(task.paths[0]) + more, plain(task.origin)
 
 
-def _left_line(left: LeftOut) -> Text:
+def _left_line(left: LeftOutPart) -> Text:
     more = f" and {len(left.paths) - 1} more" if len(left.paths) > 1 else ""
     return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({plain(left.paths[0])}{more}): {plain(left.reason)}")
-
-
-def _time(timing: Timing) -> tuple[str, str]:
-    return microseconds(timing.latency_us), interval(timing.low_us, timing.high_us)
-
-
-def _ratio(ratio: Ratio) -> tuple[str, str]:
-    return times(ratio.value), f"[{ratio.low:.3f}, {ratio.high:.3f}]"

@@ -1,4 +1,4 @@
-"""Metrics of a benchmark run as a table: a row for each group and baseline."""
+"""Shows the metrics of a benchmark run: a row for each group and baseline."""
 
 from __future__ import annotations
 
@@ -7,38 +7,26 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.core.bench import Estimate, Group, Metrics
+from cuda_agent.core.bench import Estimate, Metrics, MetricsGroup
 from cuda_agent.report.plain import plain
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, times
 
 _HEADERS = (
-    "faster",
-    "significantly",
-    "≥ 5 %",
-    "geomean, all",
-    "geomean, correct",
-    "full queue",
-    "median, all",
-    "top tenth",
-)
+    "group", "tasks", "passed", "vs", "faster", "significantly", "≥ 5 %", "geomean, all", "geomean, correct",
+    "full queue", "median, all", "top tenth",
+)  # fmt: skip
 
 _LEGEND = (
     "rates: shares of all tasks; significantly: beyond the 95 % interval of a task's own timing; a failure counts 1.0 "
-    "in means over all; full queue: geomean, correct, of one call behind the other, where a GPU hides the host's part; "
-    "in brackets: "
-    "95 % by bootstrap over tasks (of the rates: in metrics.json)"
+    "in means over all; full queue: geomean, correct, of calls in a full queue, where a GPU hides the host's part; "
+    "in brackets: 95 % intervals by bootstrap over tasks (those of the rates are in metrics.json)"
 )
 
 
 def metrics_view(metrics: Metrics) -> RenderableType:
-    """The table, and a line on what is missing."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("group", overflow="fold")
-    for header in ("tasks", "passed"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("vs", no_wrap=True)
-    for header in _HEADERS:
-        table.add_column(header, justify="right", no_wrap=True)
+    """Returns the table, its legend, and a line on tasks that aren't done."""
+    table = plain_table(*_HEADERS, left=("group", "vs"), wrap=("group",))
     for group in metrics.groups:
         _add_rows(table, group)
     lines: list[RenderableType] = [table] if metrics.groups else [Text("no task is done")]
@@ -49,7 +37,7 @@ def metrics_view(metrics: Metrics) -> RenderableType:
     return Lines(*lines)
 
 
-def _add_rows(table: Table, group: Group) -> None:
+def _add_rows(table: Table, group: MetricsGroup) -> None:
     name = Text(group.name if group.by == "all" else plain(f"{group.by} {group.name}"))
     for index, against in enumerate(group.against):
         first: tuple[RenderableType, ...] = ("", "", "")
@@ -71,12 +59,12 @@ def _add_rows(table: Table, group: Group) -> None:
 
 
 def percent(estimate: Estimate) -> str:
-    """`80 %`, and nothing of the interval: a share's is plain from the number of tasks."""
+    """Returns `80 %`, without the interval, which follows from the number of tasks."""
     return "—" if estimate.value is None else f"{100 * estimate.value:.0f} %"
 
 
 def ratio(estimate: Estimate) -> str:
-    """`1.79× [1.52, 2.10]`."""
+    """Returns `1.79× [1.52, 2.10]`."""
     if estimate.value is None:
         return "—"
     if estimate.low is None or estimate.high is None:

@@ -1,25 +1,23 @@
-"""Candidates of a recorded run judged again: a row each, recorded and now."""
+"""Shows the candidates of a recorded run that were judged again: one row each, with the results of then and now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cuda_agent.core.records import ProfileReport, Replayed
+from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds, times
 
 
 def replay_view(rows: Sequence[Replayed]) -> RenderableType:
-    """The table, and the stack of now."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("turn", "candidate", "recorded", "now"):
-        table.add_column(header, justify="right" if header == "turn" else "left", no_wrap=True)
-    for header in ("recorded µs", "now µs", "recorded / now", "× eager now", "× matched now"):
-        table.add_column(header, justify="right", no_wrap=True)
+    """Returns the table, and the stack of now."""
+    words = ("candidate", "recorded", "now")
+    numbers = ("recorded µs", "now µs", "recorded / now", "× eager now", "× matched now")
+    table = plain_table("turn", *words, *numbers, left=words)
     for row in rows:
         ratio = times(row.recorded_us / row.us) if row.recorded_us is not None and row.us is not None else "—"
         table.add_row(
@@ -37,7 +35,7 @@ def replay_view(rows: Sequence[Replayed]) -> RenderableType:
 
 
 def _faster(profile: ProfileReport | None) -> Iterator[str]:
-    """How many times faster than eager, and than the matched baseline."""
+    """Yields how many times the candidate is faster than eager and than the matched baseline."""
     for name in ("eager", profile.matched if profile is not None else None):
         found = profile.ratios.get(name) if profile is not None and name is not None else None
         yield times(found.value) if found is not None else "—"

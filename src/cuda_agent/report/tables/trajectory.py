@@ -1,4 +1,4 @@
-"""A run as a few lines: how it ended, what it spent of its limits, and its best candidate's table."""
+"""Shows a run in a few lines: its outcome, the spent part of its limits, and its best candidate's table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def trajectory_view(run: Trajectory) -> RenderableType:
-    """The ending with everything below it."""
+    """Returns the outcome with everything below it."""
     head = Text(f"{run.task_name}: {run.outcome.replace('_', ' ')}", style="bold")
     head.append(f"  ({budget_line(run.budget)})", style="not bold")
     parts: list[RenderableType] = [head]
@@ -29,8 +29,8 @@ def trajectory_view(run: Trajectory) -> RenderableType:
 
 
 def budget_line(budget: Budget) -> str:
-    """`12 of 60 turns, 34,120 of 100,000 tokens, cost 0.12, 3 min 02 s, judge 41.0 s`: what there is a limit of, or
-    something spent."""
+    """Returns `12 of 60 turns, 34,120 of 100,000 tokens, cost 0.12, 3 min 02 s, judge 41.0 s`. Tokens and cost are left
+    out where they have no limit and nothing was spent."""
     parts = [f"{budget.turns_spent} of {budget.turns_limit} turns"]
     if budget.tokens or budget.tokens_limit is not None:
         limit = f" of {budget.tokens_limit:,}" if budget.tokens_limit is not None else ""
@@ -47,8 +47,8 @@ def _limit(limit_s: float | None) -> str:
 
 
 def history_line(times_us: Sequence[float]) -> str:
-    """`best 91.2 µs  █▅▁ of 3 timed`: a bar for each candidate that passed, the slowest the highest; empty without
-    one."""
+    """Returns `best 91.2 µs  █▅▁ of 3 timed`: a bar for each candidate that passed, the slowest the highest; empty
+    where none passed."""
     if not times_us:
         return ""
     low, high = min(times_us), max(times_us)

@@ -1,8 +1,7 @@
-"""A recorded run, turn by turn: what was said, called and answered, times, each candidate against the one before."""
+"""Shows a recorded run turn by turn: messages, calls, answers, times, and each candidate's change."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,26 +11,28 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from cuda_agent.core.records import Candidate, ToolCall, ToolResult, Turn
-from cuda_agent.report.plain import plain
+from cuda_agent.report.changes import file_changes
+from cuda_agent.report.plain import cut, plain
 from cuda_agent.report.tables.trajectory import budget_line
 from cuda_agent.report.units import seconds
 
-#: characters of one text; the whole is in the transcript.
+#: most characters of one text; the transcript has the whole text.
 _SHOWN = 4_000
 
-#: a candidate by its digest; None where the run didn't keep it.
+#: returns the candidate with a digest, or None where the run didn't keep it.
 Candidates = Callable[[str], Candidate | None]
 
 
 def transcript_view(turns: Sequence[Turn], candidates: Candidates) -> Iterator[RenderableType]:
-    """The parts of all turns in order."""
+    """Yields the parts of all turns in order."""
     before: Candidate | None = None
     for turn in turns:
         yield from _turn(turn)
         after = candidates(turn.candidate_digest) if turn.candidate_digest is not None else None
         if after is not None and after != before and (after.files or before is not None):
             yield Text(f"candidate {after.digest[:12]}", style="bold magenta")
-            yield from _difference(before, after)
+            for lines in file_changes(before, after):
+                yield Syntax(plain("\n".join(lines)), "diff", background_color="default", word_wrap=True)
             before = after
 
 
@@ -58,7 +59,7 @@ def _turn(turn: Turn) -> Iterator[RenderableType]:
 
 
 def _said(call: ToolCall) -> str:
-    """`Edit(path="model_new.py", …)`; a text of several lines stands below its name."""
+    """Returns `Edit(path="model_new.py", …)`. A text of several lines stands below its name."""
     short, long = [], []
     for name, value in call.arguments.items():
         if isinstance(value, str) and "\n" in value:
@@ -75,21 +76,5 @@ def _result(result: ToolResult) -> Iterator[RenderableType]:
     yield Text(f"{mark} {text}  ({seconds(result.duration_s)})", style="" if result.ok else "red")
 
 
-def _difference(before: Candidate | None, after: Candidate) -> Iterator[RenderableType]:
-    """A unified diff of all files that changed, appeared or went."""
-    old_files = before.files if before is not None else {}
-    for path in sorted({*old_files, *after.files}):
-        old, new = old_files.get(path, ""), after.files.get(path, "")
-        if old != new:
-            names = (path if path in old_files else "/dev/null", path if path in after.files else "/dev/null")
-            lines = difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="")
-            yield Syntax(plain("\n".join(lines)), "diff", background_color="default", word_wrap=True)
-
-
 def _cut(text: str) -> str:
-    """The two ends of a long text."""
-    text = plain(text)
-    if len(text) <= _SHOWN:
-        return text
-    half = _SHOWN // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    return cut(plain(text), _SHOWN)

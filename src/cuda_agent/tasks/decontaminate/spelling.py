@@ -1,4 +1,4 @@
-"""One word for an operator, however it is spelled: `nn.LogSoftmax`, `F.log_softmax`, `torch.log_softmax` and
+"""Maps all spellings of an operator to one word: `nn.LogSoftmax`, `F.log_softmax`, `torch.log_softmax` and
 `x.log_softmax` are all `logsoftmax`."""
 
 from __future__ import annotations
@@ -71,39 +71,39 @@ _ALIASES = {
     "sdpa": "scaleddotproductattention",
 }
 
-#: of the same operator in other dimensions the functional form has one name.
+#: Operators with one name for all dimensions in their functional form.
 _DIMENSION = re.compile(
     r"^(batchnorm|instancenorm|syncbatchnorm|zeropad|constantpad|reflectionpad|replicationpad|circularpad)\dd$"
 )
 _PAD = ("zeropad", "constantpad", "reflectionpad", "replicationpad", "circularpad")
 
-#: they show a tensor otherwise, or leave it as it is in eval mode.
+#: Operators that return a view of a tensor, or the tensor itself in eval mode.
 PASSES = frozenset((
     "contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "double", "type", "typeas", "dropout",
     "dropout1d", "dropout2d", "dropout3d", "alphadropout", "featurealphadropout", "identity", "requiresgrad", "cuda",
     "cpu", "unsqueeze", "squeeze", "expand", "parameter", "buffer", "checkpoint",
 ))  # fmt: skip
 
-#: their further tensors are weights, which a module holds and a function takes.
+#: Operators whose further tensors are weights, which a module owns and a function takes.
 WEIGHTED = frozenset((
     "linear", "conv1d", "conv2d", "conv3d", "convtranspose1d", "convtranspose2d", "convtranspose3d", "batchnorm",
     "instancenorm", "layernorm", "groupnorm", "rmsnorm", "prelu", "embedding",
 ))  # fmt: skip
 
-#: further modules that hold weights.
+#: Further modules with weights.
 STATEFUL = WEIGHTED | frozenset((
     "bilinear", "lstm", "gru", "rnn", "lstmcell", "grucell", "rnncell", "multiheadattention", "embeddingbag",
     "transformer", "transformerencoder", "transformerencoderlayer", "transformerdecoder", "transformerdecoderlayer",
     "adaptivelogsoftmaxwith",
 ))  # fmt: skip
 
-#: a number counts among their operands.
+#: Operators for which a number counts as an operand.
 ARITHMETIC = frozenset((
     "add", "sub", "mul", "div", "matmul", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmod",
     "remainder", "floordivide",
 ))  # fmt: skip
 
-#: tensors out of nothing.
+#: Operators that make tensors without inputs.
 SOURCES = frozenset((
     "zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "tensor", "astensor", "rand", "randn",
     "randint", "randperm", "fromnumpy", "zeroslike", "oneslike", "fulllike", "emptylike", "randlike", "randnlike",
@@ -118,15 +118,13 @@ OPERATORS = {
 
 
 def canonical(name: str) -> str:
-    """The word for a dotted name: `torch.nn.functional.max_pool2d` and `torch.nn.MaxPool2d` -> `maxpool2d`."""
+    """Returns the word of a dotted name: `torch.nn.functional.max_pool2d` and `torch.nn.MaxPool2d` -> `maxpool2d`."""
     parts = name.split(".")
     if "aten" in parts[:-1]:
         parts = parts[: parts.index("aten") + 2]
     word = parts[-1].lower().replace("_", "")
-    if word.startswith("lazy"):
-        word = word.removeprefix("lazy")
-    if word.endswith("loss") and word != "loss":
-        word = word.removesuffix("loss")
+    word = word.removeprefix("lazy")
+    word = word.removesuffix("loss") or word
     dimension = _DIMENSION.match(word)
     if dimension:
         word = dimension.group(1)

@@ -1,9 +1,8 @@
-"""The two passes over many tasks: threads that each drive a zygote, and one that writes down what they find."""
+"""The two passes over many tasks. Each thread drives a zygote and asks the device's queue for turns."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
 import tempfile
@@ -19,12 +18,14 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.judge import device_facts
-from cuda_agent.tasks.filter.check import Room, check
-from cuda_agent.tasks.filter.memory import Memory
+from cuda_agent.pool.client import DeviceQueue
+from cuda_agent.pool.rule import QueueRule
+from cuda_agent.pool.server import QueueServer
+from cuda_agent.tasks.filter.check import ProcessLimits, check
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
-from cuda_agent.tasks.filter.timing import Disturbed, Turns, time_task
+from cuda_agent.tasks.filter.timing import Disturbed, TimingTurns, time_task
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.workers.folder import judge_folder
@@ -34,13 +35,11 @@ from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
-#: what ran out of time or memory beside others is tried again with this part of them, and at last alone.
-_SHARE = 4
-#: the zygote itself, and what a watcher counts of it again in each fork.
+#: The host memory of a zygote, which a watcher counts again in each fork.
 _ZYGOTE_MIB = 3072
-#: times of one task that may be void before it is left for another run.
+#: The void timings of one task after which it is left for another run.
 _MOST_VOID = 3
-#: what is in flight may take so long when the time is over.
+#: The time in which running tasks may end when the time is over.
 _GRACE_S = 10.0
 _LOST_IN_A_ROW = 5
 
@@ -49,26 +48,26 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """A failure that may be the neighbours' fault."""
+class Retry:
+    """A failure that tasks beside it may have caused."""
 
     task: DatasetTask
     failure: Failure
 
 
 @dataclass(frozen=True)
-class Void:
-    """A task whose times were disturbed again and again."""
+class VoidTiming:
+    """A task whose timings were all disturbed."""
 
     task: DatasetTask
     reason: str
 
 
 class Passes:
-    """A context manager; nothing of what it started is left after it."""
+    """A context manager that ends all its processes when it ends."""
 
     def __init__(self, options: FilterOptions, say: Callable[[str], None], until: float | None = None) -> None:
-        """`until`: when no more tasks are begun, on the monotonic clock."""
+        """`until` is the time on the monotonic clock at which no more tasks begin."""
         self._options, self._say, self._until = options, say, until
         self._stack = contextlib.ExitStack()
 
@@ -82,6 +81,8 @@ class Passes:
                 compiling.kill()
         self._level = resolve_level(self._options.sandbox)
         self._folder = self._stack.enter_context(judge_folder())
+        rule = QueueRule(_device_bytes(self._options))
+        self._queue = self._stack.enter_context(QueueServer(Path(self._folder) / "queue.sock", rule)).address
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -89,96 +90,56 @@ class Passes:
 
     @property
     def over(self) -> bool:
-        """Whether its time is over."""
-        return self.left_s <= 0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds in which tasks may still be begun."""
-        return math.inf if self._until is None else self._until - time.monotonic()
-
-    # ------------------------------------------------------------ pass 1
+        """Whether the time is over, so that no more tasks begin."""
+        return self._until is not None and time.monotonic() >= self._until
 
     def check_all(
-        self, tasks: Sequence[DatasetTask], enough: Callable[[], bool] = lambda: False
-    ) -> Iterator[Checked | Measurement | Unfit]:
-        """Every task's result, in any order, of as many as there is time for; Unfit what should be asked again. None is
-        begun once there are `enough`."""
-        yield from self._check_beside(tasks, self._options.worker_count(), self._options.tasks_a_process, enough)
-
-    def check_again(self, tasks: Sequence[DatasetTask]) -> Iterator[Checked | Measurement]:
-        """What failed beside others for lack of time or memory, with fewer of them, at last alone, so that nobody's
-        finding depends on its neighbours."""
-        count = self._options.worker_count()
-        left = list(tasks)
-        for at_a_time in (count // _SHARE, 1) if count >= 2 * _SHARE else (1,):
-            if not left or self.over:
-                return
-            self._say(f"{len(left)} tasks ran short of time or memory; again, {at_a_time} at a time")
-            unfit: list[DatasetTask] = []
-            for result in self._check_beside(left, at_a_time, 1):
-                if isinstance(result, Unfit):
-                    unfit.append(result.task)
-                else:
-                    yield result
-            left = unfit
-
-    def _check_beside(
-        self,
-        tasks: Sequence[DatasetTask],
-        at_a_time: int,
-        a_process: int,
-        enough: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Checked | Measurement | Unfit]:
-        """With so many at a time, and so many in a row in one process; what fails alone fails."""
-        for result in self._run(tasks, at_a_time, self._checker(at_a_time), a_process, enough):
-            if isinstance(result, Unfit) and at_a_time == 1:
-                yield failed(result.task.task.key, result.failure)
-            else:
-                yield result
-
-    def _checker(self, at_a_time: int) -> Callable[[Processes, DatasetTask], Checked | Measurement | Unfit]:
+        self, tasks: Sequence[DatasetTask], *, alone: bool = False
+    ) -> Iterator[Checked | Measurement | Retry]:
+        """Yields each task's result, in any order, for as many as there is time for. A task that ran short of time or
+        memory beside others gives Retry. With `alone`, one task at a time, it is a failure."""
+        at_a_time = 1 if alone else self._options.worker_count()
         options = self._fitting_options(at_a_time)
-        room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
-        memory = Memory(options.device, room.device_bytes)
+        limits = ProcessLimits(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
 
-        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Unfit:
+        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Retry:
             try:
-                return check(processes, task, options, room, memory)
+                return check(processes, task, options, limits, self._queue_of(task))
             except Failure as failure:
-                return Unfit(task, failure) if failure.scarce else failed(task.task.key, failure)
+                return Retry(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
-        return run
+        yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
 
-    # ------------------------------------------------------------ pass 2
+    def _queue_of(self, task: DatasetTask) -> DeviceQueue:
+        return DeviceQueue(self._queue, task.task.key, rank=task.number)
 
-    def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
-        """Every task's result, in any order. Raises DeviceError."""
+    def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | VoidTiming]:
+        """Yields each task's result, in any order. Raises DeviceError."""
         options = self._fitting_options(self._options.lane_count())
-        turns = Turns(options.device, self._say)
-        room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
+        turns = TimingTurns(options.device, self._say)
+        limits = ProcessLimits(
+            _device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2
+        )
 
-        def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
+        def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | VoidTiming:
             task, checked = item
             reason = ""
             for _ in range(_MOST_VOID):
                 try:
-                    return time_task(processes, task, checked, turns, options, room)
+                    return time_task(processes, task, checked, options, limits, turns, self._queue_of(task))
                 except Failure as failure:
                     return failed(task.task.key, failure, checked)
                 except Disturbed as error:
                     reason = str(error)
-            return Void(task, reason)
+            return VoidTiming(task, reason)
 
         try:
             yield from self._run(tasks, options.lane_count(), run, options.tasks_a_process, warm=False)
         finally:
             turns.close()
 
-    # ------------------------------------------------------------ both
-
     def _memory_mib(self, at_a_time: int) -> int:
-        """Of the host, for a zygote and its fork together, of so many: no more than there is."""
+        """Returns the host memory of a zygote and its fork, within what the machine has for all of them."""
         most = memory_limit_mib(1 << 40) // at_a_time
         return max(2 * _ZYGOTE_MIB, min(self._options.host_memory_mib + _ZYGOTE_MIB, most))
 
@@ -191,7 +152,7 @@ class Passes:
         return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
 
     def _patience(self) -> float | None:
-        """Seconds for which a result is waited for."""
+        """Returns the seconds to wait for a result."""
         return None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
 
     def _run(
@@ -200,13 +161,11 @@ class Passes:
         at_a_time: int,
         job: Callable[[Processes, Item], Result],
         a_process: int,
-        enough: Callable[[], bool] = lambda: False,
         *,
         warm: bool = True,
     ) -> Iterator[Result]:
-        """What `job` returns for every item, as it comes, of as many as there is time for. Raises what it raises.
-        `a_process`: so many items may follow each other in one. None is begun when its time is over or there are
-        `enough`."""
+        """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
+        raises. `a_process` is how many items may follow each other in one process."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -217,11 +176,10 @@ class Passes:
             for _ in range(min(at_a_time, len(items)))
         ]
 
-        def stops() -> bool:
-            return self.over or enough()
-
         threads = [
-            threading.Thread(target=_drive, args=(zygote, a_process, waiting, job, results, stops), daemon=True)
+            threading.Thread(
+                target=_drive, args=(zygote, a_process, waiting, job, results, lambda: self.over), daemon=True
+            )
             for zygote in zygotes
         ]
         try:
@@ -232,7 +190,7 @@ class Passes:
                 try:
                     result, error = results.get(timeout=self._patience())
                 except queue.Empty:
-                    self._say("time is over; what is in flight is asked again in the next run")
+                    self._say("time is over; the next run repeats the running tasks")
                     return
                 if error is not None:
                     raise error
@@ -260,8 +218,8 @@ def _drive(
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
     stops: Callable[[], bool],
 ) -> None:
-    """One thread: takes items until none is left or it `stops`, and says so with an empty result. A zygote that
-    dies is started again; one that doesn't start any more ends the run."""
+    """Runs items in a thread until none is left or `stops()` is true, and then puts an empty result. A zygote that ends
+    is started again; if it doesn't start, the run ends."""
     lost = 0
     processes = Processes(zygote, a_process)
     while True:
@@ -283,11 +241,11 @@ def _drive(
                     continue
                 results.put((None, error))
                 return
-            except BaseException as error:  # noqa: BLE001 - the boundary of a thread: whoever waits must hear of it
+            except BaseException as error:  # noqa: BLE001 - a thread's boundary: the reader of `results` raises it
                 results.put((None, error))
                 return
 
 
 def _device_bytes(options: FilterOptions) -> int:
-    """What a process may take of the device: all that is free now but a tenth."""
+    """Returns the bytes of the device that a process may use: nine tenths of those that are free now."""
     return int(0.9 * device_facts(options.device)[1])

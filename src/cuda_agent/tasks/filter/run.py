@@ -1,4 +1,4 @@
-"""Filters a data set's candidates: goes on where its files end, and writes every finding as soon as it is known."""
+"""Filters a dataset's candidates. It continues where its files end, and writes every result as soon as it is known."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import FILTER, Journal, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
+from cuda_agent.tasks.filter.passes import Passes, Retry, VoidTiming
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
 
-#: tasks that go through both passes together: large enough that the change of passes costs little.
-_BATCH = 1500
-#: what timing a task takes, before one was timed; and to begin with timing.
-_TIMING_S, _TURNING_S = 0.4, 10.0
+#: The tasks that go through both passes together: so many that changing the pass costs little, and so few that little
+#: is left untimed when the time ends.
+_BATCH = 300
 _TELL_S = 5.0
 
 
@@ -33,7 +32,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """`2/4`. Raises UsageError."""
+        """Parses a shard such as `2/4`. Raises UsageError."""
         first, slash, last = text.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
             raise UsageError(f"No shard {text!r}", "Give I/N with 1 <= I <= N, as in 2/4")
@@ -45,9 +44,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Filtered:
-    """How one run of the filter ended. `asked`: what it decided; `left`: tasks whose time others disturbed, with the
-    reason, and `waiting`: how many its time wasn't enough for; the next run asks both again. `seconds`: of each pass;
-    `steps_s`: what a decided task took at each step, on average."""
+    """The result of one run of the filter. `asked` counts the decided tasks. `left` has the tasks whose timing was
+    disturbed, with the reason, and `waiting` counts the tasks that the time wasn't enough for; the next run repeats
+    both. `seconds` are those of each pass, and `steps_s` the average of each step of a decided task."""
 
     path: Path
     known: int
@@ -66,10 +65,10 @@ class Filtered:
 
 
 def read_candidates(folder: Path) -> list[DatasetTask]:
-    """In order of their numbers. Raises UsageError where the folder has none, StoreError."""
+    """Returns the candidates in order of their numbers. Raises UsageError where the folder has none, StoreError."""
     path = folder / CANDIDATES_FILE
     if not path.exists():
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+        raise UsageError(f"{folder} has no candidates", f"Run: cuda-agent tasks compose {folder}")
     return read_lines(path, DatasetTask)
 
 
@@ -83,10 +82,11 @@ def filter_folder(
     below: int | None = None,
     stop_after_s: float | None = None,
 ) -> Filtered:
-    """Asks every candidate that wasn't asked on this stack, at most `limit` of them, those whose number is less than
-    `below` alone; begins none any more after `stop_after_s` seconds.
+    """Checks and times the candidates that are unknown on this stack: at most `limit` of them, and only those with
+    numbers below `below`. No task begins after `stop_after_s` seconds.
 
-    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
+    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError.
+    """
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
@@ -97,11 +97,11 @@ def filter_folder(
         run = _Run(journal, options, say, len(waiting))
         if waiting:
             with Passes(options, say, until) as passes:
+                # Checked tasks come first: an earlier run whose time was over has left them.
+                waiting.sort(key=lambda task: task.task.key not in journal.checked)
                 for start in range(0, len(waiting), _BATCH):
-                    while not passes.over and run.batch(passes, waiting[start : start + _BATCH]):
-                        pass
-                if not passes.over:
-                    run.rest(passes)
+                    run.batch(passes, waiting[start : start + _BATCH])
+                run.rest(passes)
         found = [journal.measured[task.task.key] for task in waiting if task.task.key in journal.measured]
     return Filtered(
         path=journal.path,
@@ -124,62 +124,44 @@ def _steps(found: Sequence[Measurement]) -> dict[str, float]:
 
 
 class _Run:
-    """One run's progress, and both passes over a batch."""
+    """The state of one run, and both passes over a batch."""
 
     def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
         self._journal, self._options, self._say, self._total = journal, options, say, total
-        self._done = self._checks = self._timed = 0
+        self._done = self._checks = 0
         self._begun, self._told = time.monotonic(), 0.0
         self.left: dict[str, str] = {}
         self._unfit: list[DatasetTask] = []
         self.seconds = {"check": 0.0, "time": 0.0}
 
-    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> bool:
-        """Both passes, of as many as there seems to be time for; whether it is worth another call: some were left,
-        since timing took less than was thought, and some weren't."""
-        begun, known = time.monotonic(), self._journal.checked
-        unchecked = self._unchecked(tasks)
-        if not unchecked and not self._ready(tasks):
-            return False
-        self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
-        waiting = sum(task.task.key in known and task.task.key not in self._journal.measured for task in tasks)
-        before = self._checks
-
-        def enough() -> bool:
-            """Whether timing what is checked takes all of the time that is left: a run ends with times and not with
-            checks alone."""
-            each = self.seconds["time"] / self._timed if self._timed else _TIMING_S
-            return passes.left_s < _TURNING_S + each * (waiting + self._checks - before)
-
-        self._check(passes.check_all(unchecked, enough))
-        self.seconds["check"] += time.monotonic() - begun
+    def batch(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
+        """Checks and times the tasks, for as many as there is time for."""
+        unchecked = [task for task in tasks if task.task.key not in self._journal.checked]
+        if unchecked and not passes.over:
+            self._say(f"checking {len(unchecked)} tasks, {self._options.worker_count()} at a time")
+            self._check(passes.check_all(unchecked))
         self._time(passes, tasks)
-        return 0 < len(self._unchecked(tasks)) < len(unchecked)
-
-    def _unchecked(self, tasks: Sequence[DatasetTask]) -> list[DatasetTask]:
-        """Without those that are asked last."""
-        known = self._journal.checked.keys() | self._journal.measured.keys() | {one.task.key for one in self._unfit}
-        return [task for task in tasks if task.task.key not in known]
 
     def _ready(self, tasks: Sequence[DatasetTask]) -> list[tuple[DatasetTask, Checked]]:
-        """To be timed."""
+        """Returns the tasks that passed the checks and aren't timed."""
         known, measured = self._journal.checked, self._journal.measured
         return [
             (task, known[task.task.key]) for task in tasks if task.task.key in known and task.task.key not in measured
         ]
 
     def rest(self, passes: Passes) -> None:
-        """Those that failed beside others for lack of time or memory: last, since meanwhile most of the machine
-        idles."""
-        begun, tasks = time.monotonic(), self._unfit
-        self._unfit = []
-        self._check(passes.check_again(tasks))
-        self.seconds["check"] += time.monotonic() - begun
-        self._time(passes, tasks)
+        """Checks tasks alone that ran short of time or memory beside others, so that no result depends on other tasks.
+        They come last, because most of the machine idles meanwhile."""
+        tasks, self._unfit = self._unfit, []
+        if tasks and not passes.over:
+            self._say(f"checking {len(tasks)} tasks again, one at a time: they ran short of time or memory")
+            self._check(passes.check_all(tasks, alone=True))
+            self._time(passes, tasks)
 
-    def _check(self, results: Iterable[Checked | Measurement | Unfit]) -> None:
+    def _check(self, results: Iterable[Checked | Measurement | Retry]) -> None:
+        begun = time.monotonic()
         for result in results:
-            if isinstance(result, Unfit):
+            if isinstance(result, Retry):
                 self._unfit.append(result.task)
             elif isinstance(result, Checked):
                 self._journal.add_checked(result)
@@ -188,21 +170,21 @@ class _Run:
                 self._journal.add(result)
                 self._done += 1
             self._tell()
+        self.seconds["check"] += time.monotonic() - begun
 
     def _time(self, passes: Passes, tasks: Sequence[DatasetTask]) -> None:
         begun, ready = time.monotonic(), self._ready(tasks)
-        if not ready:
+        if not ready or passes.over:
             return
         self._say(f"timing {len(ready)} tasks")
         names = {task.task.key: task.task.name for task in tasks}
         for timed in passes.time_all(ready):
-            if isinstance(timed, Void):
+            if isinstance(timed, VoidTiming):
                 self.left[names[timed.task.task.key]] = timed.reason
             else:
                 self._journal.add(timed)
                 self.left.pop(names[timed.task_key], None)
                 self._done += 1
-            self._timed += 1
             self._tell()
         self.seconds["time"] += time.monotonic() - begun
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cuda_agent.judge.profile.idle_load import Bystander, processor_ns
+from cuda_agent.judge.profile.idle_load import IdleLoad, processor_ns
 
 IDLE = "import time; time.sleep(60)"
 #: a thread of its own works, the first one sleeps.
@@ -30,11 +30,11 @@ def refused(_clock: int) -> int:
 
 
 @contextmanager
-def program(code: str) -> Iterator[Bystander]:
+def program(code: str) -> Iterator[IdleLoad]:
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:
             time.sleep(0.5)
-            yield Bystander(process.pid)
+            yield IdleLoad(process.pid)
         finally:
             process.kill()
 
@@ -70,7 +70,7 @@ def test_a_process_that_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
         assert processor_ns(process.pid) == 0
-    bystander = Bystander(process.pid)
+    bystander = IdleLoad(process.pid)
     bystander.look()
     with bystander.busy():
         pass

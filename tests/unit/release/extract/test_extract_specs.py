@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import TaskError, UsageError
-from cuda_agent.release.extract.specs import whole_source
+from cuda_agent.release.extract.specs import whole_model_source
 
 WHOLE = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 
@@ -16,7 +16,7 @@ def test_a_file_is_the_source_itself(tmp_path: Path) -> None:
     path = tmp_path / "code" / "mine.py"
     path.parent.mkdir()
     path.write_text(WHOLE)
-    whole = whole_source(str(path), cwd=tmp_path)
+    whole = whole_model_source(str(path), cwd=tmp_path)
     assert (whole.name, whole.source, whole.folders) == ("mine", WHOLE, ())
 
 
@@ -25,11 +25,11 @@ def test_a_file_that_imports_its_neighbour_needs_its_folder(tmp_path: Path) -> N
     path.parent.mkdir()
     path.write_text("from layers import Block\n" + WHOLE)
     (path.parent / "layers.py").write_text("")
-    assert whole_source(str(path), cwd=tmp_path).folders == (path.parent.resolve(),)
+    assert whole_model_source(str(path), cwd=tmp_path).folders == (path.parent.resolve(),)
 
 
 def test_a_class_is_wrapped_with_its_arguments(tmp_path: Path) -> None:
-    whole = whole_source(
+    whole = whole_model_source(
         "transformers:LlamaForCausalLM",
         ["input_ids=int64[2,128]:0..32000", "mask=bool[2,128]", "x=bfloat16[4]:-1..1", "use_cache=False"],
         ["config=transformers:LlamaConfig(hidden_size=64)", "extra=3"],
@@ -44,7 +44,7 @@ def test_a_class_is_wrapped_with_its_arguments(tmp_path: Path) -> None:
 
 
 def test_inputs_without_names_are_positional(tmp_path: Path) -> None:
-    whole = whole_source("a.b:C.make", ["float32[2]", "float32[3]"], ["5"], cwd=tmp_path)
+    whole = whole_model_source("a.b:C.make", ["float32[2]", "float32[3]"], ["5"], cwd=tmp_path)
     assert "from a.b import C as _Whole" in whole.source
     assert "self.model = _Whole.make(5)" in whole.source
     assert "return self.model(input_0, input_1)" in whole.source
@@ -54,7 +54,7 @@ def test_inputs_without_names_are_positional(tmp_path: Path) -> None:
     ("model", "inputs", "init", "says"),
     [
         ("nothing", [], [], "neither a file nor"),
-        ("a:B", [], [], "Nothing says what"),
+        ("a:B", [], [], "aren't given"),
         ("a:B;import os", ["float32[1]"], [], "not the name of a class"),
         ("a:B", ["float33[1]"], [], "no tensor type"),
         ("a:B", ["float32[0]"], [], "sizes are at least 1"),
@@ -69,11 +69,11 @@ def test_inputs_without_names_are_positional(tmp_path: Path) -> None:
 )
 def test_what_can_t_be_read_is_said(tmp_path: Path, model: str, inputs: list[str], init: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        whole_source(model, inputs, init, cwd=tmp_path)
+        whole_model_source(model, inputs, init, cwd=tmp_path)
 
 
 def test_a_file_without_a_model_is_no_task(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("x = 1\n")
     with pytest.raises(TaskError, match="doesn't define Model"):
-        whole_source(str(path), cwd=tmp_path)
+        whole_model_source(str(path), cwd=tmp_path)

@@ -9,7 +9,7 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.apply import predicted
 from cuda_agent.release.extract.choose import choose
 from cuda_agent.release.extract.survey import Part
-from cuda_agent.release.extract.times import Event, attribute, marked_clock, together
+from cuda_agent.release.extract.times import Event, attribute, marked_clock, median_pass
 
 
 def events(text: str) -> list[Event]:
@@ -20,13 +20,13 @@ def events(text: str) -> list[Event]:
 
 def test_time_belongs_to_the_innermost() -> None:
     times = attribute(events("+0@0 +1@2 +2@3 -2@7 -1@8 +2@10 -2@11 -0@20"))
-    assert times.whole == {0: 20, 1: 6, 2: 5}
+    assert times.total == {0: 20, 1: 6, 2: 5}
     assert times.own == {0: 13, 1: 2, 2: 5}
     assert times.parents == {1: 0, 2: 1}
 
 
 def test_a_module_within_itself_counts_once() -> None:
-    assert attribute(events("+0@0 +0@1 -0@2 -0@3")).whole == {0: 3}
+    assert attribute(events("+0@0 +0@1 -0@2 -0@3")).total == {0: 3}
 
 
 @pytest.mark.parametrize("text", ["+0@0 +1@1 -0@2 -1@3", "+0@0", "-0@0"])
@@ -37,13 +37,13 @@ def test_unpaired_events_are_refused(text: str) -> None:
 
 def test_a_pass_that_was_disturbed_doesn_t_count() -> None:
     passes = [events(f"+0@0 +1@1 -1@{1 + step} -0@{2 + step}") for step in (10, 900, 12)]
-    times = attribute(together(passes))
-    assert times.whole == {0: 14, 1: 12}
+    times = attribute(median_pass(passes))
+    assert times.total == {0: 14, 1: 12}
 
 
 def test_passes_that_call_something_else_are_left_out() -> None:
     passes = [events("+0@0 -0@5"), events("+0@0 +1@1 -1@2 -0@90")]
-    assert attribute(together(passes)).whole == {0: 5}
+    assert attribute(median_pass(passes)).total == {0: 5}
 
 
 def test_the_gpu_s_clock_stands_still_between_kernels() -> None:

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
-from cuda_agent.release.extract.calls import CallText, draw, metas
+from cuda_agent.release.extract.calls import ForwardCall, draw, metas
+from cuda_agent.release.extract.exchange import ExtractionJob
 from cuda_agent.release.extract.inside.callspec import Matcher, describe
 from cuda_agent.release.extract.worker import answer
 from cuda_agent.workers.inside.task.taskmodule import load_task_module
@@ -114,12 +116,15 @@ def get_init_inputs():
 '''
 
 
+def job(source: str, top: int) -> ExtractionJob:
+    return ExtractionJob(source=source, name="mine", folders=(), device=Device.CPU, seed=0, top=top, operators=12)
+
+
 @pytest.fixture(scope="module")
 def taken() -> dict[str, Any]:
-    job = {"source": MODEL, "name": "mine", "folders": [], "device": "cpu", "seed": 0, "top": 20, "operators": 12}
-    found = answer(job)
-    assert "error" not in found, found
-    return found
+    found = answer(job(MODEL, top=20))
+    assert found.findings is not None, found
+    return found.findings.model_dump(mode="json")
 
 
 def task(taken: dict[str, Any], kind: str, number: int = 0) -> dict[str, Any]:
@@ -165,7 +170,7 @@ def test_what_is_no_task_says_why(taken: dict[str, Any]) -> None:
     assert "more than --operators 12" in reasons["Local"]
     assert "defined inside a function" in reasons["Inside"]
     assert "its argument things is a Things" in reasons["Kept"]
-    assert any("it was changed after it was constructed" in one["reason"] for one in taken["left_out"])
+    assert any("it was changed after its construction" in one["reason"] for one in taken["left_out"])
 
 
 def test_a_copied_layer_is_made_again_from_its_attributes(taken: dict[str, Any]) -> None:
@@ -231,15 +236,14 @@ def test_parameters_have_names_of_their_own() -> None:
 
     x = torch.zeros(1)
     spec, tensors = describe([x, x, x], {"lambda": {"a b": x}})
-    text = CallText(Odd(), spec, len(tensors))
+    text = ForwardCall(Odd(), spec, len(tensors))
     assert len(set(text.parameters)) == 4 and all(name.isidentifier() for name in text.parameters)
     assert "torch" not in text.parameters
     spec, tensors = describe([x], {})
-    assert CallText(nn.Linear(1, 1), spec, len(tensors)).parameters == ["input_"], "no candidate may name a builtin"
+    assert ForwardCall(nn.Linear(1, 1), spec, len(tensors)).parameters == ["input_"], "no candidate may name a builtin"
 
 
 def test_a_model_that_fails_says_so() -> None:
     source = MODEL.replace("return self.scripted(", "raise RuntimeError('no such thing')\n        return x, (")
-    job = {"source": source, "name": "mine", "folders": [], "device": "cpu", "seed": 0, "top": 5, "operators": 12}
-    error = answer(job)["error"]
-    assert "no such thing" in error["cause"]
+    failed = answer(job(source, top=5)).failed
+    assert failed is not None and "no such thing" in failed.cause

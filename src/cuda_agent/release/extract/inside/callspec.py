@@ -1,4 +1,4 @@
-"""How a submodule is called: its arguments as a spec with numbered tensors, and whether another call is the same."""
+"""Describes a submodule's call as a spec with numbered tensors, and matches other calls with it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from cuda_agent.workers.inside.task.pytree import Spec, dtype_from_name, flatten
 
 
 def describe(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Spec, list[Any]]:
-    """(spec, tensors) of `f(*args, **kwargs)`. Raises TaskError for what can't cross between processes."""
+    """Returns (spec, tensors) of `f(*args, **kwargs)`. Raises TaskError for values that can't pass between
+    processes."""
     return flatten({"args": list(args), "kwargs": dict(kwargs)})
 
 
 class Matcher:
-    """Calls of one structure: the same nesting, constants, and shapes and types of tensors."""
+    """Matches calls that have the same nesting and constants, and the same shapes and types of tensors."""
 
     def __init__(self, spec: Spec, inputs: Sequence[TensorMeta]) -> None:
         self._args: list[Spec] = spec["dict"]["args"]["list"]
@@ -25,7 +26,7 @@ class Matcher:
         self._wanted = [(torch.Size(m.shape), dtype_from_name(m.dtype), m.strides) for m in inputs]
 
     def tensors(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
-        """The call's tensors in order, laid out as described; None where it is another call."""
+        """Returns the call's tensors in order, in the described layout, or None where the call doesn't match."""
         if len(args) != len(self._args) or kwargs.keys() != self._kwargs.keys():
             return None
         found: list[Any] = [None] * len(self._wanted)
@@ -61,7 +62,7 @@ class Matcher:
             return same and all(self._take(part, value[key], found) for key, part in parts.items())
         try:
             return flatten(value) == (spec, [])
-        except Exception as error:  # noqa: BLE001 - any value of the user's; what isn't plain isn't this constant
+        except Exception as error:  # noqa: BLE001 - any value of the user's code; one that can't be flattened isn't this constant
             del error
             return False
 
