@@ -17,6 +17,7 @@ from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
+from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
 _STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",
@@ -90,11 +91,11 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 @dataclass
 class Printer:
     """Prints the nodes of one kernel. `axis` gives the text of axis k's index, `known` the text of nodes that exist as
-    variables already, `load` the text of a load at an address."""
+    variables already, `load` the text of a load at an address (`read` where not given)."""
 
     kernel: Kernel
     axis: Callable[[int], str]
-    load: Callable[[int, Expr], str]
+    load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
@@ -123,6 +124,11 @@ class Printer:
             if bound.high is not None:
                 parts.append(f"{text} < {bound.high}")
         return " && ".join(parts) or "true"
+
+    def read(self, expr: Expr) -> str:
+        """A load where it stands; 0 where its guards don't hold."""
+        text, test = f"widen({cpp_name(expr.name)}[{self.address(expr.coord)}])", self.test(expr.guards)
+        return text if test == "true" else f"(({test}) ? {text} : {literal(0, expr.type)})"
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Nodes to compute for the roots, in order, without those that are known."""
@@ -181,7 +187,7 @@ class Printer:
         if expr.op == "inside":
             return f"({self.test(expr.guards)})"
         if expr.op == "load":
-            return self.load(at, expr)
+            return self.load(at, expr) if self.load is not None else self.read(expr)
         if expr.op in ("reduce", "scan"):
             raise AssertionError(f"{expr.op} {at} is used before its pass")
         return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])
@@ -236,9 +242,9 @@ def assignment(store: Store, address: str, value: str, device: Device) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of the whole playbook, by paths relative to it."""
+    """The playbook's templates by paths relative to it, the skills' by paths relative to their folder's parent."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -292,13 +298,11 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
     """A kernel's source, and the scalar, vector and reduction helpers that it includes."""
     cuda = device is Device.CUDA
     suffix = "cuh" if cuda else "h"
-    helpers = {
-        f"kernels/elementwise.{suffix}": environment().get_template(f"skills/shared/elementwise.{suffix}").render()
-    }
+    helpers = {f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()}
     if reduces and cuda:
-        helpers["kernels/reduction.cuh"] = environment().get_template("skills/shared/reduction.cuh").render()
+        helpers["kernels/reduction.cuh"] = environment().get_template("shared/reduction.cuh").render()
     if SPECIAL & set(re.findall(r"\bf_(\w+)\(", text)):
-        helper = environment().get_template("skills/shared/special.j2")
+        helper = environment().get_template("shared/special.j2")
         words = {
             "cuda": cuda,
             "suffix": suffix,

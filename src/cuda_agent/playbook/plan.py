@@ -15,8 +15,10 @@ from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
+from cuda_agent.workspace.skills import SkillNotes
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Step:
     call         C++ statements of the binding, in terms of the names above
     tunables     tunable -> number of its settings (0 … n-1; 0 is the default)
     includes     headers that the binding needs for `call`, with their brackets or quotes
+    skill        the skill that made it; the planner fills it in
     """
 
-    skill: str
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[Buffer, ...]
@@ -51,18 +53,37 @@ class Step:
     tunables: Mapping[str, int] = field(default_factory=dict)
     scratch: tuple[Buffer, ...] = ()
     includes: tuple[str, ...] = ()
+    skill: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
     """A skill's answer to a node: the step, and the nodes that it computes (the asked one and those fused into it).
     A covered node's value exists afterwards only when it's among the step's outputs, or when `then`, called after
-    those are known, defines it. More than one step is allowed (`before` run first)."""
+    those are known, defines it."""
 
     step: Step
     covers: frozenset[str]
-    before: tuple[Step, ...] = ()
     then: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is planned.
+
+    channels_last  convolutions read and write their channels innermost where they can, and what is between them too
+    written_out    small windows are element-wise chains, whose neighbours share what they read by the caches alone
+    whole          operators that a skill computes as they are (`Skill.keeps`) aren't lowered
+    fused          without it every operator leaves its result in memory, which is what fusion is measured against
+    """
+
+    channels_last: bool = False
+    written_out: bool = False
+    whole: bool = False
+    fused: bool = True
+
+
+DEFAULT = Options()
 
 
 @dataclass(frozen=True)
@@ -81,8 +102,7 @@ class PlanState(Protocol):
     graph: Graph
     device: Device
     precision: Precision
-    #: whether convolutions read and write their channels innermost, where they can
-    channels_last: bool
+    options: Options
     #: the graph's values as kernels compute them; a skill may add more
     builder: Builder
 
@@ -110,13 +130,33 @@ class PlanState(Protocol):
         """A name that no value has yet: for scratch and for step names."""
 
 
-class Skill(Protocol):
-    """What the registry holds for anchors (matrix products, convolutions)."""
+@dataclass(frozen=True)
+class Skill:
+    """One way to write kernels, found by its folder (`registry.py`). It takes operators of the graph (`claim`), or
+    prints the kernels of what was fused between those (`fits`, `step`), and overrides what it does."""
 
-    name: str
+    notes: SkillNotes
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made before."""
+        """The steps for a node, None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made
+        before."""
+        return None
+
+    def fits(self, work: Kernel) -> bool:
+        """Whether it prints such kernels."""
+        return False
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step | None:
+        """The step for a kernel that fits, None where another skill must print it after all."""
+        return None
+
+    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+        """Whether it claims the node as it is, so that the algebra needn't lower it."""
+        return False
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        """Options of another plan that is worth measuring; `used`: the skill is part of the default plan."""
+        return None
 
 
 def pointer(buffer: str, offset: int, item_bytes: int) -> str:

@@ -16,7 +16,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.reductions import mean_of
 from cuda_agent.playbook.operators.views import take_along
-from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
+from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS, read
 
 #: what joins the elements of a window; so many of them, and so many windows of one element, at the most: where another
 #: reduction reads the window, and where nothing but the caches keeps what windows share.

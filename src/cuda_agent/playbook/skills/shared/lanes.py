@@ -11,7 +11,6 @@ from cuda_agent.playbook.codegen import (
     assignment,
     common_width,
     is_aligned,
-    literal,
     storage_type,
     vector_width,
 )
@@ -68,12 +67,7 @@ class Lanes:
         return f"(i{axis} + j)" if axis == self.along and self.width > 1 else f"i{axis}"
 
     def _load(self, at: int, expr: Expr, printer: Printer) -> str:
-        if at in self.texts:
-            return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
-        return read
+        return self.texts[at] if at in self.texts else printer.read(expr)
 
     def is_late(self, expr: Expr) -> bool:
         """Whether the lanes read otherwise than one element further each, or all the same one."""

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cuda_agent.playbook.codegen import C_TYPES
+from cuda_agent.playbook.codegen import C_TYPES, literal
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import companion
-from cuda_agent.playbook.skills.rowreduce.cpu import identity
 
+_IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
+COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
+FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And"}
 _OPS = {"sum": "{a} + {b}", "prod": "{a} * {b}", "max": "f_maximum({a}, {b})", "min": "f_minimum({a}, {b})",
         "any": "{a} | {b}", "all": "{a} & {b}"}  # fmt: skip
+
+
+def identity(kind: str, type_: str) -> str:
+    """What a reduction begins with, as text."""
+    if kind in _IDENTITY:
+        return _IDENTITY[kind]
+    if type_ in ("f32", "f64"):
+        return literal(float("-inf" if kind == "max" else "inf"), type_)
+    if type_ == "b":
+        return "false" if kind == "max" else "true"
+    lowest = {"i32": "INT32_MIN", "i64": "INT64_MIN"}[type_]
+    return lowest if kind == "max" else lowest.replace("MIN", "MAX")
 
 
 @dataclass(frozen=True)
