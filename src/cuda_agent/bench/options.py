@@ -40,7 +40,7 @@ class BenchOptions(Configuration):
 def check(options: BenchOptions) -> None:
     """Raises UsageError for options that a suite doesn't have."""
     if options.run.parallel > 1:
-        raise UsageError("A benchmark plays one agent on each task", "Leave out --parallel")
+        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
 
 
 def default_jobs(device: Device) -> int:
