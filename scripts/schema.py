@@ -75,7 +75,11 @@ def type_name(kind: Any) -> str:
 def line(name: str, kind: str, meaning: str) -> str:
     """Returns a field's line. The unit follows from the field's name."""
     unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
-    text = f"`{name}` ({kind}{f', {unit}' if unit else ''}): {meaning}"
+    return wrapped(f"`{name}` ({kind}{f', {unit}' if unit else ''}): {meaning}")
+
+
+def wrapped(text: str) -> str:
+    """Returns a paragraph with lines of at most 120 characters."""
     return "\n".join(textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False))
 
 
@@ -91,7 +95,7 @@ def section(record: type[BaseModel]) -> str:
         if not field.description:
             raise ValueError(f"{record.__name__}.{name} has no docstring")
         lines.append(line(name, type_name(field.annotation), " ".join(field.description.split())))
-    return f"## {record.__name__}\n\n{about}\n\n" + broken(lines)
+    return f"## {record.__name__}\n\n{wrapped(about)}\n\n" + broken(lines)
 
 
 def broken(lines: list[str]) -> str:

@@ -112,7 +112,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_small_build_on_the_cpu(tmp_path: Path) -> None:
-    filtering = {"workers": 1, "low_us": 0.1, "high_us": 1e9, "host_memory_mib": 3000}
+    filtering = {"workers": 1, "window_ms": (1e-4, 1e6), "host_memory_mib": 3000}
     wanted = options(tmp_path / "made", tasks=2, filter=filtering)
     made = build(wanted, Device.CPU, silent)
     assert sum(made.splits.values()) == 2

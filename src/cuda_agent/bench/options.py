@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 from pydantic import Field
 
-from cuda_agent.core.config import Configuration, OptimizeOptions, TimingStop
+from cuda_agent.core.config import Configuration, Flag, OptimizeOptions
 from cuda_agent.core.differences import differing
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import UsageError
 
-#: The options of timing for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in
-#: accuracy.
-TIMING_BUDGET_S = 2.0
-TIMING_STOP: TimingStop = "decided"
+#: Timing options for hundreds of tasks; `optimize` uses 10 s and `settled`. docs/bench.md has the cost in accuracy.
+DEFAULTS = {"run": {"judge": {"timing_budget_s": 2.0, "timing_stop": "decided"}}}
 _GIB = 1 << 30
 #: The host memory of a task's processes.
 _HOST = {Device.CUDA: 5 * _GIB, Device.CPU: 3 * _GIB}
@@ -27,9 +26,18 @@ class BenchOptions(Configuration):
     """The options of `cuda-agent bench`, which don't change after its start."""
 
     run: OptimizeOptions
-    levels: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
-    limit: int | None = Field(default=None, ge=1)
+    levels: Annotated[tuple[str, ...], Flag("Only these levels.", metavar="1,2", separator=",")] = ()
+    ids: Annotated[
+        tuple[str, ...], Flag("Only these: file names, their numbers, patterns.", metavar="ID,…", separator=",")
+    ] = ()
+    limit: Annotated[int | None, Flag("Only the first so many.")] = Field(default=None, ge=1)
+    #: this and the next may differ when a run goes on, so they aren't saved.
+    jobs: Annotated[int | None, Flag("Tasks at work at once; one is timed at a time.")] = Field(
+        default=None, ge=1, exclude=True
+    )
+    stop_after_s: Annotated[float | None, Flag("Stop then; --resume goes on.", "--stop-after", "SECONDS")] = Field(
+        default=None, ge=1, exclude=True
+    )
 
     def differences(self, other: BenchOptions) -> list[str]:
         """Returns the names of the settings that differ in `other`, with its values."""

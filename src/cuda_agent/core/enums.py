@@ -67,7 +67,7 @@ class Milestone(StrEnum):
     FASTER_THAN_BOTH = "faster_than_eager_and_compile"
 
 
-class Baseline(StrEnum):
+class RewardBaseline(StrEnum):
     """The baseline of the reward: PyTorch's defaults, or the fastest form at the candidate's precision."""
 
     PUBLISHED = "published"

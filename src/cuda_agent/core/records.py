@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from cuda_agent.core.enums import Baseline, Milestone
+from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.evaluation import (
     BuildReport,
     CompileReport,
@@ -77,7 +77,7 @@ class Reward(Record):
     """-1, 1, 2 or 3."""
     milestone: Milestone
     """What was reached."""
-    baseline: Baseline
+    baseline: RewardBaseline
     """The baseline that decided."""
     reason: str
     """Why, in one line."""

@@ -23,7 +23,7 @@ from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, s
 from cuda_agent.judge.verify.admission import Answers, random_operators
 from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
-from cuda_agent.judge.verify.reference import Answer, Reference, TaskSpec
+from cuda_agent.judge.verify.reference import Answer, Reference
 from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "Secrets",
     "Sharing",
     "Stability",
-    "TaskSpec",
     "Tolerance",
     "Verification",
     "build_extension",

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cuda_agent.core import intervals
+from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
-from cuda_agent.judge.profile.baselines import EAGER
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 

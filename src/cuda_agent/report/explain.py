@@ -11,13 +11,13 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import ReportRow
-from cuda_agent.report.tables.evaluation import baseline_label
 from cuda_agent.report.units import microseconds, percent, times
 
 _FULL = 0.85
@@ -249,9 +249,10 @@ def _bytes(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
 
 def _precision(profile: ProfileReport) -> Iterator[str]:
     eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
-    if eager is None or matched is None or "_" not in profile.matched or eager.value < 1.5 * matched.value:
+    strongest = Baseline.parse(profile.matched)
+    if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
         return
     yield (
         f"Most of the {times(eager.value)} over eager float32 comes from the precision that the policy allows: over "
-        f"{baseline_label(profile.matched)}, at the same precision, it is {times(matched.value)}."
+        f"{strongest.label}, at the same precision, it is {times(matched.value)}."
     )

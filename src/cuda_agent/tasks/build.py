@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.settings import Settings
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
@@ -39,13 +40,14 @@ from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
 from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
+from cuda_agent.tasks.decontaminate.capture import capturing
 from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
 from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
-from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.options import ComposeOptions, CopiesSetting, LibrariesSetting, ThresholdSetting
 from cuda_agent.tasks.records import Seed
 from cuda_agent.tasks.store import only_one, read_lines, write_lines
 from cuda_agent.workspace.sandbox import resolve_level
@@ -56,16 +58,6 @@ Say = Callable[[str, str], None]
 #: The candidates of the first round for each wanted task, and those of later rounds for each task that is missing at
 #: their rate.
 _FIRST, _MORE = 1.15, 1.05
-
-
-class ComposeOptions(Configuration):
-    """The options of composing. `window_ms` bounds the predicted eager times on `stack`. `runs_with` maps a library to
-    its version on that stack; seeds that need a newer version are left out."""
-
-    stack: str = "H200"
-    window_ms: tuple[float, float] = (1.5, 70.0)
-    memory_gb: float = Field(default=8.0, gt=0)
-    runs_with: dict[str, str] = Field(default_factory=dict)
 
 
 class BuildOptions(Configuration):
@@ -79,33 +71,18 @@ class BuildOptions(Configuration):
     seed: int = 0
     #: A file of seeds; None crawls the installed libraries.
     seeds: Path | None = None
-    libraries: tuple[str, ...] = ("torch", "transformers")
+    libraries: LibrariesSetting = ("torch", "transformers")
     compose: ComposeOptions = ComposeOptions()
-    #: The filter's options without the device.
-    filter: dict[str, Any] = Field(default_factory=dict)
-    threshold: float = Field(default=THRESHOLD, gt=0, le=1)
-    copies: int = Field(default=1, ge=1)
+    filter: FilterSettings = FilterSettings()
+    threshold: ThresholdSetting = THRESHOLD
+    copies: CopiesSetting = 1
     candidates: int | None = Field(default=None, ge=1)
     most_candidates: int | None = Field(default=None, ge=1)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads options from YAML, with paths relative to its folder. Raises UsageError."""
-        try:
-            values = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            line = " ".join(str(error).split())
-            raise UsageError(f"Can't read {path}: {line}", "Give a YAML file") from None
-        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise UsageError(f"{path} has no settings", "Write `name: value` on each line")
-        if isinstance(values.get("compose"), dict):
-            values["compose"] = ComposeOptions.parse(values["compose"], "compose.").model_dump()
-        options = cls.parse(values)
-        FilterOptions.parse({"device": "cpu", **options.filter}, "filter.")
-        low, high = options.compose.window_ms
-        if not 0 < low < high:
-            cause = f"compose.window_ms is impossible: {low:g} to {high:g}"
-            raise UsageError(cause, "Give [LOW, HIGH] with 0 < LOW < HIGH")
+        """Reads options from YAML or TOML, with paths relative to its folder. Raises UsageError."""
+        options = Settings(path).parse(cls)
         rates_for(options.compose.stack)
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
@@ -160,7 +137,7 @@ def _build(
     options: BuildOptions, device: Device, say: Say, recorded: Measurements | None, seeds: list[Seed] | None
 ) -> Build:
     folder = options.folder
-    filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
+    filtering = FilterOptions(device=device, **options.filter.model_dump())
     level = resolve_level(filtering.sandbox)
 
     def measure(count: int) -> Measurements:

@@ -13,7 +13,7 @@ MOST_LINES, MOST_FUNCTION_LINES, MOST_MODULES = 400, 60, 20
 
 #: files that break a limit today. Mend one, then remove its name.
 TOO_LONG = ("judge/profile/rounds.py",)
-LONG_FUNCTIONS = ("cli/bench.py", "playbook/skills/shared/states.py")
+LONG_FUNCTIONS = ("playbook/skills/shared/states.py",)
 #: packages whose docstrings are still to be rewritten.
 OLD_DOCSTRINGS = ("cli/", "judge/", "playbook/", "workers/")
 #: packages that have a public class whose name another package has too.

@@ -1,28 +1,28 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
-worker to be `ready` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
-copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock
-when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
-baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
-against eager's. Which programs take part, and when it is enough, says `schedule.py`.
+worker to `GetReady` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
+copies the masters into that worker's input ring, sends `RunBurst`, wipes the inputs, sends `DeliverOutputs`, and stops
+its clock when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program
+(the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
+checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
+from cuda_agent.judge.profile.baselines import NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
 from cuda_agent.judge.profile.idle_load import IdleLoad
@@ -45,6 +45,18 @@ from cuda_agent.judge.verify.trials import Progress, Secrets
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
+from cuda_agent.workers.requests import A, FaultKind, Spec, WorkerRequest
+from cuda_agent.workers.requests.baseline import CopyWeights
+from cuda_agent.workers.requests.candidate import ForgetBuffers
+from cuda_agent.workers.requests.timed import (
+    BurstTimes,
+    DeliverOutputs,
+    GetReady,
+    ReleaseOutputs,
+    RunBurst,
+    TimeQueue,
+    WarmUp,
+)
 from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
@@ -109,7 +121,7 @@ class Rounds:
         self._masters: Masters | None = None
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
-        self._specs: list[Any] | None = None
+        self._specs: list[Spec] | None = None
         self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
@@ -133,7 +145,7 @@ class Rounds:
     def _prepare_weights(self) -> None:
         self.reference.draw_weights(self.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
-        self._for_candidate(lambda: self.candidate.ask("forget", {}))
+        self._for_candidate(lambda: self.candidate.ask(ForgetBuffers()))
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
@@ -199,10 +211,11 @@ class Rounds:
         if not state:
             return
         weights = self.reference.weights
+        request = CopyWeights(names=tuple(state), weights=weights.refs)
         for worker in self.baselines.workers():
             try:
                 worker.attach(weights.arena)
-                worker.request("set_weights", {"names": list(state), **weights.to_wire()}, timeout_s=self._timeout_s)
+                worker.request(request, timeout_s=self._timeout_s)
                 worker.detach(weights.arena)
             except WorkerFault as error:
                 raise self._baseline_error(EAGER, error) from None
@@ -217,15 +230,15 @@ class Rounds:
         self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
 
     def _warm(self, name: str, seconds: float) -> None:
-        params = {"program": name, "calls": 1, "seconds": seconds}
-        reply = self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s)
-        if name == CANDIDATE and isinstance(reply, dict) and reply.get("otherwise"):
+        request = WarmUp(program=name, calls=1, seconds=seconds)
+        warmed = self.ask(name, request, timeout_s=self.options.compile_baseline_timeout_s)
+        if name == CANDIDATE and warmed is not None and warmed.otherwise:
             self._otherwise = True
 
     def _call_s(self, name: str) -> float | None:
         """Seconds of one call, None where the form failed."""
-        found = self.ask(name, "queue", {"program": name, "calls": 1})
-        return None if found is None else max(number(found, "us"), 0.0) / 1e6
+        found = self.ask(name, TimeQueue(program=name, calls=1))
+        return None if found is None else max(found.us, 0.0) / 1e6
 
     # ------------------------------------------------------------ rounds
 
@@ -286,43 +299,36 @@ class Rounds:
         fill = ring.prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
-        params = {"program": name, "flush_bytes": flush_bytes, "specs": specs}
+        request = RunBurst(program=name, flush_bytes=flush_bytes, specs=None if specs is None else tuple(specs))
         spin_s = SPIN_S[self.options.device]
-        ready = {"core": self._core, "spin_s": spin_s, "flush_bytes": flush_bytes}
-        if self.ask(name, "ready", ready) is None:
+        if self.ask(name, GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
             return None, []
         begin = time.perf_counter_ns()
         fill()
-        reply = self.ask(name, "burst", params, spin_s=spin_s)
+        times = self.ask(name, request, spin_s=spin_s)
         # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
         ring.wipe(self._active)
-        if reply is not None and self.ask(name, "deliver", {}, spin_s=spin_s) is None:
-            reply = None
+        if times is not None and self.ask(name, DeliverOutputs(), spin_s=spin_s) is None:
+            times = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
-        samples = [] if reply is None else self.check.sample(ring.take)
+        samples = [] if times is None else self.check.sample(ring.take)
         synchronize(self.options.device)
         wall_us = (time.perf_counter_ns() - begin) / 1e3
-        if reply is None:
+        if times is None:
             return None, []
-        self.ask(name, "release", {})
-        burst = Burst(self._event_times(name, reply), wall_us, max(0.0, number(reply, "waited_us")))
-        return burst, samples
+        self.ask(name, ReleaseOutputs())
+        return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us)), samples
 
-    def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
-        """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then
-        the judge's clock pays."""
-        times = reply.get("event_us") if isinstance(reply, dict) else None
-        good = (
-            isinstance(times, list)
-            and len(times) == self._active
-            and all(type(t) in (int, float) and math.isfinite(t) for t in times or ())
-        )
-        if not good:
+    def _event_times(self, name: str, times: BurstTimes) -> tuple[float, ...]:
+        """One time for each slot, as the worker claims. Zero and less are cut to a nanosecond; then the judge's clock
+        pays."""
+        if len(times.event_us) != self._active:
             if name != CANDIDATE:
                 raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
-            violation = Violation(rule="protocol", layer="channel", detail="burst: no list of times")
-            raise CandidateFault(Fault(Verdict.VIOLATION, violation.detail, "protocol", "", (violation,)))
-        return tuple(max(float(t), 1e-3) for t in times or ())
+            said = f"RunBurst: {len(times.event_us)} times instead of {self._active}"
+            violation = Violation(rule="protocol", layer="channel", detail=said)
+            raise CandidateFault(Fault(Verdict.VIOLATION, said, FaultKind.PROTOCOL, "", (violation,)))
+        return tuple(max(time_us, 1e-3) for time_us in times.event_us)
 
     def _draw(self, slots: int) -> float:
         """Fresh inputs for the first slots; the seconds that it took. Plain values that change from draw to draw travel
@@ -342,13 +348,13 @@ class Rounds:
     # ------------------------------------------------------------ asking
 
     def ask(
-        self, name: str, op: str, params: dict[str, Any], timeout_s: float | None = None, spin_s: float = 0.0
-    ) -> Any:
+        self, name: str, request: WorkerRequest[A], timeout_s: float | None = None, spin_s: float = 0.0
+    ) -> A | None:
         """The worker's answer; None where a baseline form failed and is now left out. Raises CandidateFault,
         TaskError."""
         worker = self._worker(name)
         try:
-            return worker.request(op, params, timeout_s=timeout_s or self._timeout_s, spin_s=spin_s)
+            return worker.request(request, timeout_s=timeout_s or self._timeout_s, spin_s=spin_s)
         except WorkerFault as error:
             if name == CANDIDATE:
                 raise CandidateFault(error.fault) from None
@@ -363,7 +369,7 @@ class Rounds:
         for found in self.rounds:
             found.bursts.pop(name, None)
         old = self._worker(name)
-        if error.fault.kind == "device":
+        if error.fault.kind is FaultKind.DEVICE:
             old.kill()
         if not old.alive:
             # Those that begin anew have new workers throughout.
@@ -383,9 +389,8 @@ class Rounds:
             raise CandidateFault(error.fault) from None
 
     def _baseline_error(self, name: str, error: WorkerFault) -> CudaAgentError:
-        cause, _, remedy = error.fault.reason.partition("\n")
-        cause = f"{self.task.name}: timing {name} failed: {cause}"
-        return TaskError(cause, remedy or "Correct or shrink the task", detail=error.fault.log_tail)
+        cause = f"{self.task.name}: timing {name} failed: {error.fault.reason}"
+        return TaskError(cause, error.fault.remedy or "Correct or shrink the task", detail=error.fault.log_tail)
 
     @property
     def _timeout_s(self) -> float:
@@ -420,9 +425,3 @@ class Rounds:
             self.reference.detach(self._masters.places)
             self._masters.places.arena.close()
             self._masters = None
-
-
-def number(reply: Any, key: str) -> float:
-    """A finite number that a worker claims, 0 where it doesn't."""
-    value: Any = reply.get(key) if isinstance(reply, dict) else None
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else 0.0

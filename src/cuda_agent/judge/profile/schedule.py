@@ -11,13 +11,13 @@ import random
 from dataclasses import dataclass, field
 
 from cuda_agent.core import intervals
+from cuda_agent.core.baselines import COMPILE, EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.judge.profile import timing
-from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
+from cuda_agent.judge.profile.baselines import NULL, Baselines
 from cuda_agent.judge.profile.timing import Round
 
 CANDIDATE = "candidate"
-COMPILE = "compile"
 #: rounds that are made even when the budget is over.
 LEAST_ROUNDS = 5
 #: beyond this many rounds a report only grows.

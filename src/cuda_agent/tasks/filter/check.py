@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
@@ -18,8 +17,21 @@ from cuda_agent.pool.rule import Need
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
-from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
+from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_finding
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CloseTask,
+    CompareCompiled,
+    CompileTask,
+    F,
+    GraphTask,
+    OpenTask,
+    PlaceTask,
+    RunTask,
+    TaskRequest,
+)
 from cuda_agent.tasks.records import DatasetTask, Rule, TaskFinding
+from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import WorkerFault
 
@@ -30,19 +42,6 @@ _USUAL_LENGTH = 4096
 _STEP_TIMES = 2.3
 #: The bytes of a process's context and libraries.
 _CONTEXT = {Device.CUDA: 1 << 30, Device.CPU: 0}
-#: A step -> the rule that a process breaks when it ends or hangs in it.
-_STEPS = {
-    "open": Rule.RUNS,
-    "run": Rule.RUNS,
-    "graph": Rule.COMPILES,
-    "answers": Rule.DETERMINISTIC,
-    "compiled": Rule.COMPILES,
-    "agrees": Rule.AGREES,
-    "place": Rule.DETERMINISTIC,
-    "warm": Rule.RUNS,
-    "time": Rule.EAGER_TIME,
-    "close": Rule.RUNS,
-}
 
 
 @dataclass(frozen=True)
@@ -70,26 +69,26 @@ class TaskProcess:
     def open(self) -> None:
         """Loads the task in the process. Raises Failure."""
         task, options = self._task.task, self._options
-        self.ask(
-            "open",
+        request = OpenTask(
             name=task.name,
             source=task.source,
             atol=task.atol,
             rtol=task.rtol,
             seed=seed_of(task.key),
-            device=options.device.value,
+            device=options.device,
             memory_bytes=options.memory_mib * 2**20,
             device_bytes=self._limits.device_bytes,
             host_bytes=options.host_memory_mib * 2**20,
             threads=self._limits.threads,
             sleeps=self._limits.sleeps,
         )
+        self.ask(request)
 
     def close(self) -> None:
         """Unloads the task, if another task may follow in this process."""
         if self._slot.reusable:
             try:
-                self.ask("close")
+                self.ask(CloseTask())
             except Failure:
                 self._fork.end()
 
@@ -107,28 +106,18 @@ class TaskProcess:
     def alive(self) -> bool:
         return not self._fork.ended
 
-    def ask(self, op: str, **params: Any) -> dict[str, Any]:
-        """Returns the answer to a request. Raises Failure where the task breaks a rule, or its process ends, hangs or
-        sends an invalid answer."""
-        begun = time.monotonic()
+    def ask(self, request: TaskRequest[F]) -> F:
+        """Raises Failure where the task breaks a rule, or its process ends, hangs or breaks its protocol."""
+        begun, step = time.monotonic(), name_of(request)
         try:
-            reply = self._fork.request(op, params, timeout_s=max(0.1, self._end - begun))
+            found = self._fork.request(request, timeout_s=max(0.1, self._end - begun))
         except WorkerFault as error:
-            raise from_fault(error.fault, _STEPS[op]) from None
+            raise from_fault(error.fault, request.rule) from None
         finally:
-            self.seconds[op] = self.seconds.get(op, 0.0) + round(time.monotonic() - begun, 3)
-        failure = from_reply(reply)
-        if failure is None and isinstance(reply, dict):
-            return reply
-        detail = f"{op} was answered with a {type(reply).__name__}"
-        raise failure or Failure(TaskFinding(rule=_STEPS[op], detail=detail))
-
-    def sample(self) -> tuple[tuple[float, ...], ...]:
-        """Returns the sample of the outputs. Raises Failure."""
-        sample = self.ask("place").get("sample")
-        with suppress(TypeError, ValueError):
-            return tuple(tuple(float(value) for value in output) for output in sample or ())
-        raise Failure(TaskFinding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
+            self.seconds[step] = self.seconds.get(step, 0.0) + round(time.monotonic() - begun, 3)
+        if found.finding is not None:
+            raise from_finding(found.finding)
+        return found
 
 
 def need_of(task: DatasetTask, device: Device) -> Need:
@@ -163,26 +152,25 @@ def check(
 def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: DeviceQueue) -> Checked:
     process.open()
     with process.on_device(queue, "run"):
-        ran = process.ask("run")
+        ran = process.ask(RunTask())
     graph = _graph(process)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
         raise Failure(TaskFinding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
-    products = ran.get("products") is True
+    floor = error_floor(options.precision, options.device, length, ran.products)
     with process.on_device(queue, "answers"):
-        process.ask("answers", floor=error_floor(options.precision, options.device, length, products))
+        process.ask(CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
         # A missing graph is reported only here, because a stochastic task should be reported as stochastic.
         raise graph
-    process.ask("compiled")
+    process.ask(CompileTask())
     with process.on_device(queue, "agrees"):
-        process.ask("agrees")
-        sample = process.sample()
-    peak = ran.get("peak_memory_bytes")
+        process.ask(CompareCompiled())
+        sample = process.ask(PlaceTask()).sample
     return Checked(
         task_key=key,
-        peak_memory_bytes=peak if isinstance(peak, int) else None,
+        peak_memory_bytes=ran.peak_memory_bytes,
         graph_hash=graph_hash(graph),
         graph_operators=graph_operators(graph),
         sample=sample,
@@ -198,9 +186,8 @@ def seed_of(key: str) -> int:
 def _graph(process: TaskProcess) -> Graph | Failure:
     """Returns the graph, or why there is none. Raises Failure where the process ended."""
     try:
-        reply = process.ask("graph")
-        return Graph.from_json(str(reply["graph"]), where="the captured graph")
-    except (KeyError, CudaAgentError, RecursionError) as error:
+        return Graph.from_json(process.ask(GraphTask()).graph, where="the captured graph")
+    except (CudaAgentError, RecursionError) as error:
         return Failure(TaskFinding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
     except Failure as failure:
         if failure.scarce or not process.alive:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.record import Record, StoredRecord
+from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.records import Measurement, Rule, TaskFinding
 from cuda_agent.workers.process import Fault
+from cuda_agent.workers.requests import FaultKind
 
 #: The relative tolerance of an output's values in another process, over its largest value.
 SAMPLE_TOLERANCE = 1e-3
 _DETAIL = 400
+_SCARCE = (FaultKind.DIED, FaultKind.DEADLINE, FaultKind.OUT_OF_MEMORY)
 
 
 class Checked(StoredRecord):
@@ -36,29 +38,16 @@ class Failure(Exception):
         super().__init__(finding.detail)
 
 
-class _Reported(Record):
-    rule: Rule
-    detail: str = Field(max_length=2000)
-
-
-def from_reply(reply: object) -> Failure | None:
-    """Returns the failure that a worker reports, or None."""
-    reported = reply.get("finding") if isinstance(reply, dict) else None
-    if reported is None:
-        return None
-    try:
-        found = _Reported.model_validate(reported)
-    except ValidationError:
-        return Failure(TaskFinding(rule=Rule.RUNS, detail="its process sent an invalid answer"))
-    finding = TaskFinding(rule=found.rule, detail=_line(found.detail))
-    return Failure(finding, scarce=found.rule is Rule.MEMORY)
+def from_finding(found: TaskFinding) -> Failure:
+    """Returns the failure that a worker reports."""
+    return Failure(TaskFinding(rule=found.rule, detail=_line(found.detail)), scarce=found.rule is Rule.MEMORY)
 
 
 def from_fault(fault: Fault, rule: Rule) -> Failure:
     """Returns the failure of a process that ended, hung or broke its protocol while `rule` was checked."""
     if fault.verdict is Verdict.OUT_OF_MEMORY:
         rule = Rule.MEMORY
-    return Failure(TaskFinding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in ("died", "deadline", "oom"))
+    return Failure(TaskFinding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in _SCARCE)
 
 
 def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> Measurement:

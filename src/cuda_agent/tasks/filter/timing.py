@@ -12,7 +12,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, median
@@ -22,6 +21,7 @@ from cuda_agent.tasks.filter.check import ProcessLimits, TaskProcess
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
 from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
+from cuda_agent.tasks.inside.requests import PlaceTask, TimeTask, WarmTask
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule, TaskFinding
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
@@ -105,13 +105,13 @@ def time_task(
         process.open()
         with turns.turn(queue):
             process.restart()
-            if not same_sample(checked.sample, process.sample()):
-                detail = "another process gives other outputs for the same inputs and weights"
+            if not same_sample(checked.sample, process.ask(PlaceTask()).sample):
+                detail = "another process gives another answer to the same inputs and weights"
                 raise Failure(TaskFinding(rule=Rule.DETERMINISTIC, detail=detail))
-            last_s = process.ask("warm", calls=options.warm_calls).get("call_s")
-            far = isinstance(last_s, float) and last_s * 1e6 > _FAR_TIMES * options.high_us
+            last_s = process.ask(WarmTask(calls=options.warm_calls)).call_s
+            far = last_s * 1e6 > _FAR_TIMES * 1e3 * options.window_ms[1]
             times = _timed(process, turns.flush_bytes, options, 1 if far else options.calls)
-            # The next task needs this memory, and freeing it takes device time.
+            # Its memory is the next one's, and giving it back takes the device's time.
             process.close()
         measured = _measured(checked, times, process.seconds, options)
         if measured.finding is not None and not slot.alone:
@@ -152,20 +152,16 @@ def _timed(process: TaskProcess, flush_bytes: int, options: FilterOptions, calls
 
 def _burst(process: TaskProcess, calls: int, flush_bytes: int, *, null: bool = False) -> Burst:
     begun = time.perf_counter_ns()
-    reply = process.ask("time", calls=calls, flush_bytes=flush_bytes, null=null)
+    times = process.ask(TimeTask(calls=calls, flush_bytes=flush_bytes, null=null)).event_us
     wall_us = (time.perf_counter_ns() - begun) / 1e3
-    return Burst(_times(reply.get("event_us"), calls), wall_us)
-
-
-def _times(found: Any, calls: int) -> tuple[float, ...]:
-    plain = isinstance(found, list) and all(isinstance(time, int | float) and 0 <= time < 1e12 for time in found)
-    if not plain or len(found) != calls:
+    if len(times) != calls:
         raise Failure(TaskFinding(rule=Rule.EAGER_TIME, detail="its process gave no times"))
-    return tuple(max(float(time), 1e-3) for time in found)
+    return Burst(tuple(max(time_us, 1e-3) for time_us in times), wall_us)
 
 
 def _in_window(eager_us: float, options: FilterOptions) -> TaskFinding | None:
-    if options.low_us <= eager_us <= options.high_us:
+    low, high = options.window_ms
+    if 1e3 * low <= eager_us <= 1e3 * high:
         return None
-    window = f"{options.low_us / 1e3:g}–{options.high_us / 1e3:g} ms"
+    window = f"{low:g}–{high:g} ms"
     return TaskFinding(rule=Rule.EAGER_TIME, detail=f"eager takes {eager_us / 1e3:.4g} ms, outside {window}")
