@@ -177,7 +177,9 @@ class LanguageModelOptions(Configuration):
 
     model: Annotated[str, Flag("Name of the model at the endpoint.")] = Field(min_length=1)
     base_url: Annotated[str, Flag("Endpoint; else $OPENAI_BASE_URL, else OpenAI's.", metavar="URL")] = OPENAI_URL
-    temperature: Annotated[float | None, Flag("By default the server's.")] = Field(default=None, ge=0, le=2)
+    temperature: Annotated[float | None, Flag("Temperature; by default the server's.")] = Field(
+        default=None, ge=0, le=2
+    )
     #: Older turns are condensed before the limit.
     context_tokens: Annotated[int, Flag("Most tokens of a request and its answer.")] = Field(default=131_072, ge=8192)
     reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it again.")] = "keep"
@@ -207,5 +209,5 @@ class OptimizeOptions(Configuration):
     policy: Annotated[str, Flag("playbook, llm, files:DIR, or the folder of a trained checkpoint.")] = "playbook"
     limits: Limits = Limits()
     parallel: Annotated[int, Flag("Agents on the task side by side; the best counts.")] = Field(default=1, ge=1, le=64)
-    seed_with: Annotated[Literal["playbook"] | None, Flag("Whose best candidate the workspace starts with.")] = None
+    seed_with: Annotated[Literal["playbook"] | None, Flag("Policy whose best candidate is in the workspace.")] = None
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

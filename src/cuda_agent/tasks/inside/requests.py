@@ -1,7 +1,7 @@
-"""Requests to a task's own process. Its answers are the task's own word; the judge's clock is held against its times.
+"""Requests to a task's own process. The task can forge its answers, so the judge compares its times with its own clock.
 
-Each request names the rule that the task breaks where its code fails on the way; an answer with a `finding` says that
-it breaks that rule or another.
+Each request names the rule that the task breaks when its code fails. An answer with a `finding` says that the task
+breaks that rule or another.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.requests import Count, Many, WorkerAnswer, WorkerRequest
 
 
-class Found(WorkerAnswer):
-    """`finding`: the rule that the task breaks; the other fields then say nothing."""
+class TaskReply(WorkerAnswer):
+    """An answer of a task's process. With a `finding` the task breaks a rule, and the other fields have no meaning."""
 
     finding: TaskFinding | None = None
 
 
-F_co = TypeVar("F_co", bound=Found, covariant=True)
-F = TypeVar("F", bound=Found)
+F_co = TypeVar("F_co", bound=TaskReply, covariant=True)
+F = TypeVar("F", bound=TaskReply)
 
 
 class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
@@ -31,9 +31,9 @@ class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
     rule: ClassVar[Rule]
 
 
-class OpenTask(TaskRequest[Found]):
-    """Starts the device and loads the task's module. `memory_bytes`: what one eager call may hold; `device_bytes`,
-    `host_bytes`: what the process may; `sleeps`: whether it does while it waits for the device."""
+class OpenTask(TaskRequest[TaskReply]):
+    """Starts the device and loads the task's module. `memory_bytes` limits one eager call, and `device_bytes` and
+    `host_bytes` limit the process. With `sleeps` the process sleeps while it waits for the device."""
 
     rule = Rule.RUNS
     name: str
@@ -49,8 +49,9 @@ class OpenTask(TaskRequest[Found]):
     sleeps: bool = False
 
 
-class RanTask(Found):
-    """`products`: float32 matrix products or convolutions occur. `peak_memory_bytes` is None on the CPU."""
+class RanTask(TaskReply):
+    """The answer to RunTask. `products` says whether float32 matrix products or convolutions occur. `peak_memory_bytes`
+    is None on the CPU."""
 
     peak_memory_bytes: Count | None = None
     products: bool = False
@@ -62,7 +63,7 @@ class RunTask(TaskRequest[RanTask]):
     rule = Rule.RUNS
 
 
-class TaskGraph(Found):
+class TaskGraph(TaskReply):
     """A `core.graph.Graph` as JSON."""
 
     graph: str = ""
@@ -74,28 +75,28 @@ class GraphTask(TaskRequest[TaskGraph]):
     rule = Rule.COMPILES
 
 
-class CheckAnswers(TaskRequest[Found]):
-    """Checks that the task repeats itself, that its answers vary, and that null answers fail. `floor`: the smallest
-    relative error that counts."""
+class CheckAnswers(TaskRequest[TaskReply]):
+    """Checks that outputs repeat and vary with the inputs, and that null outputs fail. `floor` is the smallest relative
+    error that counts."""
 
     rule = Rule.DETERMINISTIC
     floor: float
 
 
-class CompileTask(TaskRequest[Found]):
-    """Compiles the task and runs that on the inputs of `CheckAnswers`."""
+class CompileTask(TaskRequest[TaskReply]):
+    """Compiles the task and runs it on the inputs of `CheckAnswers`."""
 
     rule = Rule.COMPILES
 
 
-class CompareCompiled(TaskRequest[Found]):
-    """Checks that what was compiled agrees with eager."""
+class CompareCompiled(TaskRequest[TaskReply]):
+    """Checks that the compiled task agrees with eager."""
 
     rule = Rule.AGREES
 
 
-class SampledOutputs(Found):
-    """Of each output its norm and some values, the same in every process."""
+class SampledOutputs(TaskReply):
+    """The norm and some values of each output, which are the same in every process."""
 
     sample: Many[Many[float]] = ()
 
@@ -106,8 +107,8 @@ class PlaceTask(TaskRequest[SampledOutputs]):
     rule = Rule.DETERMINISTIC
 
 
-class WarmedTask(Found):
-    """Seconds of the last call."""
+class WarmedTask(TaskReply):
+    """The seconds of the last call."""
 
     call_s: float = 0.0
 
@@ -119,14 +120,14 @@ class WarmTask(TaskRequest[WarmedTask]):
     calls: int
 
 
-class TaskTimes(Found):
-    """µs of each call."""
+class TaskTimes(TaskReply):
+    """The µs of each call."""
 
     event_us: Many[Annotated[float, Field(ge=0, lt=1e12)]] = ()
 
 
 class TimeTask(TaskRequest[TaskTimes]):
-    """Times calls of the task; with `null`, of no program at all."""
+    """Times calls of the task; with `null`, of an empty program."""
 
     rule = Rule.EAGER_TIME
     calls: int
@@ -134,7 +135,7 @@ class TimeTask(TaskRequest[TaskTimes]):
     null: bool = False
 
 
-class CloseTask(TaskRequest[Found]):
-    """Lets go of the task, so that another one can be opened."""
+class CloseTask(TaskRequest[TaskReply]):
+    """Unloads the task, so that another one can be opened."""
 
     rule = Rule.RUNS

@@ -26,7 +26,6 @@ from cuda_agent.tasks.inside.requests import (
     CloseTask,
     CompareCompiled,
     CompileTask,
-    Found,
     GraphTask,
     OpenTask,
     PlaceTask,
@@ -34,6 +33,7 @@ from cuda_agent.tasks.inside.requests import (
     RunTask,
     SampledOutputs,
     TaskGraph,
+    TaskReply,
     TaskRequest,
     TaskTimes,
     TimeTask,
@@ -89,19 +89,19 @@ class Broken(Exception):
 def create(context: Context) -> Operations:
     opened: list[TaskCheck] = []
 
-    def open_task(request: OpenTask) -> Found:
+    def open_task(request: OpenTask) -> TaskReply:
         opened[:] = [TaskCheck(context)]
         return opened[0].open(request)
 
-    def close(request: CloseTask) -> Found:
+    def close(request: CloseTask) -> TaskReply:
         opened.pop().close()
         give_back(context.device)
-        return Found()
+        return TaskReply()
 
-    def step(method: Callable[[TaskCheck, Any], Found]) -> Callable[[Any], Found]:
+    def step(method: Callable[[TaskCheck, Any], TaskReply]) -> Callable[[Any], TaskReply]:
         return lambda request: method(opened[0], request)
 
-    operations: dict[type[TaskRequest[Any]], Callable[[Any], Found]] = {
+    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskReply]] = {
         OpenTask: open_task,
         RunTask: step(TaskCheck.run),
         GraphTask: step(TaskCheck.graph),
@@ -116,17 +116,17 @@ def create(context: Context) -> Operations:
     return {kind: _reporting(operation) for kind, operation in operations.items()}
 
 
-def _reporting(operation: Callable[[Any], Found]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
+def _reporting(operation: Callable[[Any], TaskReply]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
     """Returns an operation that reports a broken rule as its answer."""
 
     def answer(request: TaskRequest[Any]) -> WorkerAnswer:
         try:
             return operation(request)
         except Broken as broken:
-            rule, said = broken.rule, broken.detail
+            rule, detail = broken.rule, broken.detail
         except TaskError as error:
-            rule, said = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
-        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(said.split())[:400])})
+            rule, detail = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
+        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(detail.split())[:400])})
 
     return answer
 
@@ -145,10 +145,8 @@ class TaskCheck:
     def _device(self) -> str:
         return self._context.device.value
 
-    # ------------------------------------------------------------ does it run
-
-    def open(self, request: OpenTask) -> Found:
-        """Nothing of the device's time is used."""
+    def open(self, request: OpenTask) -> TaskReply:
+        """Starts the device and loads the task's module, without using the device's time."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
             share_the_gpu()
@@ -160,8 +158,7 @@ class TaskCheck:
         else:
             # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
-            wanted = request.host_bytes
-            bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            bound = request.host_bytes if most == resource.RLIM_INFINITY else min(request.host_bytes, most)
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
@@ -169,7 +166,7 @@ class TaskCheck:
         Flags().apply()
         self._task = load_task_module(request.source, request.name)
         self._init = make_init_inputs(self._task, self._seed)
-        return Found()
+        return TaskReply()
 
     def run(self, _request: RunTask) -> RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
@@ -192,8 +189,8 @@ class TaskCheck:
                 count = int((~tensor.isfinite()).sum())
                 raise Broken(Rule.FINITE, f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
         if peak and peak[0] > self._memory_bytes:
-            limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
-            raise Broken(Rule.MEMORY, f"one call takes {limit}")
+            used, limit = peak[0] / 2**20, self._memory_bytes / 2**20
+            raise Broken(Rule.MEMORY, f"one call takes {used:.0f} MiB of {limit:.0f} MiB")
         if after != before:
             raise Broken(Rule.STOCHASTIC, "forward() draws random numbers: it changes a generator's state")
         del inputs, outputs
@@ -201,15 +198,13 @@ class TaskCheck:
         return RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
 
     def graph(self, _request: GraphTask) -> TaskGraph:
-        """A task without a graph can't be compared with others."""
+        """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
         return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
 
-    # ------------------------------------------------------------ are its answers worth judging
-
-    def answers(self, request: CheckAnswers) -> Found:
+    def answers(self, request: CheckAnswers) -> TaskReply:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
@@ -229,9 +224,9 @@ class TaskCheck:
             answers.drop()
         self._answers = answers
         self._free()
-        return Found()
+        return TaskReply()
 
-    def compiled(self, _request: CompileTask) -> Found:
+    def compiled(self, _request: CompileTask) -> TaskReply:
         """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
@@ -246,9 +241,9 @@ class TaskCheck:
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             raise Broken(Rule.COMPILES, f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        return Found()
+        return TaskReply()
 
-    def agrees(self, _request: CompareCompiled) -> Found:
+    def agrees(self, _request: CompareCompiled) -> TaskReply:
         """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
@@ -264,7 +259,7 @@ class TaskCheck:
         self._compiled = []
         torch._dynamo.reset()
         self._free()
-        return Found()
+        return TaskReply()
 
     # The methods of `admission.Answering`.
 
@@ -293,8 +288,8 @@ class TaskCheck:
         try:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
-            raise Broken(Rule.MEMORY, "the judge's float64 answer doesn't fit") from None
-        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+            raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
+        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _twin(self, seed: int) -> Any:
         twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
@@ -305,8 +300,6 @@ class TaskCheck:
         """Returns copies of the drawn inputs, because `forward` may change them."""
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
-
-    # ------------------------------------------------------------ how long it takes
 
     def place(self, _request: PlaceTask) -> SampledOutputs:
         """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
@@ -334,10 +327,9 @@ class TaskCheck:
 
     def time(self, request: TimeTask) -> TaskTimes:
         program = (lambda *_inputs: None) if request.null else self._model
-        time_once, flush_bytes = self._runner.time_once, request.flush_bytes
-        return TaskTimes(
-            event_us=tuple(time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(request.calls))
-        )
+        run = self._runner.time_once
+        times = [run(program, self._drawn, flush_bytes=request.flush_bytes) for _ in range(request.calls)]
+        return TaskTimes(event_us=tuple(times))
 
     def close(self) -> None:
         unload_task_module(self._task)
@@ -376,9 +368,9 @@ def _generators() -> list[Any]:
 def _check_varies(eager: list[Any], other: list[Any]) -> None:
     """Raises Broken where every output is constant or nearly so, or every output is the same for other inputs."""
     if all(_is_constant(tensor) for tensor in eager):
-        raise Broken(Rule.VARIES, f"the output is constant but for {NEARLY:.0%}")
+        raise Broken(Rule.VARIES, f"the output varies by less than {NEARLY:.0%}")
     if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
-        raise Broken(Rule.VARIES, "the outputs for different inputs can't be told from each other")
+        raise Broken(Rule.VARIES, "the outputs for different inputs are the same")
 
 
 def _is_constant(tensor: Any) -> bool:
