@@ -177,9 +177,7 @@ class LanguageModelOptions(Configuration):
 
     model: Annotated[str, Flag("Name of the model at the endpoint.")] = Field(min_length=1)
     base_url: Annotated[str, Flag("Endpoint; else $OPENAI_BASE_URL, else OpenAI's.", metavar="URL")] = OPENAI_URL
-    temperature: Annotated[float | None, Flag("Temperature; by default the server's.")] = Field(
-        default=None, ge=0, le=2
-    )
+    temperature: Annotated[float | None, Flag("By default the server's.")] = Field(default=None, ge=0, le=2)
     #: Older turns are condensed before the limit.
     context_tokens: Annotated[int, Flag("Most tokens of a request and its answer.")] = Field(default=131_072, ge=8192)
     reasoning: Annotated[Literal["keep", "drop"], Flag("keep: store reasoning and send it again.")] = "keep"

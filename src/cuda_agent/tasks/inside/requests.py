@@ -15,14 +15,14 @@ from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.requests import Count, Many, WorkerAnswer, WorkerRequest
 
 
-class TaskReply(WorkerAnswer):
+class TaskAnswer(WorkerAnswer):
     """An answer of a task's process. With a `finding` the task breaks a rule, and the other fields have no meaning."""
 
     finding: TaskFinding | None = None
 
 
-F_co = TypeVar("F_co", bound=TaskReply, covariant=True)
-F = TypeVar("F", bound=TaskReply)
+F_co = TypeVar("F_co", bound=TaskAnswer, covariant=True)
+F = TypeVar("F", bound=TaskAnswer)
 
 
 class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
@@ -31,7 +31,7 @@ class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
     rule: ClassVar[Rule]
 
 
-class OpenTask(TaskRequest[TaskReply]):
+class OpenTask(TaskRequest[TaskAnswer]):
     """Starts the device and loads the task's module. `memory_bytes` limits one eager call, and `device_bytes` and
     `host_bytes` limit the process. With `sleeps` the process sleeps while it waits for the device."""
 
@@ -49,7 +49,7 @@ class OpenTask(TaskRequest[TaskReply]):
     sleeps: bool = False
 
 
-class RanTask(TaskReply):
+class RanTask(TaskAnswer):
     """The answer to RunTask. `products` says whether float32 matrix products or convolutions occur. `peak_memory_bytes`
     is None on the CPU."""
 
@@ -63,7 +63,7 @@ class RunTask(TaskRequest[RanTask]):
     rule = Rule.RUNS
 
 
-class TaskGraph(TaskReply):
+class TaskGraph(TaskAnswer):
     """A `core.graph.Graph` as JSON."""
 
     graph: str = ""
@@ -75,7 +75,7 @@ class GraphTask(TaskRequest[TaskGraph]):
     rule = Rule.COMPILES
 
 
-class CheckAnswers(TaskRequest[TaskReply]):
+class CheckAnswers(TaskRequest[TaskAnswer]):
     """Checks that outputs repeat and vary with the inputs, and that null outputs fail. `floor` is the smallest relative
     error that counts."""
 
@@ -83,19 +83,19 @@ class CheckAnswers(TaskRequest[TaskReply]):
     floor: float
 
 
-class CompileTask(TaskRequest[TaskReply]):
+class CompileTask(TaskRequest[TaskAnswer]):
     """Compiles the task and runs it on the inputs of `CheckAnswers`."""
 
     rule = Rule.COMPILES
 
 
-class CompareCompiled(TaskRequest[TaskReply]):
+class CompareCompiled(TaskRequest[TaskAnswer]):
     """Checks that the compiled task agrees with eager."""
 
     rule = Rule.AGREES
 
 
-class SampledOutputs(TaskReply):
+class SampledOutputs(TaskAnswer):
     """The norm and some values of each output, which are the same in every process."""
 
     sample: Many[Many[float]] = ()
@@ -107,7 +107,7 @@ class PlaceTask(TaskRequest[SampledOutputs]):
     rule = Rule.DETERMINISTIC
 
 
-class WarmedTask(TaskReply):
+class WarmedTask(TaskAnswer):
     """The seconds of the last call."""
 
     call_s: float = 0.0
@@ -120,7 +120,7 @@ class WarmTask(TaskRequest[WarmedTask]):
     calls: int
 
 
-class TaskTimes(TaskReply):
+class TaskTimes(TaskAnswer):
     """The µs of each call."""
 
     event_us: Many[Annotated[float, Field(ge=0, lt=1e12)]] = ()
@@ -135,7 +135,7 @@ class TimeTask(TaskRequest[TaskTimes]):
     null: bool = False
 
 
-class CloseTask(TaskRequest[TaskReply]):
+class CloseTask(TaskRequest[TaskAnswer]):
     """Unloads the task, so that another one can be opened."""
 
     rule = Rule.RUNS

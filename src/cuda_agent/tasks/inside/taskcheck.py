@@ -32,8 +32,8 @@ from cuda_agent.tasks.inside.requests import (
     RanTask,
     RunTask,
     SampledOutputs,
+    TaskAnswer,
     TaskGraph,
-    TaskReply,
     TaskRequest,
     TaskTimes,
     TimeTask,
@@ -89,19 +89,19 @@ class Broken(Exception):
 def create(context: Context) -> Operations:
     opened: list[TaskCheck] = []
 
-    def open_task(request: OpenTask) -> TaskReply:
+    def open_task(request: OpenTask) -> TaskAnswer:
         opened[:] = [TaskCheck(context)]
         return opened[0].open(request)
 
-    def close(request: CloseTask) -> TaskReply:
+    def close(request: CloseTask) -> TaskAnswer:
         opened.pop().close()
         give_back(context.device)
-        return TaskReply()
+        return TaskAnswer()
 
-    def step(method: Callable[[TaskCheck, Any], TaskReply]) -> Callable[[Any], TaskReply]:
+    def step(method: Callable[[TaskCheck, Any], TaskAnswer]) -> Callable[[Any], TaskAnswer]:
         return lambda request: method(opened[0], request)
 
-    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskReply]] = {
+    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskAnswer]] = {
         OpenTask: open_task,
         RunTask: step(TaskCheck.run),
         GraphTask: step(TaskCheck.graph),
@@ -116,7 +116,7 @@ def create(context: Context) -> Operations:
     return {kind: _reporting(operation) for kind, operation in operations.items()}
 
 
-def _reporting(operation: Callable[[Any], TaskReply]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
+def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
     """Returns an operation that reports a broken rule as its answer."""
 
     def answer(request: TaskRequest[Any]) -> WorkerAnswer:
@@ -145,7 +145,7 @@ class TaskCheck:
     def _device(self) -> str:
         return self._context.device.value
 
-    def open(self, request: OpenTask) -> TaskReply:
+    def open(self, request: OpenTask) -> TaskAnswer:
         """Starts the device and loads the task's module, without using the device's time."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
@@ -166,7 +166,7 @@ class TaskCheck:
         Flags().apply()
         self._task = load_task_module(request.source, request.name)
         self._init = make_init_inputs(self._task, self._seed)
-        return TaskReply()
+        return TaskAnswer()
 
     def run(self, _request: RunTask) -> RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
@@ -204,7 +204,7 @@ class TaskCheck:
         inputs = make_inputs(self._task, self._device, self._seed)
         return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
 
-    def answers(self, request: CheckAnswers) -> TaskReply:
+    def answers(self, request: CheckAnswers) -> TaskAnswer:
         """Checks the rules deterministic, varies and null tests."""
         answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
@@ -224,9 +224,9 @@ class TaskCheck:
             answers.drop()
         self._answers = answers
         self._free()
-        return TaskReply()
+        return TaskAnswer()
 
-    def compiled(self, _request: CompileTask) -> TaskReply:
+    def compiled(self, _request: CompileTask) -> TaskAnswer:
         """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
@@ -241,9 +241,9 @@ class TaskCheck:
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             raise Broken(Rule.COMPILES, f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        return TaskReply()
+        return TaskAnswer()
 
-    def agrees(self, _request: CompareCompiled) -> TaskReply:
+    def agrees(self, _request: CompareCompiled) -> TaskAnswer:
         """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
@@ -259,7 +259,7 @@ class TaskCheck:
         self._compiled = []
         torch._dynamo.reset()
         self._free()
-        return TaskReply()
+        return TaskAnswer()
 
     # The methods of `admission.Answering`.
 
