@@ -395,6 +395,5 @@ def _is_near(mine: Any, yours: Any) -> bool:
 def _sampled(tensor: Any) -> tuple[float, ...]:
     """Returns the tensor's norm, and values at regular places."""
     flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // _SAMPLED)
-    norm = torch.linalg.vector_norm(flat.float())
-    return (float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu()))
+    values = flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].double().cpu().tolist()
+    return (float(torch.linalg.vector_norm(flat.float())), *values)
