@@ -17,7 +17,7 @@ LONG_FUNCTIONS = ("playbook/skills/shared/states.py",)
 #: packages whose docstrings are still to be rewritten.
 OLD_DOCSTRINGS = ("cli/", "judge/", "playbook/", "workers/")
 #: packages that have a public class whose name another package has too.
-SHARED_NAMES = ("core/", "judge/", "playbook/", "workers/")
+SHARED_NAMES = ("core/baselines/", "core/records.py", "judge/", "playbook/", "workers/")
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

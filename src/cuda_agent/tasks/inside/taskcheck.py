@@ -118,10 +118,10 @@ def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[
         try:
             return operation(request)
         except Broken as broken:
-            rule, said = broken.rule, broken.detail
+            rule, detail = broken.rule, broken.detail
         except TaskError as error:
-            rule, said = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
-        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(said.split())[:400])})
+            rule, detail = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
+        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(detail.split())[:400])})
 
     return answer
 
@@ -140,10 +140,8 @@ class TaskCheck:
     def _device(self) -> str:
         return self._context.device.value
 
-    # ------------------------------------------------------------ does it run
-
     def open(self, request: OpenTask) -> TaskAnswer:
-        """Nothing of the device's time is used."""
+        """Starts the device and loads the task's module, without using the device's time."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
             share_the_gpu()
@@ -155,8 +153,7 @@ class TaskCheck:
         else:
             # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
-            wanted = request.host_bytes
-            bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            bound = request.host_bytes if most == resource.RLIM_INFINITY else min(request.host_bytes, most)
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
@@ -187,8 +184,8 @@ class TaskCheck:
                 count = int((~tensor.isfinite()).sum())
                 raise Broken(Rule.FINITE, f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
         if peak and peak[0] > self._memory_bytes:
-            limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
-            raise Broken(Rule.MEMORY, f"one call takes {limit}")
+            used, limit = peak[0] / 2**20, self._memory_bytes / 2**20
+            raise Broken(Rule.MEMORY, f"one call takes {used:.0f} MiB of {limit:.0f} MiB")
         if after != before:
             raise Broken(Rule.STOCHASTIC, "forward() draws random numbers: it changes a generator's state")
         del inputs, outputs
@@ -196,13 +193,11 @@ class TaskCheck:
         return RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
 
     def graph(self, _request: GraphTask) -> TaskGraph:
-        """A task without a graph can't be compared with others."""
+        """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
         return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
-
-    # ------------------------------------------------------------ are its answers worth judging
 
     def answers(self, request: CheckAnswers) -> TaskAnswer:
         """Checks the rules deterministic, varies and null tests."""
@@ -288,8 +283,8 @@ class TaskCheck:
         try:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
-            raise Broken(Rule.MEMORY, "the judge's float64 answer doesn't fit") from None
-        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+            raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
+        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _twin(self, seed: int) -> Any:
         twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
@@ -300,8 +295,6 @@ class TaskCheck:
         """Returns copies of the drawn inputs, because `forward` may change them."""
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
-
-    # ------------------------------------------------------------ how long it takes
 
     def place(self, _request: PlaceTask) -> SampledOutputs:
         """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
@@ -329,10 +322,9 @@ class TaskCheck:
 
     def time(self, request: TimeTask) -> TaskTimes:
         program = (lambda *_inputs: None) if request.null else self._model
-        time_once, flush_bytes = self._runner.time_once, request.flush_bytes
-        return TaskTimes(
-            event_us=tuple(time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(request.calls))
-        )
+        run = self._runner.time_once
+        times = [run(program, self._drawn, flush_bytes=request.flush_bytes) for _ in range(request.calls)]
+        return TaskTimes(event_us=tuple(times))
 
     def close(self) -> None:
         unload_task_module(self._task)
