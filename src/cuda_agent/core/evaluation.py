@@ -167,7 +167,7 @@ class CompileReport(Record):
     graphs_refused: int = Field(default=0, ge=0)
     """Graphs that CUDA graphs couldn't capture."""
     compile_s: float = Field(default=0.0, ge=0)
-    """Time until it was warm, with the compiler's cache as it was."""
+    """Time until it was warm."""
 
 
 class ProfileReport(Record):
@@ -187,7 +187,7 @@ class ProfileReport(Record):
     checked_outputs: int
     """Outputs of timed calls that were compared."""
     stop: TimingStop = "settled"
-    """The rule that ended the rounds; see `JudgeOptions.timing_stop`."""
+    """The rule that ended the rounds."""
     failed_baselines: dict[str, str] = Field(default_factory=dict)
     """Baselines that were left out, with the reason."""
     compiled: dict[str, CompileReport] = Field(default_factory=dict)
@@ -284,7 +284,7 @@ class Evaluation(StoredRecord):
     notes: tuple[str, ...] = ()
     """Remarks that break no rule."""
     failing: Regression | None = None
-    """The trial that it failed or crashed on; the judge never uses a seed twice."""
+    """The trial that it failed or crashed on."""
     comparison: str | None = None
     """Kind of a candidate that is judged only as a comparison: `triton`."""
     sandbox: SandboxLevel

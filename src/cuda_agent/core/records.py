@@ -190,13 +190,13 @@ class Turn(Record):
     cost: float | None = None
     """Cost of the turn."""
     context_limit: int | None = None
-    """Tokens for which the request was composed, where the server had refused the configured context."""
+    """Tokens of the request after the server refused the configured context."""
     token_ids: tuple[int, ...] | None = None
     """Tokens of a trained policy."""
     log_probabilities: tuple[float, ...] | None = None
     """Their log probabilities."""
     budget: Budget | None = None
-    """The budget at the end of the turn, so that a prompt can be composed again from the turns."""
+    """The budget at the end of the turn."""
     plan: KernelPlan | None = None
     """The playbook's plan that the turn writes or ends with."""
     duration_s: float = 0.0
