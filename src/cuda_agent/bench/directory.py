@@ -17,11 +17,10 @@ from cuda_agent.bench.options import BenchOptions
 from cuda_agent.bench.suite import SUITE_FILE, Problem
 from cuda_agent.core.bench import BenchManifest, BenchResult
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Resumption, Task
 from cuda_agent.core.stack import Stack, read_stack
-from cuda_agent.tasks.store import append, read_lines
+from cuda_agent.tasks.store import append, read_lines, write_lines
 
 RESULTS_FILE = "results.jsonl"
 TURNS_FILE = "turns.jsonl"
@@ -67,8 +66,7 @@ class BenchDirectory:
     ) -> BenchManifest:
         """Writes the tasks with their sources, then the manifest, after which the run can be resumed. Raises
         StoreError."""
-        lines = "".join(problem.task.model_dump_json() + "\n" for problem in problems)
-        write_durably(self.path / SUITE_FILE, lines)
+        write_lines(self.path / SUITE_FILE, (problem.task for problem in problems))
         stack = read_stack()
         manifest = BenchManifest(
             command=command,

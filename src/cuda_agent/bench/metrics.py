@@ -117,11 +117,11 @@ def _against(results: Sequence[BenchResult], baseline: str) -> Against:
         significantly_faster=estimate(column.significant, _mean),
         faster_by_5_percent=estimate(column.by_5_percent, _mean),
         # The bootstrap draws from all tasks, and the correct ones among those drawn count.
-        geomean_correct=exponential(estimate(logs, _mean_known)),
+        geomean_correct=exponential(estimate(logs, _mean)),
         geomean_all=exponential(estimate(filled, _mean)),
-        median_correct=exponential(estimate(logs, _median_known)),
+        median_correct=exponential(estimate(logs, _median)),
         median_all=exponential(estimate(filled, _median)),
-        geomean_queued=exponential(estimate(np.log(column.queued), _mean_known)),
+        geomean_queued=exponential(estimate(np.log(column.queued), _mean)),
         top_tenth_share=top_tenth_share(known),
         thresholds=THRESHOLDS,
         fast_p=tuple(float(np.mean(np.nan_to_num(column.speedup, nan=0.0) > p)) for p in THRESHOLDS),
@@ -175,16 +175,7 @@ def interval(values: Numbers, statistic: Statistic) -> tuple[float, float]:
 
 
 def _mean(rows: Numbers) -> Numbers:
-    found: Numbers = rows.mean(axis=1)
-    return found
-
-
-def _median(rows: Numbers) -> Numbers:
-    found: Numbers = np.median(rows, axis=1)
-    return found
-
-
-def _mean_known(rows: Numbers) -> Numbers:
+    """Returns the mean of each row without its NaNs."""
     known = ~np.isnan(rows)
     counts = known.sum(axis=1)
     sums = np.where(known, rows, 0.0).sum(axis=1)
@@ -192,7 +183,8 @@ def _mean_known(rows: Numbers) -> Numbers:
     return found
 
 
-def _median_known(rows: Numbers) -> Numbers:
+def _median(rows: Numbers) -> Numbers:
+    """Returns the median of each row without its NaNs."""
     ordered = np.sort(rows, axis=1)
     counts = (~np.isnan(rows)).sum(axis=1)
     # NaNs are sorted to the end.

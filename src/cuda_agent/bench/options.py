@@ -30,12 +30,12 @@ class BenchOptions(Configuration):
     ids: Annotated[
         tuple[str, ...], Flag("Only these: file names, their numbers, patterns.", metavar="ID,…", separator=",")
     ] = ()
-    limit: Annotated[int | None, Flag("Only the first so many.")] = Field(default=None, ge=1)
-    #: this and the next may differ when a run goes on, so they aren't saved.
-    jobs: Annotated[int | None, Flag("Tasks at work at once; one is timed at a time.")] = Field(
+    limit: Annotated[int | None, Flag("Only the first tasks, so many.")] = Field(default=None, ge=1)
+    #: `jobs` and `stop_after_s` may differ when a run is resumed, so they aren't saved.
+    jobs: Annotated[int | None, Flag("Tasks that run at once; one is timed at a time.")] = Field(
         default=None, ge=1, exclude=True
     )
-    stop_after_s: Annotated[float | None, Flag("Stop then; --resume goes on.", "--stop-after", "SECONDS")] = Field(
+    stop_after_s: Annotated[float | None, Flag("Stop then; --resume continues.", "--stop-after", "SECONDS")] = Field(
         default=None, ge=1, exclude=True
     )
 
@@ -48,7 +48,7 @@ class BenchOptions(Configuration):
 def check(options: BenchOptions) -> None:
     """Raises UsageError for options that a suite doesn't have."""
     if options.run.parallel > 1:
-        raise UsageError("A benchmark plays one agent on each task", "Leave out --parallel")
+        raise UsageError("A benchmark plays one agent on each task", "Omit --parallel")
 
 
 def default_jobs(device: Device) -> int:

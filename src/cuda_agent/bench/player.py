@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,9 +68,7 @@ class Player:
         try:
             trajectory = self._played()
         except TaskError as error:
-            return self._with_facts(BenchResult(
-                task=self.entry, outcome="error", message=str(error), wall_s=time.monotonic() - begin
-            ))  # fmt: skip
+            return self.failed(error, time.monotonic() - begin)
         except Unsaved as error:
             raise StoreError(error.cause, error.remedy, detail=error.detail) from None
         return None if trajectory.outcome == "interrupted" else self._with_facts(result_of(self.entry, trajectory))
@@ -114,7 +112,7 @@ class Player:
         return result.model_copy(update={"task": entry, "directory": directory})
 
     def failed(self, error: Exception, wall_s: float) -> BenchResult:
-        """Returns the result of a task whose judge or device failed."""
+        """Returns the result of a task that can't be judged, or whose judge or device failed."""
         return self._with_facts(BenchResult(task=self.entry, outcome="error", message=str(error), wall_s=wall_s))
 
 
@@ -150,16 +148,13 @@ def _over(directory: RunDirectory) -> Trajectory | None:
 def _patient_lock(directory: RunDirectory) -> Iterator[None]:
     """Locks the run's directory. Raises StoreError where another process holds the lock for long."""
     end = time.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        lock = directory.lock()
-        try:
-            lock.__enter__()
-            break
-        except StoreError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-    try:
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(directory.lock())
+                break
+            except StoreError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
         yield
-    finally:
-        lock.__exit__(None, None, None)

@@ -14,12 +14,12 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.stack import package_version
 
 _DONE, _LOCK = "complete", "lock"
 #: Modules that workers import, with the parts of the compiler that load on first use and the models of common tasks.
@@ -54,19 +54,12 @@ def folder() -> Path | None:
     if usual.is_dir() or sys.pycache_prefix not in (None, ""):
         return None
     try:
-        name = digest_text(sys.version, metadata.version("torch"), _transformers(), found.origin)[:16]
-        path = cache_dir() / "bytecode" / name
+        versions = package_version("torch") or "", package_version("transformers") or ""
+        path = cache_dir() / "bytecode" / digest_text(sys.version, *versions, found.origin)[:16]
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, StoreError):
         return None
     return path
-
-
-def _transformers() -> str:
-    """Returns the version of transformers, or "" where it isn't installed."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("transformers")
-    return ""
 
 
 def use() -> None:

@@ -207,5 +207,5 @@ class OptimizeOptions(Configuration):
     policy: Annotated[str, Flag("playbook, llm, files:DIR, or the folder of a trained checkpoint.")] = "playbook"
     limits: Limits = Limits()
     parallel: Annotated[int, Flag("Agents on the task side by side; the best counts.")] = Field(default=1, ge=1, le=64)
-    seed_with: Annotated[Literal["playbook"] | None, Flag("Whose best candidate the workspace starts with.")] = None
+    seed_with: Annotated[Literal["playbook"] | None, Flag("Policy whose best candidate is in the workspace.")] = None
     llm: LanguageModelOptions | None = Field(default=None, description="A language model (--policy llm)")

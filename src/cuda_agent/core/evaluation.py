@@ -136,7 +136,7 @@ class Timing(Record):
     @model_validator(mode="after")
     def _ordered(self) -> Timing:
         if not self.low_us <= self.latency_us <= self.high_us:
-            raise ValueError("the interval holds the time")
+            raise ValueError("the interval includes the time")
         return self
 
 
@@ -226,8 +226,8 @@ class KernelTime(Record):
 
 
 class KernelReport(Record):
-    """The GPU time of one verified call by kernel, recorded by CUPTI. In a benchmark other tasks may compute beside it,
-    so only the kernels and their shares are meaningful."""
+    """The GPU time of one verified call by kernel, recorded by CUPTI. Other tasks may run beside it, so only the
+    kernels and their shares are meaningful."""
 
     own_us: float
     """The candidate's kernels."""

@@ -86,7 +86,8 @@ def find_nvcc() -> str | None:
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Returns the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -147,11 +148,11 @@ def read_stack() -> Stack:
         driver=driver,
         cuda_compiler=_nvcc_version(),
         cxx_compiler=first_line(os.environ.get("CXX") or "g++", "--version"),
-        torch=_version("torch"),
-        cudnn=_version("nvidia-cudnn-cu13"),
-        triton=_version("triton"),
+        torch=package_version("torch"),
+        cudnn=package_version("nvidia-cudnn-cu13"),
+        triton=package_version("triton"),
         python=platform.python_version(),
         cpu=_cpu_name(),
         cpu_cores=len(os.sched_getaffinity(0)),
-        cuda_agent=_version("cuda-agent") or "unknown",
+        cuda_agent=package_version("cuda-agent") or "unknown",
     )

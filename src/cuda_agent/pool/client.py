@@ -128,4 +128,6 @@ class DeviceTurn:
 
 
 def _ended() -> WorkerError:
-    return WorkerError("The queue of the device has ended", "Run the command again; a benchmark goes on with --resume")
+    return WorkerError(
+        "The queue of the device has ended", "Run the command again; a benchmark continues with --resume"
+    )

@@ -139,7 +139,7 @@ class QueuedSession:
                 session.rest()
             return case.evaluation()
 
-        return self._with_memory(judged, self._lacked_memory)
+        return self._with_memory(judged, lambda evaluation: evaluation.verdict is Verdict.OUT_OF_MEMORY)
 
     def prewarm(self) -> None:
         """Starts the next candidate's worker, which imports torch while the candidate is compiled."""
@@ -233,9 +233,6 @@ class QueuedSession:
         self.close()
         self._need = WHOLE
         return call()
-
-    def _lacked_memory(self, evaluation: Evaluation) -> bool:
-        return evaluation.verdict is Verdict.OUT_OF_MEMORY
 
     @contextmanager
     def _device(self, step: DeviceStep) -> Iterator[None]:

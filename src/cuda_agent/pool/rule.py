@@ -101,10 +101,6 @@ class QueueRule:
         stay.need = need
         return True, self._grant(now)
 
-    def is_short(self) -> bool:
-        """Whether a task waits for memory to stay."""
-        return any(one.kind is Kind.STAY for one in self._waiting.values())
-
     def _grant(self, now: float) -> list[int]:
         granted = self._stays() + self._hosts()
         while more := self._steps(now):

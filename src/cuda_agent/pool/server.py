@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
 from cuda_agent.pool.rule import Kind, Need, QueueRequest, QueueRule
@@ -53,12 +52,7 @@ class QueueServer:
     """
 
     def __init__(
-        self,
-        path: Path,
-        rule: QueueRule,
-        *,
-        log: Path | None = None,
-        is_short: Callable[[], None] = lambda: None,
+        self, path: Path, rule: QueueRule, *, log: Path | None = None, is_short: Callable[[], None] = lambda: None
     ) -> None:
         self.address = Address(path, secrets.token_bytes(16))
         self._rule, self._log_path, self._is_short = rule, log, is_short
@@ -83,9 +77,7 @@ class QueueServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._end.close()
         self._thread.join()
         for open_socket in (self._listener, self._ended, *self._clients.values()):

@@ -49,7 +49,7 @@ from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
 from cuda_agent.tasks.options import ComposeOptions, CopiesSetting, LibrariesSetting, ThresholdSetting
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.store import only_one, read_lines
+from cuda_agent.tasks.store import only_one, read_lines, write_lines
 from cuda_agent.workspace.sandbox import resolve_level
 
 EXPORT_FOLDER = "export"
@@ -133,7 +133,9 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
         return _build(options, device, say, taken, seeds)
 
 
-def _build(options: BuildOptions, device: Device, say: Say, recorded: Measurements | None, seeds: str | None) -> Build:
+def _build(
+    options: BuildOptions, device: Device, say: Say, recorded: Measurements | None, seeds: list[Seed] | None
+) -> Build:
     folder = options.folder
     filtering = FilterOptions(device=device, **options.filter.model_dump())
     level = resolve_level(filtering.sandbox)
@@ -149,7 +151,7 @@ def _build(options: BuildOptions, device: Device, say: Say, recorded: Measuremen
     if recorded is not None and recorded.path.parent != folder:
         merge(folder, [recorded.path])
     if seeds is not None:
-        write_durably(folder / SEEDS_FILE, seeds)
+        write_lines(folder / SEEDS_FILE, seeds)
     elif not (folder / SEEDS_FILE).exists():
         trials = TrialOptions(level, default_workers(), lambda text: say("crawl", text))
         crawl(options.libraries, trials).write(folder)
@@ -195,11 +197,11 @@ def _recorded(folder: Path, name: str) -> Measurements:
     return found[0]
 
 
-def _seeds_of(path: Path) -> str:
-    """Returns the lines of a file of seeds. Raises UsageError where there is no file, StoreError."""
+def _seeds_of(path: Path) -> list[Seed]:
+    """Returns the seeds of a file. Raises UsageError where there is no file, StoreError."""
     if not path.is_file():
         raise UsageError(f"No such file: {path}", "Give a file of seeds, or omit it to crawl")
-    return "".join(seed.model_dump_json() + "\n" for seed in read_lines(path, Seed))
+    return read_lines(path, Seed)
 
 
 def _round(

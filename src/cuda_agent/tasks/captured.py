@@ -1,4 +1,4 @@
-"""The operator graph of a task, captured in a process of its own in the judge's sandbox; nothing is compiled."""
+"""Captures the operator graph of a task in its own process in the judge's sandbox, without compiling it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskRequest
 from cuda_agent.workers.process import WorkerFault
 from cuda_agent.workers.zygote import Fork, Zygote
 
-#: what a task's process may hold where nothing else is said.
+#: The default memory of a task's process.
 MEMORY_MIB = 16384
 _LIMIT_S = 120.0
 
 
 class NotCaptured(Exception):
-    """The task has no graph, and why."""
+    """The task has no graph, with the reason."""
 
 
 def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = MEMORY_MIB) -> Graph:
-    """Raises NotCaptured, WorkerError."""
+    """Returns the graph. Raises NotCaptured, WorkerError."""
     limit = memory_mib << 20
     opening = OpenTask(
         name=task.name,

@@ -7,14 +7,14 @@ import fcntl
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import append_lines
+from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.core.record import SCHEMA_VERSION, Record
 
 #: The file of a dataset's folder that has every candidate, a line each.
@@ -59,7 +59,7 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
     except ValidationError as error:
         first = error.errors()[0]
         field = "".join(f"{part}: " for part in first["loc"])
-        remedy = f"Restore the file, or give one of {kind.__name__} lines"
+        remedy = f"Restore the file, or give a file of {kind.__name__} lines"
         raise StoreError(f"{path}, line {number}: {field}{first['msg']}", remedy) from None
     version = getattr(record, "schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
@@ -70,11 +70,16 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
     return record
 
 
-def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:
+def append(path: Path, records: Iterable[Record]) -> None:
     """Appends records durably, and removes an incomplete last line that a kill left. Raises StoreError."""
     lines = [record.model_dump_json() for record in records]
     if lines:
         append_lines(path, lines)
+
+
+def write_lines(path: Path, records: Iterable[Record]) -> None:
+    """Writes the records as a whole file, durably. Raises StoreError."""
+    write_durably(path, "".join(record.model_dump_json() + "\n" for record in records))
 
 
 @contextlib.contextmanager

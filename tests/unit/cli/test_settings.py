@@ -110,6 +110,7 @@ def test_the_configuration_that_a_run_saves_is_such_a_file(parsed: Parsed) -> No
     ("arguments", "text", "says"),
     [
         (["--timing-budget", "0"], "", "--timing-budget: Input should be greater than 0. Correct it"),
+        (["--precision", "x"], "", "Invalid value for '--precision': 'x' is not one of 'fp32', 'tf32', 'bf16', 'fp16'"),
         (["--max-gpu-minutes", "-1"], "", "--max-gpu-minutes: Input should be greater than 0. Correct it"),
         ([], "[judge]\ntrials = 0\n", "f.toml: judge.trials: Input should be greater than or equal to 1. Correct it"),
         ([], "[judge]\ntrails = 1\n", "f.toml: unknown setting 'judge.trails'. Did you mean 'judge.trials'?"),
@@ -169,3 +170,10 @@ def test_help_comes_from_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for part in ("[x>=1]", "auto|cuda|cpu", "settled|decided", "(2.0)", "(decided)", "Most time that one profile's"):
         assert part in words, part
+
+
+def test_the_file_of_the_documentation(parsed: Parsed) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    Path("run.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    options = parsed(OptimizeOptions, "--device", "cpu", file="run.toml")
+    assert (options.limits.turns, options.judge.timing_budget_s) == (120, 5)

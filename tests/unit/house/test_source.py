@@ -12,12 +12,12 @@ from sources import ROOT, functions, modules, report
 MOST_LINES, MOST_FUNCTION_LINES, MOST_MODULES = 400, 60, 20
 
 #: files that break a limit today. Mend one, then remove its name.
-TOO_LONG = ("judge/profile/rounds.py",)
+TOO_LONG: tuple[str, ...] = ()
 LONG_FUNCTIONS = ("playbook/skills/shared/states.py",)
 #: packages whose docstrings are still to be rewritten.
 OLD_DOCSTRINGS = ("cli/", "judge/", "playbook/", "workers/")
 #: packages that have a public class whose name another package has too.
-SHARED_NAMES = ("core/", "judge/", "playbook/", "workers/")
+SHARED_NAMES = ("core/baselines/", "core/records.py", "judge/", "playbook/", "workers/")
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

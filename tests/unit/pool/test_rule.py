@@ -73,12 +73,11 @@ def test_memory_is_promised() -> None:
     assert ask(rule, 1, Kind.STAY, "a", need=Need(20, 30)) == [1]
     assert ask(rule, 2, Kind.STAY, "b", need=Need(20, 40)) == [2]
     assert ask(rule, 3, Kind.STAY, "c", rank=1, need=Need(30, 10)) == [], "30 + 40 would not be left for b's step"
-    assert rule.is_short()
     assert ask(rule, 4, Kind.STAY, "d", rank=2, need=Need(1, 1)) == [], "a large task isn't overtaken"
     assert ask(rule, 5, Kind.DEVICE, "a", need=Need(0, 30)) == [5] and rule.promised == 70
     assert ask(rule, 6, Kind.DEVICE, "b", need=Need(0, 40)) == []
     assert rule.leave(5, 1.0) == [6]
-    assert rule.leave(1, 2.0) == [3, 4] and not rule.is_short()
+    assert rule.leave(1, 2.0) == [3, 4]
 
 
 def test_a_task_that_is_too_large_has_the_card_alone() -> None:

@@ -1,5 +1,5 @@
-"""What a candidate is compared with. A *form* is a way to run the task, one file of this folder each (`FORM`); a
-*baseline* is a form at PyTorch's default flags or at a precision policy.
+"""The baselines of a candidate. A *form* is a way to run the task, one file of this folder each (`FORM`). A *baseline*
+is a form at PyTorch's default flags or at a precision policy.
 
 Adding a form takes one file here. The judge times it, reports show its label, and the gate accepts its name.
 """
@@ -19,28 +19,29 @@ from cuda_agent.core.record import Record
 
 @dataclass(frozen=True)
 class Form:
-    """A way to run the task. `label` names it for people. It is timed at the precision policy, and, `at_defaults`, at
-    PyTorch's default flags as well, where that isn't the same."""
+    """A way to run the task. `label` is its name for people. It is timed at the precision policy. With `at_defaults` it
+    is also timed at PyTorch's default flags, where they differ from the policy."""
 
     name: str
     label: str
-    #: keyword arguments of `torch.compile`; None: eager. A function as `backend` takes any compiler.
+    #: Keyword arguments of `torch.compile`; None is eager. A function as `backend` can be any compiler.
     compile: Mapping[str, Any] | None
     at_defaults: bool = False
-    #: on a GPU a call replays a captured graph.
+    #: Whether a call on a GPU replays a captured graph.
     captured: bool = False
-    #: the form whose compiled code that graph replays, where it is another form's.
+    #: The form whose compiled code that graph replays, if it is another form.
     replays: str | None = None
-    #: the weights are constants: timed only beside a candidate that derives its weights.
+    #: Whether the weights are constants. The form is then timed only beside a candidate that derives its weights.
     frozen: bool = False
-    #: timed only where the options ask for it.
+    #: Whether it is timed only if the options ask for it.
     on_request: bool = False
     devices: tuple[Device, ...] = tuple(Device)
 
 
 @functools.cache
 def forms() -> Mapping[str, Form]:
-    """All forms by name, in the order in which they are prepared: eager first, then what every verdict needs."""
+    """Returns all forms by name, in the order of their preparation: eager first, then those that every verdict
+    needs."""
     found: list[Form] = [
         importlib.import_module(f"{__name__}.{module.name}").FORM for module in pkgutil.iter_modules(__path__)
     ]
@@ -49,7 +50,7 @@ def forms() -> Mapping[str, Form]:
 
 
 class Baseline(Record):
-    """A form of the task; `precision` None: at PyTorch's default flags. Records hold its `name`."""
+    """A form of the task at a precision; None is PyTorch's default flags. Records have its `name`."""
 
     form: str
     precision: Precision | None = None
@@ -57,7 +58,7 @@ class Baseline(Record):
     @staticmethod
     @functools.cache
     def parse(name: str) -> Baseline:
-        """The baseline of a record. A form that isn't known here any more keeps its name."""
+        """Returns the baseline of a name in a record. An unknown form keeps its name."""
         form, _, precision = name.rpartition("_")
         if form and precision in tuple(Precision):
             return Baseline(form=form, precision=Precision(precision))
@@ -71,9 +72,9 @@ class Baseline(Record):
     def label(self) -> str:
         """The name for people."""
         form = forms().get(self.form)
-        said = form.label if form else self.form
+        label = form.label if form else self.form
         at = self.precision or ("float32" if form and form.compile is not None and form.at_defaults else None)
-        return f"{said} ({at})" if at else said
+        return f"{label} ({at})" if at else label
 
     @property
     def frozen(self) -> bool:

@@ -1,4 +1,4 @@
-"""What `compile` makes, replayed as CUDA graphs."""
+"""The code of `compile`, replayed as CUDA graphs."""
 
 from cuda_agent.core.baselines import Form
 from cuda_agent.core.enums import Device

@@ -134,7 +134,7 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
         "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
         "uneven": timing.unevenness(rounds.rounds, CANDIDATE, baselines.forms),
-        "bystander": rounds.bystander.verdict(),
+        "idle_load": rounds.idle_load.verdict(),
     }
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
 

@@ -28,7 +28,6 @@ from cuda_agent.judge.profile.foreign_load import LoadMonitor
 from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.rings import (
     CALL_SECONDS,
-    LEAST_CALLS,
     Masters,
     Ring,
     RingPlan,
@@ -36,7 +35,7 @@ from cuda_agent.judge.profile.rings import (
     plan_ring,
     total_bytes,
 )
-from cuda_agent.judge.profile.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
+from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
 from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.profile.timing import Burst, Round
 from cuda_agent.judge.verify.candidate import CandidateProcess
@@ -60,9 +59,6 @@ from cuda_agent.workers.requests.timed import (
 from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
-#: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
-#: the least calls leave time for so many rounds.
-PLANNED_SHARE, PLANNED_ROUNDS = 0.6, 28
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
@@ -79,14 +75,8 @@ OTHERWISE = (
 SPIN_S = {Device.CUDA: 0.25, Device.CPU: 0.0}
 
 
-def affordable(wanted: int, calls: float) -> int:
-    """Calls of a burst of which the budget has `calls` for all rounds: as many as wanted where that leaves the planned
-    rounds, the least calls where it leaves the least rounds."""
-    return max(1, min(wanted, max(int(calls / PLANNED_ROUNDS), min(LEAST_CALLS, int(calls / LEAST_ROUNDS)))))
-
-
 class CandidateFault(Exception):
-    """The candidate's worker failed; the others are well."""
+    """The candidate's worker failed, and the others are well."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -125,16 +115,14 @@ class Rounds:
         self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
-        self.bystander = IdleLoad(self.candidate.worker.pid)
+        self.idle_load = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
         #: the candidate's outputs lie in memory otherwise than the reference's, as it says itself.
         self._otherwise = False
 
-    # ------------------------------------------------------------ before the rounds
-
     def prepare(self) -> None:
-        """Weights, rings and warm programs: nothing that is measured yet."""
+        """Prepares weights, rings and warm programs. Nothing of it is measured."""
         with self.spent.on("weights"):
             self._prepare_weights()
         with self.spent.on("memory"):
@@ -163,8 +151,8 @@ class Rounds:
             max(0, spec.rest_bytes - total_bytes(list(spec.state.values()))),
         )
         self._masters = Masters(spec.inputs, self._plan.slots, device)
-        self._for_candidate(lambda: self._add_ring(self.candidate.worker))
-        self._add_baseline_rings()
+        self._for_candidate(lambda: self._add_rings(self.candidate.worker))
+        self._add_rings(*self.baselines.workers())
 
     def _warm_up(self) -> None:
         device = self.options.device
@@ -177,8 +165,8 @@ class Rounds:
             self._warm(name, warm_s[index > 0])
 
     def plan(self) -> None:
-        """How many slots a round has, by the time of a call, and a burst of each program on decoys."""
-        # Compiling and mapping memory isn't timing, nor what was waited for since then.
+        """Plans the slots of a round by the time of a call, and runs a burst of each program on decoys."""
+        # Compiling, mapping memory and waiting aren't timing, nor is the first use of memory.
         self._begin = time.monotonic() - self.spent["warm"]
         calls = {name: self._call_s(name) for name in (*self.baselines.forms, CANDIDATE)}
         # The first draw met new memory.
@@ -192,7 +180,6 @@ class Rounds:
         begin = time.monotonic()
         for name in (*self.baselines.forms, CANDIDATE):
             self._on_decoys(name)
-        # Nor is meeting new memory.
         self._begin += time.monotonic() - begin
 
     def _on_decoys(self, name: str) -> None:
@@ -215,19 +202,16 @@ class Rounds:
         for worker in self.baselines.workers():
             try:
                 worker.attach(weights.arena)
-                worker.request(request, timeout_s=self._timeout_s)
+                worker.request(request, timeout_s=self.options.call_timeout_s)
                 worker.detach(weights.arena)
             except WorkerFault as error:
                 raise self._baseline_error(EAGER, error) from None
 
-    def _add_baseline_rings(self) -> None:
-        for worker in self.baselines.workers():
-            self._add_ring(worker)
-
-    def _add_ring(self, worker: Worker) -> None:
-        spec = self.reference.spec
-        assert self._masters is not None
-        self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
+    def _add_rings(self, *workers: Worker) -> None:
+        spec, masters, slots = self.reference.spec, self._masters, self._plan.slots
+        assert masters is not None
+        for worker in workers:
+            self._rings[worker] = Ring(worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
 
     def _warm(self, name: str, seconds: float) -> None:
         request = WarmUp(program=name, calls=1, seconds=seconds)
@@ -236,16 +220,14 @@ class Rounds:
             self._otherwise = True
 
     def _call_s(self, name: str) -> float | None:
-        """Seconds of one call, None where the form failed."""
+        """Returns the seconds of one call, or None where the form failed."""
         found = self.ask(name, TimeQueue(program=name, calls=1))
         return None if found is None else max(found.us, 0.0) / 1e6
 
-    # ------------------------------------------------------------ rounds
-
     def run(self) -> None:
-        """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
+        """Runs rounds until the ratios are known, the budget is spent, or a violation ends them."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
-        self.bystander.look()
+        self.idle_load.look()
         with contextlib.nullcontext() if self._cores is None else self._cores.timing():
             while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
                 self._next_round(self._load)
@@ -254,7 +236,7 @@ class Rounds:
             ring.fill(self._plan.slots)
 
     def neighbour(self) -> str | None:
-        """Who else used the device during the rounds, None when nobody did."""
+        """Returns what other program used the device during the rounds, or None."""
         return None if self._load is None else self._load.neighbour()
 
     def _next_round(self, load: LoadMonitor) -> None:
@@ -266,17 +248,17 @@ class Rounds:
             with self.spent.on("checks"):
                 self.schedule.add(found)
                 load.look()
-                self.bystander.look()
+                self.idle_load.look()
                 self.clocks.watch()
             self.progress("profile", self.schedule.said())
 
     def _one_round(self) -> Round | None:
-        """None where a baseline failed on the way; the round is then made again without it."""
+        """Returns a round, or None where a baseline failed meanwhile; the round is then repeated without it."""
         self._choose_positions()
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in self.schedule.taking_part():
-            busy = self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext()
+            busy = self.idle_load.busy() if name == CANDIDATE else contextlib.nullcontext()
             with self.spent.on("bursts"), busy:
                 burst, samples[name] = self._burst(name)
             if burst is None:
@@ -288,12 +270,12 @@ class Rounds:
         return found
 
     def _choose_positions(self) -> None:
-        """Ahead of the round: choosing takes longer than looking."""
+        """Chooses before the round, since it takes longer than looking."""
         ring = next(iter(self._rings.values()))
         self.check.draw(*ring.output_places(self._active), self.options.device.value)
 
     def _burst(self, name: str) -> tuple[Burst | None, list[Any]]:
-        """One burst under the judge's clock, and samples of what it left."""
+        """Runs one burst under the judge's clock. Returns it with samples of its outputs."""
         worker = self._worker(name)
         ring = self._rings[worker]
         fill = ring.prepare_fill(self._active)
@@ -320,8 +302,7 @@ class Rounds:
         return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us)), samples
 
     def _event_times(self, name: str, times: BurstTimes) -> tuple[float, ...]:
-        """One time for each slot, as the worker claims. Zero and less are cut to a nanosecond; then the judge's clock
-        pays."""
+        """Returns the reported time of each slot. Zero and less become a nanosecond; then the judge's clock pays."""
         if len(times.event_us) != self._active:
             if name != CANDIDATE:
                 raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
@@ -331,8 +312,8 @@ class Rounds:
         return tuple(max(time_us, 1e-3) for time_us in times.event_us)
 
     def _draw(self, slots: int) -> float:
-        """Fresh inputs for the first slots; the seconds that it took. Plain values that change from draw to draw travel
-        with the burst."""
+        """Draws fresh inputs for the first slots and returns the seconds that it took. Plain values that change between
+        draws are sent with the burst."""
         assert self._masters is not None
         begin = time.monotonic()
         seeds = [self.secrets.seed() for _ in range(slots)]
@@ -345,16 +326,14 @@ class Rounds:
     def _worker(self, name: str) -> Worker:
         return self.candidate.worker if name == CANDIDATE else self.baselines.worker_of(name)
 
-    # ------------------------------------------------------------ asking
-
     def ask(
         self, name: str, request: WorkerRequest[A], timeout_s: float | None = None, spin_s: float = 0.0
     ) -> A | None:
-        """The worker's answer; None where a baseline form failed and is now left out. Raises CandidateFault,
+        """Returns the worker's answer, or None where a baseline form failed and is left out. Raises CandidateFault,
         TaskError."""
         worker = self._worker(name)
         try:
-            return worker.request(request, timeout_s=timeout_s or self._timeout_s, spin_s=spin_s)
+            return worker.request(request, timeout_s=timeout_s or self.options.call_timeout_s, spin_s=spin_s)
         except WorkerFault as error:
             if name == CANDIDATE:
                 raise CandidateFault(error.fault) from None
@@ -364,7 +343,7 @@ class Rounds:
             return None
 
     def _lose(self, name: str, error: WorkerFault) -> None:
-        """A form failed when it ran: it is left out, and where it took its worker down, that is replaced."""
+        """Leaves out a form that failed when it ran. If its worker died, that is replaced."""
         self.baselines.fail(name, error.fault.reason)
         for found in self.rounds:
             found.bursts.pop(name, None)
@@ -380,7 +359,7 @@ class Rounds:
                 if self.frozen:
                     self.baselines.freeze()
             self._load_baseline_weights()
-            self._add_baseline_rings()
+            self._add_rings(*self.baselines.workers())
 
     def _for_candidate(self, work: Callable[[], Any]) -> None:
         try:
@@ -392,14 +371,8 @@ class Rounds:
         cause = f"{self.task.name}: timing {name} failed: {error.fault.reason}"
         return TaskError(cause, error.fault.remedy or "Correct or shrink the task", detail=error.fault.log_tail)
 
-    @property
-    def _timeout_s(self) -> float:
-        return self.options.call_timeout_s
-
     def _left_s(self) -> float:
         return self._begin + self.options.timing_budget_s - time.monotonic()
-
-    # ------------------------------------------------------------ what is to be said
 
     @property
     def elapsed_s(self) -> float:
@@ -417,7 +390,7 @@ class Rounds:
         return [f"{self._active} calls per round{flushed}", *said, *self.schedule.remarks()]
 
     def close(self) -> None:
-        """Frees rings and masters; workers that are gone need nothing."""
+        """Frees rings and masters. Ended workers need nothing."""
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()

@@ -347,8 +347,8 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
 
 def pads(seed: Seed) -> bool:
     """Returns whether a convolution's padding can be chosen."""
-    asked = "{padding}" in (seed.constructor or "") + seed.call
-    return asked and any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
+    is_used = "{padding}" in (seed.constructor or "") + seed.call
+    return is_used and any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
 
 
 def _is_exact(seed: Seed) -> bool:

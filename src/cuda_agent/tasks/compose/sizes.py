@@ -167,18 +167,8 @@ def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tupl
 def reaches(named: dict[tuple[int, str], str]) -> dict[tuple[int, str], str]:
     """Returns the word whose range each unknown has. A batch of plain vectors may be as large as rows."""
     found = set(named.values())
-    plain = not found & {
-        "length",
-        "height",
-        "channels",
-        "samples",
-        "steps",
-        "rows",
-        "tokens",
-        "keys",
-        "columns",
-        "points",
-    }
+    large = {"length", "height", "channels", "samples", "steps", "rows", "tokens", "keys", "columns", "points"}
+    plain = not found & large
     return {key: "rows" if word == "batch" and plain else word for key, word in named.items()}
 
 

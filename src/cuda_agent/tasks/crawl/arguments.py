@@ -29,26 +29,10 @@ _IDS = ("input_ids", "token_type_ids", "ids")
 _POSITIONS = ("position_ids", "positions")
 _COSINES = ("position_embeddings", "rotary_pos_emb", "rope_position_embeddings", "rotary_embeddings")
 _LIKE_FIRST = (
-    "residual",
-    "input_tensor",
-    "residual_tensor",
-    "residual_states",
-    "gate",
-    "key",
-    "value",
-    "query",
-    "keys",
-    "values",
-    "key_states",
-    "value_states",
-    "query_states",
-    "k",
-    "v",
-    "q",
-    "hidden_states",
-    "second_residual",
+    "residual", "input_tensor", "residual_tensor", "residual_states", "gate", "key", "value", "query", "keys",
+    "values", "key_states", "value_states", "query_states", "k", "v", "q", "hidden_states", "second_residual",
     "layer_input",
-)
+)  # fmt: skip
 _OTHERS = ("encoder_hidden_states", "key_value_states", "memory", "context", "encoder_output")
 _FALSE = ("output_attentions", "use_cache", "is_causal", "output_hidden_states", "output_router_logits")
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import UsageError, WorkerError
-from cuda_agent.core.files import write_durably
-from cuda_agent.core.record import Record
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
 from cuda_agent.tasks.crawl.trials import TrialOptions, run_jobs, try_entries
 from cuda_agent.tasks.crawl.versions import marked
 from cuda_agent.tasks.records import LeftOut, Seed
+from cuda_agent.tasks.store import write_lines
 
 SEEDS_FILE = "seeds.jsonl"
 LEFT_OUT_FILE = "left_out.jsonl"
@@ -32,13 +31,8 @@ class Crawl:
 
     def write(self, folder: Path) -> None:
         """Writes both files. Raises StoreError."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_durably(folder / SEEDS_FILE, _lines(self.seeds))
-        write_durably(folder / LEFT_OUT_FILE, _lines(self.left_out))
-
-
-def _lines(records: Sequence[Record]) -> str:
-    return "".join(record.model_dump_json() + "\n" for record in records)
+        write_lines(folder / SEEDS_FILE, self.seeds)
+        write_lines(folder / LEFT_OUT_FILE, self.left_out)
 
 
 def crawl_torch(options: TrialOptions) -> Crawl:

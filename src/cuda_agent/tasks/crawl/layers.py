@@ -330,10 +330,10 @@ def _without_idle_settings(seed: Seed) -> Seed:
     scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
     with torch.device("meta"), torch.no_grad():
         layer = eval(binding.constructor() or "", scope).eval()
-        with _implementations() as asked:
+        with _implementations() as used:
             eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
     for name, value in _IMPLEMENTATIONS.items():
-        if name not in asked:
+        if name not in used:
             made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")
     return seed.model_copy(update={"constructor": made})
 

@@ -98,7 +98,7 @@ def _module_reason(cls: Any) -> str:
         if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
             return "lazy: its weights take their shape from the first input"
         if type(layer).forward is nn.Module.forward:
-            return "holds other modules or settings; computes nothing itself"
+            return "has other modules or settings; computes nothing itself"
         for shape in _SHAPES:
             x = torch.randn(shape)
             try:

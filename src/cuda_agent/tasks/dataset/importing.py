@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.dataset.splits import SPLITS
 from cuda_agent.tasks.decontaminate.reading import read_parquet
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.tasks.store import CANDIDATES_FILE, write_lines
 
 PUBLISHED = ("ops", "data_source", "code")
 _LONGEST = 60
@@ -41,7 +40,7 @@ def write_candidates(folder: Path, tasks: list[DatasetTask]) -> Path:
     path = folder / CANDIDATES_FILE
     if path.exists():
         raise UsageError(f"{path} exists", "Import into another folder")
-    write_durably(path, "".join(task.model_dump_json() + "\n" for task in tasks))
+    write_lines(path, tasks)
     return path
 
 

@@ -19,7 +19,7 @@ from cuda_agent.workers.roles import ZYGOTE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 
-#: tasks after which progress is told.
+#: The number of tasks between reports of progress.
 _STEP = 25
 
 

@@ -32,22 +32,10 @@ _COMMUTE = frozenset((
     "add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "hypot", "logaddexp",
 ))  # fmt: skip
 _SAME = {
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "dot": "matmul",
-    "transpose": "permute",
-    "t": "permute",
-    "square": "pow",
-    "rsub": "sub",
-    "true_divide": "div",
-    "clamp_min": "clamp",
-    "clamp_max": "clamp",
-    "_softmax": "softmax",
-    "_log_softmax": "log_softmax",
-    "split_with_sizes": "split",
-    "chunk": "split",
-}
+    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "transpose": "permute", "t": "permute",
+    "square": "pow", "rsub": "sub", "true_divide": "div", "clamp_min": "clamp", "clamp_max": "clamp",
+    "_softmax": "softmax", "_log_softmax": "log_softmax", "split_with_sizes": "split", "chunk": "split",
+}  # fmt: skip
 
 
 @dataclass

@@ -12,13 +12,13 @@ from typing import Literal
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError, TaskError, UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
+from cuda_agent.tasks.store import write_lines
 
 #: The shingles of a file without a statement.
 _EMPTY = 2
@@ -127,7 +127,7 @@ def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say
     }
     records = [lines[key] for key in sorted(lines)]
     head = FingerprintHead(count=len(records))
-    write_durably(path, "".join(record.model_dump_json() + "\n" for record in (head, *records)))
+    write_lines(path, (head, *records))
     return records
 
 

@@ -89,8 +89,8 @@ def _of_syntax(tree: ast.Module) -> Bag:
 
 def _children(node: ast.AST) -> Iterable[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        says = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-        if not (says or isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom | ast.alias)):
+        is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if not (is_text or isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom | ast.alias)):
             yield child
 
 

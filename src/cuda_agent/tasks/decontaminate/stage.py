@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
@@ -18,6 +17,7 @@ from cuda_agent.tasks.decontaminate.index import Index
 from cuda_agent.tasks.decontaminate.references import EvaluationTask
 from cuda_agent.tasks.decontaminate.shingles import shingles
 from cuda_agent.tasks.records import DatasetTask, Rule, Similarity, TaskFinding
+from cuda_agent.tasks.store import write_lines
 
 SIMILARITY_FILE = "similarity.jsonl"
 #: The published bound on the similarity to an evaluation task.
@@ -58,7 +58,7 @@ class Compared:
 
     def write(self, folder: Path) -> None:
         """Writes `similarity.jsonl` and `decontamination.json`. Raises StoreError."""
-        write_durably(folder / SIMILARITY_FILE, "".join(line.model_dump_json() + "\n" for line in self.lines))
+        write_lines(folder / SIMILARITY_FILE, self.lines)
         self.account.write(folder)
 
 

@@ -107,7 +107,8 @@ class TaskProcess:
         return not self._fork.ended
 
     def ask(self, request: TaskRequest[F]) -> F:
-        """Raises Failure where the task breaks a rule, or its process ends, hangs or breaks its protocol."""
+        """Returns the answer to a request. Raises Failure where the task breaks a rule, or its process ends, hangs or
+        breaks its protocol."""
         begun, step = time.monotonic(), name_of(request)
         try:
             found = self._fork.request(request, timeout_s=max(0.1, self._end - begun))

@@ -70,10 +70,10 @@ class FilterOptions(FilterSettings):
 
 
 class FilterRunOptions(FilterOptions):
-    """A run of `cuda-agent tasks filter`."""
+    """The options of `cuda-agent tasks filter`."""
 
-    limit: Annotated[int | None, Flag("Most candidates to ask in this run.")] = Field(default=None, ge=1)
-    stop_after_s: Annotated[float | None, Flag("Begin no more tasks after so long.", metavar="SECONDS")] = Field(
+    limit: Annotated[int | None, Flag("Most candidates to check in this run.")] = Field(default=None, ge=1)
+    stop_after_s: Annotated[float | None, Flag("Begin no more tasks after this time.", metavar="SECONDS")] = Field(
         default=None, ge=1
     )
     shard: Annotated[str | None, Flag("Only this part of the candidates; see `tasks merge`.", metavar="I/N")] = None

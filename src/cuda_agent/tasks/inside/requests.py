@@ -1,7 +1,7 @@
-"""Requests to a task's own process. Its answers are the task's own word; the judge's clock is held against its times.
+"""Requests to a task's own process. The task can forge its answers, so the judge compares its times with its own clock.
 
-Each request names the rule that the task breaks where its code fails on the way; an answer with a `finding` says that
-it breaks that rule or another.
+Each request names the rule that the task breaks when its code fails. An answer with a `finding` says that the task
+breaks that rule or another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cuda_agent.workers.requests import Count, Many, WorkerAnswer, WorkerRequest
 
 
 class TaskAnswer(WorkerAnswer):
-    """`finding`: the rule that the task breaks; the other fields then say nothing."""
+    """An answer of a task's process. With a `finding` the task breaks a rule, and the other fields have no meaning."""
 
     finding: TaskFinding | None = None
 
@@ -32,8 +32,8 @@ class TaskRequest(WorkerRequest[F_co], Generic[F_co]):
 
 
 class OpenTask(TaskRequest[TaskAnswer]):
-    """Starts the device and loads the task's module. `memory_bytes`: what one eager call may hold; `device_bytes`,
-    `host_bytes`: what the process may; `sleeps`: whether it does while it waits for the device."""
+    """Starts the device and loads the task's module. `memory_bytes` limits one eager call, and `device_bytes` and
+    `host_bytes` limit the process. With `sleeps` the process sleeps while it waits for the device."""
 
     rule = Rule.RUNS
     name: str
@@ -50,7 +50,8 @@ class OpenTask(TaskRequest[TaskAnswer]):
 
 
 class RanTask(TaskAnswer):
-    """`products`: float32 matrix products or convolutions occur. `peak_memory_bytes` is None on the CPU."""
+    """The answer to RunTask. `products` says whether float32 matrix products or convolutions occur. `peak_memory_bytes`
+    is None on the CPU."""
 
     peak_memory_bytes: Count | None = None
     products: bool = False
@@ -75,27 +76,27 @@ class GraphTask(TaskRequest[TaskGraph]):
 
 
 class CheckAnswers(TaskRequest[TaskAnswer]):
-    """Checks that the task repeats itself, that its answers vary, and that null answers fail. `floor`: the smallest
-    relative error that counts."""
+    """Checks that outputs repeat and vary with the inputs, and that null outputs fail. `floor` is the smallest relative
+    error that counts."""
 
     rule = Rule.DETERMINISTIC
     floor: float
 
 
 class CompileTask(TaskRequest[TaskAnswer]):
-    """Compiles the task and runs that on the inputs of `CheckAnswers`."""
+    """Compiles the task and runs it on the inputs of `CheckAnswers`."""
 
     rule = Rule.COMPILES
 
 
 class CompareCompiled(TaskRequest[TaskAnswer]):
-    """Checks that what was compiled agrees with eager."""
+    """Checks that the compiled task agrees with eager."""
 
     rule = Rule.AGREES
 
 
 class SampledOutputs(TaskAnswer):
-    """Of each output its norm and some values, the same in every process."""
+    """The norm and some values of each output, which are the same in every process."""
 
     sample: Many[Many[float]] = ()
 
@@ -107,7 +108,7 @@ class PlaceTask(TaskRequest[SampledOutputs]):
 
 
 class WarmedTask(TaskAnswer):
-    """Seconds of the last call."""
+    """The seconds of the last call."""
 
     call_s: float = 0.0
 
@@ -120,13 +121,13 @@ class WarmTask(TaskRequest[WarmedTask]):
 
 
 class TaskTimes(TaskAnswer):
-    """µs of each call."""
+    """The µs of each call."""
 
     event_us: Many[Annotated[float, Field(ge=0, lt=1e12)]] = ()
 
 
 class TimeTask(TaskRequest[TaskTimes]):
-    """Times calls of the task; with `null`, of no program at all."""
+    """Times calls of the task; with `null`, of an empty program."""
 
     rule = Rule.EAGER_TIME
     calls: int
@@ -135,6 +136,6 @@ class TimeTask(TaskRequest[TaskTimes]):
 
 
 class CloseTask(TaskRequest[TaskAnswer]):
-    """Lets go of the task, so that another one can be opened."""
+    """Unloads the task, so that another one can be opened."""
 
     rule = Rule.RUNS

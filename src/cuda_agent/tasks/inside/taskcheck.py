@@ -21,6 +21,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
+from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
 from cuda_agent.tasks.inside.requests import (
     CheckAnswers,
     CloseTask,
@@ -39,7 +40,7 @@ from cuda_agent.tasks.inside.requests import (
     TimeTask,
     WarmedTask,
     WarmTask,
-)  # fmt: skip
+)
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import Flags, _FindProducts
@@ -62,8 +63,6 @@ from cuda_agent.workers.inside.task.weights import redraw
 from cuda_agent.workers.requests import Operations, WorkerAnswer
 from cuda_agent.workers.requests.lifecycle import Start
 
-#: The number of values of each output that are compared between processes.
-_SAMPLED = 64
 #: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30
 #: The bytes of outputs that stay on the device during compilation.
@@ -72,10 +71,6 @@ _KEPT_BYTES = 2 << 30
 _UNTUNED = {"triton.autotune_pointwise": False}
 #: The seconds after which no more warm-up calls begin.
 _WARM_S = 0.1
-#: The relative difference below which two outputs for different inputs are the same.
-NO_DIFFERENCE = 1e-5
-#: The standard deviation over the mean below which an output counts as constant.
-NEARLY = 0.01
 
 
 class Broken(Exception):
@@ -123,10 +118,10 @@ def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[
         try:
             return operation(request)
         except Broken as broken:
-            rule, said = broken.rule, broken.detail
+            rule, detail = broken.rule, broken.detail
         except TaskError as error:
-            rule, said = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
-        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(said.split())[:400])})
+            rule, detail = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
+        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(detail.split())[:400])})
 
     return answer
 
@@ -145,10 +140,8 @@ class TaskCheck:
     def _device(self) -> str:
         return self._context.device.value
 
-    # ------------------------------------------------------------ does it run
-
     def open(self, request: OpenTask) -> TaskAnswer:
-        """Nothing of the device's time is used."""
+        """Starts the device and loads the task's module, without using the device's time."""
         torch.set_num_threads(request.threads)
         if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
             share_the_gpu()
@@ -160,8 +153,7 @@ class TaskCheck:
         else:
             # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
-            wanted = request.host_bytes
-            bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            bound = request.host_bytes if most == resource.RLIM_INFINITY else min(request.host_bytes, most)
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         self._seed = request.seed
         self._secrets = Secrets(self._seed)
@@ -192,8 +184,8 @@ class TaskCheck:
                 count = int((~tensor.isfinite()).sum())
                 raise Broken(Rule.FINITE, f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
         if peak and peak[0] > self._memory_bytes:
-            limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
-            raise Broken(Rule.MEMORY, f"one call takes {limit}")
+            used, limit = peak[0] / 2**20, self._memory_bytes / 2**20
+            raise Broken(Rule.MEMORY, f"one call takes {used:.0f} MiB of {limit:.0f} MiB")
         if after != before:
             raise Broken(Rule.STOCHASTIC, "forward() draws random numbers: it changes a generator's state")
         del inputs, outputs
@@ -201,13 +193,11 @@ class TaskCheck:
         return RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
 
     def graph(self, _request: GraphTask) -> TaskGraph:
-        """A task without a graph can't be compared with others."""
+        """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
         return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
-
-    # ------------------------------------------------------------ are its answers worth judging
 
     def answers(self, request: CheckAnswers) -> TaskAnswer:
         """Checks the rules deterministic, varies and null tests."""
@@ -293,8 +283,8 @@ class TaskCheck:
         try:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
-            raise Broken(Rule.MEMORY, "the judge's float64 answer doesn't fit") from None
-        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+            raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
+        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _twin(self, seed: int) -> Any:
         twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
@@ -306,8 +296,6 @@ class TaskCheck:
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
 
-    # ------------------------------------------------------------ how long it takes
-
     def place(self, _request: PlaceTask) -> SampledOutputs:
         """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
         same in every process."""
@@ -315,7 +303,7 @@ class TaskCheck:
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
         eager = self.answer({}, self._seed, oracle=False).eager
-        return SampledOutputs(sample=tuple(map(_sampled, eager)))
+        return SampledOutputs(sample=tuple(map(sampled, eager)))
 
     def warm(self, request: WarmTask) -> WarmedTask:
         self._runner = Runner(self._device)
@@ -334,10 +322,9 @@ class TaskCheck:
 
     def time(self, request: TimeTask) -> TaskTimes:
         program = (lambda *_inputs: None) if request.null else self._model
-        time_once, flush_bytes = self._runner.time_once, request.flush_bytes
-        return TaskTimes(
-            event_us=tuple(time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(request.calls))
-        )
+        run = self._runner.time_once
+        times = [run(program, self._drawn, flush_bytes=request.flush_bytes) for _ in range(request.calls)]
+        return TaskTimes(event_us=tuple(times))
 
     def close(self) -> None:
         unload_task_module(self._task)
@@ -375,34 +362,7 @@ def _generators() -> list[Any]:
 
 def _check_varies(eager: list[Any], other: list[Any]) -> None:
     """Raises Broken where every output is constant or nearly so, or every output is the same for other inputs."""
-    if all(_is_constant(tensor) for tensor in eager):
-        raise Broken(Rule.VARIES, f"the output is constant but for {NEARLY:.0%}")
-    if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
-        raise Broken(Rule.VARIES, "the outputs for different inputs can't be told from each other")
-
-
-def _is_constant(tensor: Any) -> bool:
-    """Returns whether all elements are the same, or spread by less than NEARLY of their mean, such as the variances of
-    long random rows. A single number isn't constant."""
-    if tensor.numel() < 2:
-        return bool(tensor.numel() == 0)
-    if not tensor.is_floating_point():
-        low, high = torch.aminmax(tensor)
-        return bool(low == high)
-    spread, mean = torch.std_mean(tensor.float(), correction=0)
-    return float(spread) <= NEARLY * abs(float(mean))
-
-
-def _is_near(mine: Any, yours: Any) -> bool:
-    if not mine.is_floating_point():
-        return bool(torch.equal(mine, yours))
-    apart = float(torch.linalg.vector_norm(mine.float() - yours.float()))
-    return apart <= NO_DIFFERENCE * float(torch.linalg.vector_norm(mine.float()))
-
-
-def _sampled(tensor: Any) -> tuple[float, ...]:
-    """Returns the tensor's norm, and values at regular places."""
-    flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // _SAMPLED)
-    norm = torch.linalg.vector_norm(flat.float())
-    return (float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu()))
+    if all(is_constant(tensor) for tensor in eager):
+        raise Broken(Rule.VARIES, f"the output varies by less than {NEARLY:.0%}")
+    if all(is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
+        raise Broken(Rule.VARIES, "the outputs for different inputs are the same")

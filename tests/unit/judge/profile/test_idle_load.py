@@ -41,14 +41,14 @@ def program(code: str) -> Iterator[IdleLoad]:
 
 @pytest.mark.parametrize("code", [THREAD, CHILDREN])
 def test_work_beside_others_is_seen(code: str) -> None:
-    with program(code) as bystander:
-        bystander.look()
+    with program(code) as idle_load:
+        idle_load.look()
         for _ in range(3):
             time.sleep(0.3)
-            with bystander.busy():
+            with idle_load.busy():
                 pass
-            bystander.look()
-        assert "processor time" in (bystander.verdict() or "")
+            idle_load.look()
+        assert "processor time" in (idle_load.verdict() or "")
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["clock", "ticks"])
@@ -57,22 +57,22 @@ def test_its_own_burst_is_its_own(code: str, readable: bool, monkeypatch: pytest
     """Also where the system keeps the clocks of other processes to itself."""
     if not readable:
         monkeypatch.setattr(time, "clock_gettime_ns", refused)
-    with program(code) as bystander:
-        bystander.look()
+    with program(code) as idle_load:
+        idle_load.look()
         for _ in range(3):
-            with bystander.busy():
+            with idle_load.busy():
                 time.sleep(0.3)
-            bystander.look()
-        assert bystander.verdict() is None
+            idle_load.look()
+        assert idle_load.verdict() is None
 
 
 def test_a_process_that_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
         assert processor_ns(process.pid) == 0
-    bystander = IdleLoad(process.pid)
-    bystander.look()
-    with bystander.busy():
+    idle_load = IdleLoad(process.pid)
+    idle_load.look()
+    with idle_load.busy():
         pass
-    bystander.look()
-    assert bystander.verdict() is None
+    idle_load.look()
+    assert idle_load.verdict() is None
