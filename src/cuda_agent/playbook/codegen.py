@@ -130,6 +130,11 @@ class Printer:
         text, test = f"widen({cpp_name(expr.name)}[{self.address(expr.coord)}])", self.test(expr.guards)
         return text if test == "true" else f"(({test}) ? {text} : {literal(0, expr.type)})"
 
+    def assign(self, store: Store, device: Device) -> str:
+        """Returns the statement that writes one element of a result, rounded to its stored type."""
+        value = f"narrow<{storage_type(store.dtype, device)}>({self.known[store.node]})"
+        return f"{cpp_name(store.name)}[{self.address(store.coord)}] = {value};"
+
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Nodes to compute for the roots, in order, without those that are known."""
         seen: set[int] = set()
@@ -233,11 +238,6 @@ def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
     for name, dtype in work.writes:
         result.append((f"{storage_type(dtype, device)}*", cpp_name(name)))
     return result
-
-
-def assignment(store: Store, address: str, value: str, device: Device) -> str:
-    """One element of a result, rounded to its stored type."""
-    return f"{cpp_name(store.name)}[{address}] = narrow<{storage_type(store.dtype, device)}>({value});"
 
 
 @cache

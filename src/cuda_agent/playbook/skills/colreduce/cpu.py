@@ -7,8 +7,8 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, render
-from cuda_agent.playbook.kernel import Kernel, Store, children
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, indent, render
+from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.passes import Pass, exact, passes
 from cuda_agent.playbook.skills.shared.launchers import common
 from cuda_agent.playbook.skills.shared.states import COMBINE, identity
@@ -112,11 +112,11 @@ class _Columns:
         before = self._begin(len(self.sweeps))
         state = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self._assign(s) for s in single]
+        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
         self.printer.known = state
         before += self.prepared([s.node for s in full], "_last")
         body = self.printer.statements([s.node for s in full])
-        body += [self._assign(s) for s in full]
+        body += [self.printer.assign(s, Device.CPU) for s in full]
         row_output = [
             "#pragma omp simd",
             "for (long j = begin; j < begin + count; ++j) {",
@@ -130,9 +130,6 @@ class _Columns:
             "decode": indent(self.decode_cols(), by + 2),
             "body": indent(body, by + 4) if full else "",
         }
-
-    def _assign(self, store: Store) -> str:
-        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CPU)
 
 
 def source(work: Kernel, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
@@ -124,7 +124,7 @@ class _Rows:
         row_before = list(before)
         state = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self._assign(s, self.printer.address(s.coord)) for s in single]
+        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
         if self.split:
             self.printer.known = state
         before += self.row_level([s.node for s in full])
@@ -138,11 +138,8 @@ class _Rows:
             "output": indent(self._output(full, body), 10),
         }
 
-    def _assign(self, store: Store, address: str) -> str:
-        return assignment(store, address, self.printer.known[store.node], Device.CPU)
-
     def _output(self, stores: list[Store], body: list[str]) -> list[str]:
-        direct = [self._assign(s, self.printer.address(s.coord)) for s in stores]
+        direct = [self.printer.assign(s, Device.CPU) for s in stores]
         plain = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + direct), "}"]
         streamed = [s for s in stores if s.coord.coef((self.last, 0)) == 1]
         if not streamed or self.work.cols[-1] < 1024:
@@ -158,7 +155,7 @@ class _Rows:
                     f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));"
                 )
             else:
-                inside.append(self._assign(store, self.printer.address(store.coord)))
+                inside.append(self.printer.assign(store, Device.CPU))
         past = [
             *buffers,
             "#pragma omp simd",

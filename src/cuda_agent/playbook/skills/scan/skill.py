@@ -9,7 +9,6 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
     C_TYPES,
     Printer,
-    assignment,
     decode,
     indent,
     render,
@@ -170,7 +169,7 @@ def _cpu(work: Kernel, name: str) -> str:
         combine = "f_logsum" if expr.name == "logsum" else COMBINE[expr.name]
         body.append(f"s{at}[r] = {combine}(s{at}[r], {printer.known[expr.args[0]]});")
     body += printer.statements([store.node for store in work.stores])
-    body += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in work.stores]
+    body += [printer.assign(s, Device.CPU) for s in work.stores]
     names = [f"i{k}" for k in range(last)]
     return render(
         "scan/scan.cpp.j2",

@@ -8,7 +8,6 @@ from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
     Printer,
-    assignment,
     common_width,
     is_aligned,
     storage_type,
@@ -137,7 +136,7 @@ class Lanes:
 
     def assign(self, store: Store) -> str:
         """One lane's element, written by itself."""
-        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CUDA)
+        return self.printer.assign(store, Device.CUDA)
 
     def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
         """Declarations of result vectors and the statements that write them; `body` gets what each lane does."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, assignment, decode, indent, render
+from cuda_agent.playbook.codegen import Printer, decode, indent, render
 from cuda_agent.playbook.coords import Bound
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.skills.shared.launchers import common
@@ -125,7 +125,7 @@ class _Cpu:
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
         lines = printer.statements([s.node for s in self.work.stores])
-        lines += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in self.work.stores]
+        lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
         return indent(lines, 10)
 
     def _row(self, at: int) -> str:
