@@ -34,7 +34,7 @@ class Context:
         self.device = Device.CPU
         self.arenas: dict[str, Attached] = {}
         self.control = control
-        #: for how long it waits for the next request without sleep; see `timed.ready`.
+        #: for how long it waits for the next request without sleep; see `requests.timed.GetReady`.
         self.spin_s = 0.0
         #: came with the request that is being answered; whoever takes them closes them.
         self.descriptors: tuple[int, ...] = ()
