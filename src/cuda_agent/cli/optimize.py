@@ -130,7 +130,8 @@ def _document(rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _together(codes: list[int]) -> int:
-    """Of several tasks: interrupted, else the first failure; "not covered" is one only where it's all there is."""
+    """Returns the exit code of several tasks: interrupted, else the first failure. "Not covered" counts only where
+    there is no other."""
     if EXIT_INTERRUPTED in codes:
         return EXIT_INTERRUPTED
     honest = (EXIT_OK, NotCovered.exit_code)

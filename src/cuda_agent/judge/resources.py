@@ -206,8 +206,8 @@ class Resources:
 
     @property
     def kept_bytes(self) -> int | None:
-        """Of the device, besides its processes' contexts, while nothing is asked of it, by what the reference's and the
-        baselines' workers say that they hold; None where that isn't known yet."""
+        """The bytes of device memory that the reference's and the baselines' workers report to hold between requests,
+        besides their contexts; None where they haven't reported yet."""
         held = None if self._reference is None else self._reference.held_bytes
         prepared = None if held is None else self.baselines.held_bytes
         return None if held is None or prepared is None else held + prepared

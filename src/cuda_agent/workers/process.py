@@ -190,8 +190,8 @@ class Worker:
                 self._channel.request(request, timeout_s=START_TIMEOUT_S)
 
     def import_task(self, task: Task) -> None:
-        """As `imported`, and has imported what a task imports: runs the task's source. A worker that this ends is found
-        dead by who next needs it."""
+        """Imports what a task imports, after `imported`, which runs the task's source. If that ends the worker, its
+        next user finds it dead."""
         with contextlib.suppress(WorkerError):
             self.imported(ImportTask(name=task.name, source=task.source))
 
@@ -276,7 +276,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of the outermost process of its sandbox."""
+        """The process number of the outermost process of its sandbox."""
         return self._process.pid
 
     @property
@@ -284,7 +284,7 @@ class Worker:
         return not self._killed and self._process.poll() is None
 
     def doom(self) -> None:
-        """As `kill`, without waiting, for many that end together; `kill` must follow."""
+        """Kills without waiting, for many workers that end together. `kill` must follow."""
         self._killed = True
         self._process.doom()
 

@@ -180,8 +180,8 @@ class Baselines:
 
     @property
     def held_bytes(self) -> int | None:
-        """Of the device, besides their contexts, by what the workers said when they were last prepared or had a form
-        retired; None while one is being prepared."""
+        """The bytes of device memory that the workers hold besides their contexts, as they reported when they were last
+        prepared or had a form retired; None while one is being prepared."""
         if self._thread is None or self._thread.is_alive() or not self._alive():
             return None
         return sum(self._held.get(worker.pid, 0) for worker in (self._plain, self._compiled) if worker is not None)
@@ -332,7 +332,7 @@ class Baselines:
 
 
 def _bandwidth(device: Device) -> float | None:
-    """Of the device's memory, bytes/s by its datasheet."""
+    """Returns the device memory's bandwidth in bytes/s by its datasheet."""
     if device is not Device.CUDA:
         return None
     import torch

@@ -157,8 +157,8 @@ class Ring:
         synchronize(self.device)
 
     def output_places(self, slots: int) -> tuple[list[list[int]], list[int]]:
-        """Of each output, where the first slots begin (elements of its type) and how many elements one has; the same
-        in every worker's ring."""
+        """Returns for each output where the first slots begin (in elements of its type) and how many elements it has,
+        which is the same in every worker's ring."""
         found = self._outputs.layout.slots
         begins = [
             [found[slot * self._each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]

@@ -20,7 +20,7 @@ def _dimensions(node: Node) -> int:
 
 
 def _given_scales(b: Builder, node: Node, position: int, count: int) -> list[float | None]:
-    """Of `.vec` overloads (a list or None); the others give one number a dimension."""
+    """Returns the scales of `.vec` overloads (a list or None). The others give one number for each dimension."""
     if node.op.endswith(".vec"):
         given = b.arg(node, position, "scale_factors")
         return [None] * count if given is None else [float(s) for s in given]

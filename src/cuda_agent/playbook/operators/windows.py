@@ -155,7 +155,8 @@ def _numbers(value: Any, count: int) -> list[int]:
 
 
 def _pool_directions(b: Builder, node: Node, dilated: bool) -> list[Direction]:
-    """Of max_pool(x, kernel, stride, padding, dilation, ceil) or avg_pool(x, kernel, stride, padding, ceil, …)."""
+    """Returns the windows of max_pool(x, kernel, stride, padding, dilation, ceil) or avg_pool(x, kernel, stride,
+    padding, ceil, …)."""
     count = _dimensions(node)
     kernel = _numbers(b.arg(node, 1, "kernel_size"), count)
     stride = _numbers(b.arg(node, 2, "stride") or kernel, count)

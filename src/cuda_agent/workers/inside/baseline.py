@@ -32,7 +32,7 @@ from cuda_agent.workers.requests.timed import DropRing
 
 
 def create(context: Context) -> Operations:
-    baseline = Baseline(context)
+    baseline = BaselinePrograms(context)
     timed = TimedPrograms(context, baseline.program, with_null=True)
 
     def plan(request: PlanBaselines) -> PlannedBaselines:
@@ -63,7 +63,7 @@ def prepare_compiler(request: ImportCompiler) -> Done:
     return Done()
 
 
-class Baseline:
+class BaselinePrograms:
     """The forms of one task in this process."""
 
     def __init__(self, context: Context) -> None:

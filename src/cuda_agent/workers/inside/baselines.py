@@ -270,7 +270,7 @@ class BaselineSet:
 
 
 def _stored_bytes(value: Any) -> int:
-    """Of the tensors in it; what is expanded counts once."""
+    """Returns the stored bytes of the tensors in a value. Expanded elements count once."""
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     stored = (
         math.prod(size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride) for leaf in leaves

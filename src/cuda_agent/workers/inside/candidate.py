@@ -45,7 +45,7 @@ _LASTING = (FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE)
 
 
 def create(context: Context) -> Operations:
-    candidate = Candidate(context)
+    candidate = LoadedCandidate(context)
     timed = TimedPrograms(context, candidate.program, set_config=candidate.set_config)
     return {
         **timed.operations(),
@@ -58,7 +58,7 @@ def create(context: Context) -> Operations:
     }
 
 
-class Candidate:
+class LoadedCandidate:
     """One candidate in this process."""
 
     def __init__(self, context: Context) -> None:
@@ -235,8 +235,8 @@ def _poison(on: bool) -> None:
 
 
 def import_extension(path: Path, package: str = "") -> None:
-    """As `cuda_extension`. `package` tells several of one process apart: pybind11 hands out the first module of a full
-    name again for every other library that comes under it."""
+    """Imports a library as `cuda_extension`. `package` distinguishes several in one process, since pybind11 returns the
+    first module of a full name for every other library of that name."""
     name = f"{package}.{EXTENSION}" if package else EXTENSION
     try:
         loader = importlib.machinery.ExtensionFileLoader(name, str(path))

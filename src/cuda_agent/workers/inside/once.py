@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     call = json.loads((folder / "call.json").read_text())
     import torch
 
-    from cuda_agent.workers.inside.candidate import Candidate
+    from cuda_agent.workers.inside.candidate import LoadedCandidate
     from cuda_agent.workers.inside.main import Context
     from cuda_agent.workers.inside.task.pytree import unflatten
     from cuda_agent.workers.requests.candidate import LoadCandidate
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
     context = Context()
     context.start(Start(device=call["device"]))
-    candidate = Candidate(context)
+    candidate = LoadedCandidate(context)
     candidate.load(LoadCandidate(library=call["library"], model=call["model"], init=call["init"]))
     device = Device(call["device"])
     candidate.model.load_state_dict({name: read_tensor(folder, wire, device) for name, wire in call["state"].items()})

@@ -50,7 +50,7 @@ from cuda_agent.workers.requests.reference import (
 
 
 def create(context: Context) -> Operations:
-    reference = Reference(context)
+    reference = LoadedReference(context)
     return {
         LoadTask: reference.load,
         DrawInputs: reference.draw_inputs,
@@ -64,7 +64,7 @@ def create(context: Context) -> Operations:
     }
 
 
-class Reference:
+class LoadedReference:
     """One task in this process."""
 
     def __init__(self, context: Context) -> None:

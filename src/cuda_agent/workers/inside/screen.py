@@ -146,7 +146,8 @@ def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
 
 
 def _some(a: Any, b: Any) -> tuple[Any, Any]:
-    """Of two large tensors that lie in memory alike and without gaps, blocks at the same places; else all of both."""
+    """Returns blocks at the same places of two large tensors that lie in memory alike and without gaps, else all of
+    both."""
     count = a.numel()
     dense = a.stride() == b.stride() and 1 + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) == count
     if count < 2 * BLOCKS * BLOCK or not dense:

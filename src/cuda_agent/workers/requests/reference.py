@@ -33,7 +33,7 @@ class TaskSpec(WorkerAnswer):
 
     @property
     def rest_bytes(self) -> int:
-        """Of `peak_bytes`, what is neither input nor output."""
+        """The part of `peak_bytes` that is neither input nor output."""
         return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
 
 

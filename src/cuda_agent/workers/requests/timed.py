@@ -46,7 +46,7 @@ class GetReady(WorkerRequest[Done]):
 
 
 class BurstTimes(WorkerAnswer):
-    """As `runner.Times`: µs of each call, and how much longer the process waited for a call's end, on average."""
+    """The µs of each call, and how much longer the process waited for a call's end, on average (see `runner.Times`)."""
 
     event_us: list[float]
     waited_us: float

@@ -39,8 +39,8 @@ _DECLARATION = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Of each row of x along `dim`: the k largest or smallest, sorted, equal ones as they come; or the last of these
-    alone. `nan_wins`: a row with NaN gives NaN."""
+    """Selects in each row of x along `dim` the k largest or smallest, sorted, with equal ones in their order, or only
+    the last of these. `nan_wins`: a row with NaN gives NaN."""
 
     x: str
     dim: int

@@ -14,7 +14,13 @@ import torch
 
 from cuda_agent.release.extract.inside.callspec import Matcher
 from cuda_agent.release.extract.inside.requests import CountRedirected, LoadPatched, PatchedPart, RedirectedCalls
-from cuda_agent.workers.inside.candidate import Candidate, execute_model, import_extension, is_frozen, load_failure
+from cuda_agent.workers.inside.candidate import (
+    LoadedCandidate,
+    execute_model,
+    import_extension,
+    is_frozen,
+    load_failure,
+)
 from cuda_agent.workers.inside.failures import Refusal, first_lines
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.pytree import unflatten
@@ -68,7 +74,7 @@ class _Redirect:
         return {self._prefix + name: value for name, value in self._submodule.state_dict().items()}
 
 
-class Patched(Candidate):
+class Patched(LoadedCandidate):
     """One whole model in this process."""
 
     def __init__(self, context: Context) -> None:
