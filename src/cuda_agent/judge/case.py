@@ -1,4 +1,4 @@
-"""One candidate on its way through the phases: guard, build, verify, profile; and the record of how it went."""
+"""Takes one candidate through the phases guard, build, verify and profile, and records the result."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from cuda_agent.workers.process import Fault, WorkerFault
 from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workspace.sandbox import resolve_level
 
-#: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
+#: attempts of a timing that foreign work voided, each in a fresh worker.
 ATTEMPTS = 3
-#: rules of a timing that foreign load may break once without being seen.
+#: rules of a timing that undetected foreign load may break once.
 _BY_CLOCK = ("clock", "uneven")
 
 
 class _Decided(Exception):
-    """The case has its verdict; nothing further is done."""
+    """Ends the case, since it has its verdict."""
 
 
 class Case:
-    """One candidate on its way through the phases; collects what its `Evaluation` holds.
+    """One candidate in the phases. It collects the contents of its `Evaluation`.
 
-    `build` needs neither a device nor a session, so that it may run elsewhere (a case can be pickled); `judge` does
-    what is left. Both raise what isn't the candidate's fault.
+    `build` needs neither a device nor a session, so it may run in another process (a case can be pickled). `judge` does
+    the rest. Both raise faults that aren't the candidate's.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class Case:
         self._failing: Regression | None = None
         self._comparison: str | None = None
         self._own_kernels: frozenset[str] = frozenset()
-        #: a clock alone has spoken against it.
+        #: whether a clock alone has spoken against it.
         self._suspected = False
         self._durations: dict[str, float] = {}
-        #: it has its verdict; nothing further is done.
+        #: whether it has its verdict, so that nothing further is done.
         self.decided = False
 
     # ------------------------------------------------------------ before it runs
 
     @property
     def library(self) -> Path | None:
-        """What was built, alone in its folder; None before that, or where it failed."""
+        """The built library, alone in its folder; None before the build, or where it failed."""
         return self._library
 
     def build(self, progress: Progress | None = None, failed: BuildReport | None = None) -> None:
-        """Guard and compiler. `failed`: what the compiler said of these sources, where that is known. Raises
-        DeviceError, StoreError, SandboxError."""
+        """Runs guard and compiler. `failed` is a known report of a failed build of these sources. Raises DeviceError,
+        StoreError, SandboxError."""
         with contextlib.suppress(_Decided):
             with self._enter(Phase.GUARD, progress):
                 if self._options.comparison is not None and guard.is_comparison(self._candidate):
@@ -100,7 +100,7 @@ class Case:
                 self._compile(progress)
 
     def _compare_only(self, kind: str) -> None:
-        """There is nothing to compile, and the evaluation says that it is no CUDA extension."""
+        """Skips the build, and records that the candidate is no CUDA extension."""
         self._comparison = kind
         self._notes.append(f"a comparison: {kind}, judged under the guard's rule {kind}; no CUDA extension")
         violations, self._own_kernels = guard.check_comparison(self._candidate)
@@ -128,7 +128,7 @@ class Case:
         with_profile: bool,
         clock: DeviceUse = contextlib.nullcontext,
     ) -> None:
-        """Verification and timing of what was built, in a worker of the session. `clock` is entered for the timing."""
+        """Verifies and times what was built, in a worker of the session. `clock` is entered for the timing."""
         if self.decided:
             return
         session.admit()
@@ -144,7 +144,7 @@ class Case:
             self._notes.append(f"timed again: {self._reason}")
 
     def _begin_anew(self) -> None:
-        """Nothing of an earlier attempt is left but its note."""
+        """Discards an earlier attempt except its note."""
         self._phase, self._reason = Phase.VERIFY, ""
         self._verify = self._profile = self._kernels = self._failing = None
         self._operators = {}
@@ -168,7 +168,7 @@ class Case:
         if session.sharing.gives_back:
             process.rest()
         if verified.frozen:
-            # Compiles: before the device is held for the timing alone.
+            # This compiles, so it comes before the device is held for the timing.
             session.progress("profile", "compiling the baseline with constant weights")
             session.sharing.give_up()
             session.baselines.freeze()
@@ -178,7 +178,7 @@ class Case:
                     self._profile_in(session, process, floor, verified)
                     process.rest()
                 except WorkerFault:
-                    # Others get what it holds.
+                    # This frees memory for other tasks.
                     process.worker.kill()
                     raise
             self._observe(verification)
@@ -219,7 +219,7 @@ class Case:
         return self._verify
 
     def _observe(self, verification: Verification) -> None:
-        """One more verified call, with what runs on the GPU recorded: after the timing, which recording would slow."""
+        """Records what runs on the GPU in one more verified call. It follows the timing, which recording would slow."""
         if self._options.device is not Device.CUDA:
             return
         process = verification.candidate
@@ -255,7 +255,7 @@ class Case:
         self._profile = found.report
 
     def _look_at_limits(self, session: Resources) -> None:
-        """Quarantines a time that the hardware can't reach; notes one that needs fewer operations."""
+        """Quarantines a time that the hardware can't reach, and notes one that needs fewer operations."""
         limits = roofline.hardware(self._options.device, self._options.precision)
         if limits is None or self._profile is None:
             return
@@ -287,7 +287,8 @@ class Case:
             self._decide(Verdict.VIOLATION, f"{first.rule}: {first.detail}")
 
     def _suspect(self, violations: Sequence[Violation]) -> None:
-        """A clock alone convicts only when it does so twice. Raises WorkerFault for the first time."""
+        """Voids the timing when a clock alone speaks against the candidate for the first time, by WorkerFault. The
+        second time convicts."""
         by_clock = all(one.rule in _BY_CLOCK for one in violations)
         if violations and by_clock and not self._suspected:
             self._suspected = True
@@ -303,7 +304,7 @@ class Case:
         raise _Decided
 
     def evaluation(self) -> Evaluation:
-        """The record of how far it came."""
+        """Returns the record of what was done."""
         return Evaluation(
             task_key=self.task.key,
             candidate_digest=self._candidate.digest,
@@ -334,6 +335,6 @@ def _is_recordable(profile: ProfileReport | None) -> bool:
 
 
 def _first_error(log: str) -> str:
-    """The first line of a compiler's log that names an error."""
+    """Returns the first line of a compiler's log that names an error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")[:500]

@@ -1,4 +1,4 @@
-"""What the judge of one task keeps: the reference, the baselines, and a fresh worker for every candidate."""
+"""Holds what the judge of one task keeps: the reference, the baselines, and a fresh worker for every candidate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _silent(phase: str, text: str) -> None:
 def one_at_a_time(
     method: Callable[Concatenate[_S, _P], _R],
 ) -> Callable[Concatenate[_S, _P], _R]:
-    """A method of `Resources` that only one thread executes at a time."""
+    """Makes a method of `Resources` that only one thread executes at a time."""
 
     @functools.wraps(method)
     def alone(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -59,9 +59,9 @@ class Resources:
     """A context manager. Everything that it started, on the host and on the GPU, ends with it. Without `with`, workers
     are started when they are first needed (compiling needs none), and `close` ends them.
 
-    Threads may share it: one request at a time is answered, the others wait.
+    Threads may share it. One request at a time is answered; the others wait.
 
-    What the user must mend is raised: TaskError, DeviceError, SandboxError, StoreError, WorkerError.
+    What the user must correct is raised: TaskError, DeviceError, SandboxError, StoreError, WorkerError.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Resources:
         build_cache: Path | None = None,
         importable: Sequence[Path] = (),
     ) -> None:
-        """`hidden`: folders that no worker may read, besides the working directory, the caches and /tmp. `build_cache`:
-        where objects and libraries are kept and looked for, instead of the usual place. `importable`: of a user's own
-        code, which the task imports."""
+        """`hidden` are folders that no worker may read, besides the working directory, the caches and /tmp.
+        `build_cache` replaces the usual folder of objects and libraries. `importable` are folders of a user's own code
+        that the task imports."""
         self.task = task
         self.options = options
         self.progress: Progress = progress or _silent
@@ -84,13 +84,13 @@ class Resources:
         self._hidden = tuple(hidden)
         self._build_cache = build_cache
         self._importable = tuple(importable)
-        #: to be set before anything is asked.
+        #: is set before the first request.
         self.sharing = Sharing()
         self._lock = threading.RLock()
         self._opened = False
         self._stack = contextlib.ExitStack()
         self._reference: Reference | None = None
-        #: serves one screening after the other, which decide nothing, until a verdict is asked for.
+        #: serves screenings, which decide nothing, one after the other, until a verdict is requested.
         self._screener: CandidateProcess | None = None
         self._graph: Graph | None = None
         self._graph_error: TaskError | None = None
@@ -112,7 +112,7 @@ class Resources:
         self.close()
 
     def close(self) -> None:
-        """Ends every worker and frees every buffer; harmless when done before."""
+        """Ends every worker and frees every buffer. Harmless when done before."""
         self._stack.close()
 
     def _open(self) -> None:
@@ -143,8 +143,8 @@ class Resources:
         )
 
     def start(self) -> Sequence[Worker]:
-        """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers;
-        no device is used. Returns the reference's, which needs one next."""
+        """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers.
+        It uses no device. Returns the reference's worker, which needs a device next."""
         self._open()
         self.baselines.begin()
         self._reference_worker.imported(ImportCapture())
@@ -152,21 +152,21 @@ class Resources:
         return (self._reference_worker,)
 
     def prewarm(self) -> None:
-        """A candidate is judged next: its worker, and that of screenings, import torch meanwhile. Nothing before the
+        """Lets the workers of the next candidate and of screenings import torch meanwhile. Does nothing before the
         session is open."""
         if self._opened:
             self.workers.prewarm()
             self.workers.prewarm_screenings()
 
     def next_screener(self) -> Sequence[Worker]:
-        """The next screening's worker; none before the session is open."""
+        """The worker of the next screening; None before the session is open."""
         if self._screener is not None and self._screener.usable:
             return (self._screener.worker,)
         worker = self.workers.next_screener if self._opened else None
         return () if worker is None else (worker,)
 
     def next_candidate(self) -> Sequence[Worker]:
-        """The next verdict's worker; none before the session is open."""
+        """The worker of the next verdict; None before the session is open."""
         worker = self.workers.spare if self._opened else None
         return () if worker is None else (worker,)
 
@@ -181,27 +181,26 @@ class Resources:
         self.free()
 
     def end_workers(self) -> None:
-        """Ends its processes; who still asks them something, or prepares baselines, finds none. Harmless before it is
-        open."""
+        """Ends its processes. Callers that still use them get an error. Harmless before it is open."""
         if self._opened:
             self.workers.close()
 
     def free(self) -> None:
-        """Ends its processes and frees its buffers, which nobody may use any more."""
-        # Workers first: memory is freed when nobody maps it any more.
+        """Ends its processes and frees its buffers, which must be in use no more."""
+        # Workers end first, because memory is freed when no process maps it.
         self.end_workers()
         self.end_screenings()
         if self._reference is not None:
             self._reference.release()
 
     def rest(self) -> None:
-        """Others get the device: frees the buffers that come back when they are next needed. Raises TaskError."""
+        """Frees buffers that are made again when needed, for other tasks. Raises TaskError."""
         if self._reference is not None:
             self._reference.release()
 
     @property
     def spec(self) -> TaskSpec | None:
-        """What the reference's worker says of the task; None before it is loaded."""
+        """The task's facts from the reference's worker; None before it is loaded."""
         return None if self._reference is None else self._reference.spec
 
     @property
@@ -213,8 +212,8 @@ class Resources:
         return None if held is None or prepared is None else held + prepared
 
     def settle(self) -> None:
-        """Returns when no baseline is being compiled and no worker that was roused ahead still starts its device. What
-        is wrong with them is said to who needs them."""
+        """Returns when no baseline is compiled and no worker that was started ahead still starts its device. Their
+        failures are raised to the caller that needs them."""
         if self._opened:
             with contextlib.suppress(CudaAgentError):
                 self.baselines.wait()
@@ -222,7 +221,7 @@ class Resources:
 
     @contextlib.contextmanager
     def telling(self, progress: Progress) -> Iterator[None]:
-        """Meanwhile nobody else uses the session, and `progress` is told."""
+        """Holds the session for the block, and sends its progress to `progress`."""
         with self._lock:
             before, self.progress = self.progress, progress
             try:
@@ -243,7 +242,7 @@ class Resources:
             self._reference = None
         if not self._reference_worker.alive:
             self._reference_worker = self.workers.start(REFERENCE, small_context=True)
-        # Compiling the baselines takes longest of all; a task that is refused ends the session and them.
+        # Compiling the baselines takes longest, and a refused task ends the session and them.
         self.baselines.begin()
         self.progress("task", "loading the reference")
         reference = Reference(
@@ -255,7 +254,8 @@ class Resources:
 
     @one_at_a_time
     def graph(self) -> Graph:
-        """`forward` as a graph, captured in the reference worker. Raises TaskError where it can't be captured."""
+        """Returns `forward` as a graph, captured in the reference worker. Raises TaskError where it can't be
+        captured."""
         if self._graph is None and self._graph_error is None:
             reference = self.reference
             try:
@@ -276,7 +276,8 @@ class Resources:
 
     @one_at_a_time
     def admit(self) -> Admission:
-        """Whether the task can be judged. Raises TaskError: it fails, is stochastic, or null answers pass."""
+        """Checks whether the task can be judged. Raises TaskError where it fails, is stochastic, or null answers
+        pass."""
         if self._admission is None:
             spec = self.reference.spec
             self.progress("task", "checking that wrong answers would be noticed")
@@ -298,7 +299,7 @@ class Resources:
         return self._admission
 
     def floor(self) -> float:
-        """The error budget's floor for this task (see `compare.error_floor`)."""
+        """The floor of the task's error budget (see `compare.error_floor`)."""
         spec = self.reference.spec
         graph = self.known_graph()
         widest = max((size for m in (*spec.inputs, *spec.state.values()) for size in m.shape), default=1)
@@ -306,7 +307,7 @@ class Resources:
         return error_floor(self.options.precision, self.options.device, length, spec.products)
 
     def known_graph(self) -> Graph | None:
-        """`graph`, or None where it can't be captured. Raises OutOfMemory."""
+        """Returns `graph`, or None where it can't be captured. Raises OutOfMemory."""
         try:
             return self.graph()
         except OutOfMemory:
@@ -318,14 +319,14 @@ class Resources:
 
     @one_at_a_time
     def built(self, candidate: Candidate) -> Built:
-        """The build's report with the library itself."""
+        """Returns the build's report with the library."""
         cache = self._build_cache
         return build_extension(
             candidate, device=self.options.device, options=self.options, cache=cache, progress=self.progress
         )
 
     def screening(self, candidate: Candidate, library: Path | None) -> CandidateProcess:
-        """The candidate, loaded in the worker of screenings. Raises WorkerFault."""
+        """Yields the candidate, loaded in the worker of screenings. Raises WorkerFault."""
         reference = self.reference
         if self._screener is None or not self._screener.usable:
             self.end_screenings()
@@ -342,7 +343,7 @@ class Resources:
 
     @contextlib.contextmanager
     def process(self, candidate: Candidate, library: Path | None) -> Iterator[CandidateProcess]:
-        """The candidate, loaded in a worker of its own that ends with the block; the next worker is warmed then, or
+        """Yields the candidate, loaded in its own worker that ends with the block. The next worker is warmed then, or
         already beside it."""
         self.end_screenings()
         reference = self.reference

@@ -1,7 +1,8 @@
-"""A/A: the same program as candidate and as baseline, through the judge's own profile. What differs from 1 is noise.
+"""Times the same program as candidate and as baseline (A/A), through the judge's own profile. The differences from 1
+are noise.
 
-Each evaluation has a candidate worker of its own, so what a restart changes (where memory lies, which core, which
-clock) is in the numbers. Nothing is compiled: the program is an operator of torch, and eager is the only baseline.
+Each evaluation has its own candidate worker, so the numbers contain the effects of a restart: the place of memory, the
+core, the clock. Nothing is compiled: the program is an operator of torch, and eager is the only baseline.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport,
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 
-#: what verification would have found of a program that is the reference itself.
+#: the result of verification for a program that is the reference itself.
 _ERROR = 1e-6
 
 
 @dataclass(frozen=True)
 class KnownKernel:
-    """One operator of torch on one tensor of normal values. `label` is about how long it takes."""
+    """One operator of torch on one tensor of normal values. `label` is its approximate time."""
 
     label: str
     expression: str
@@ -65,7 +66,7 @@ KERNELS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One evaluation: the ratio eager / candidate, whose truth is 1, and what the hardware said. `void` says why there
+    """One evaluation: the ratio eager / candidate, which should be 1, and the hardware's state. `void` says why there
     is no ratio."""
 
     kernel: str
@@ -84,7 +85,7 @@ class Sample:
 
     @property
     def covers(self) -> bool:
-        """Whether the interval holds the truth."""
+        """Whether the interval contains 1."""
         return self.low is not None and self.high is not None and self.low <= 1.0 <= self.high
 
     def as_data(self) -> dict[str, Any]:
@@ -97,9 +98,10 @@ def same_twice(
     options: JudgeOptions,
     progress: Callable[[str, str], None] | None = None,
 ) -> Iterator[Callable[[], Sample]]:
-    """A judge for one kernel; each call of what it yields is one evaluation with a worker of its own.
+    """Opens a judge for one kernel. Each call of what it yields is one evaluation with its own worker.
 
-    Raises what a judge raises."""
+    Raises the judge's errors.
+    """
     with JudgeSession(kernel.task(), options, progress=progress) as session:
         session.baselines.eager_only = True
         yield lambda: _evaluate(session, kernel)
@@ -177,7 +179,7 @@ class Stability:
 
 
 def summarize(samples: Sequence[Sample]) -> Stability:
-    """The samples of one kernel, at least one."""
+    """Summarizes the samples of one kernel, at least one."""
     good = [s for s in samples if s.ratio is not None]
     ratios = [s.ratio for s in good if s.ratio is not None]
     times = [s.latency_us for s in good if s.latency_us is not None]
@@ -200,13 +202,13 @@ def summarize(samples: Sequence[Sample]) -> Stability:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """(largest - smallest) / median, None below two values."""
+    """Returns (largest - smallest) / median, None below two values."""
     return (max(values) - min(values)) / intervals.median(values) if len(values) > 1 else None
 
 
 def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, draws: int = 1000) -> float | None:
-    """Share of intervals that hold 1, each of the ratios of so many workers drawn from all of them: what is left when
-    restarts, not rounds, are what is sampled. None where there are too few."""
+    """Returns the share of intervals that contain 1, for ratios of this many workers drawn from all: the noise when
+    restarts, not rounds, are sampled. Returns None where there are too few."""
     ratios = [s.ratio for s in samples if s.ratio is not None]
     if len(ratios) < restarts:
         return None

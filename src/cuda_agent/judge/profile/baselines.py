@@ -1,11 +1,11 @@
-"""The judge's view of the baselines' two workers: compiled once per session, in the background, and kept. Their times
-never are.
+"""The judge's view of the baselines' two workers. They are compiled once per session, in the background, and kept;
+their times are not.
 
-Eager runs in a process like a candidate's, which has loaded torch and no compiler: the thousand modules of a compiler
-make every call of a few microseconds of the same program some 5 % slower. The compiled forms share another one.
+Eager runs in a process like a candidate's, which has loaded torch and no compiler, because the thousand modules of a
+compiler make calls of a few microseconds some 5 % slower. The compiled forms share the other worker.
 
-A form that fails to compile, or takes its worker down with it, is left out with its reason; the workers are then
-replaced and the others are prepared again. Eager is the task itself: when it fails, the task can't be judged.
+A form that fails to compile, or ends its worker, is left out with its reason; the workers are then replaced and the
+other forms prepared again. Eager is the task itself: when it fails, the task can't be judged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _LOAD_TIMEOUT_S = 600.0
 
 
 def compile_cache(task: Task) -> Path:
-    """The folder in which a task's compiled forms survive the session; only its baseline worker writes there."""
+    """Returns the folder in which a task's compiled forms survive the session. Only its baseline worker writes
+    there."""
     path = cache_dir() / "inductor" / task.key[:32]
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -52,11 +53,14 @@ def compile_cache(task: Task) -> Path:
 
 
 def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE_THREADS) -> dict[str, str]:
-    """What the compiler reads. On the CPU one thread: a pool of compiler processes takes longer to start than the few
-    kernels take, and gigabytes of memory; on a GPU `threads`, or one for each core. On the CPU no precompiled header
-    either: it would lie in the worker's scratch folder, so each session made it anew (6 s) even where all kernels are
-    in the cache; it saves 2 s a kernel. Nor a library that tries the processor's vector instructions in every new
-    folder (5 s): any g++ that we take knows them."""
+    """Returns the compiler's environment.
+
+    On the CPU it compiles in one thread: a pool of compiler processes takes longer to start than the few kernels take,
+    and gigabytes of memory. On a GPU it uses `threads`, or one for each core. On the CPU it has no precompiled header,
+    which would be in the worker's scratch folder, so that each session would make it again (6 s) even with all kernels
+    in the cache; it would save 2 s a kernel. It also skips the library that tries the processor's vector instructions
+    in every new folder (5 s), since every supported g++ knows them.
+    """
     threads = 1 if device is Device.CPU else min(threads, os.cpu_count() or 1)
     on_cpu = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     return {
@@ -67,7 +71,7 @@ def compile_environment(folder: Path, device: Device, threads: int = MAX_COMPILE
 
 
 class StartWorker(Protocol):
-    """Starts a worker of the baselines; one with `writable` folders may write there."""
+    """Starts a worker of the baselines, which may write in the `writable` folders."""
 
     def __call__(self, *, writable: tuple[Path, ...]) -> Worker: ...
 
@@ -78,7 +82,7 @@ class _Form(NamedTuple):
 
 
 class Baselines:
-    """Baselines of one session. Compilers keep what they make in `folder`."""
+    """The baselines of one session. Compilers keep their outputs in `folder`."""
 
     def __init__(
         self,
@@ -92,34 +96,34 @@ class Baselines:
     ) -> None:
         self._task, self._options, self._start, self._folder = task, options, start, folder
         self._autotune = autotune
-        #: no other form than eager is prepared; to be set before `begin`.
+        #: only eager is prepared. Set it before `begin`.
         self.eager_only = False
         self._sharing = sharing or Sharing()
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
-        #: those with constant weights that are prepared.
+        #: prepared forms with constant weights.
         self._frozen: set[str] = set()
         self._failed: dict[str, str] = {}
         self._retired: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
-        #: bytes of the device, by the worker's id.
+        #: bytes of device memory by the worker's id.
         self._held: dict[int, int] = {}
         self._compiled_reports: dict[str, CompileReport] = {}
-        #: forms that found too little of the device's memory.
+        #: forms that found too little device memory.
         self.out_of_memory: set[str] = set()
         self._error: CudaAgentError | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def begin(self) -> None:
-        """Prepare in the background, while the builder or a policy works."""
+        """Prepares in the background, while the builder or a policy works."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._prepare_and_keep, name="baselines", daemon=True)
             self._thread.start()
 
     def wait(self) -> None:
-        """Returns when every form is prepared; dead workers are replaced. Raises TaskError where eager itself fails."""
+        """Returns when every form is prepared. Dead workers are replaced. Raises TaskError where eager fails."""
         self.begin()
         assert self._thread is not None
         self._thread.join()
@@ -129,12 +133,12 @@ class Baselines:
             raise self._error
 
     def workers(self) -> tuple[Worker, ...]:
-        """Those that run, prepared. Raises TaskError."""
+        """Returns the running, prepared workers. Raises TaskError."""
         self.wait()
         return tuple(worker for worker in (self._plain, self._compiled) if worker is not None)
 
     def worker_of(self, name: str) -> Worker:
-        """The one that runs a form, or the null program. Raises TaskError."""
+        """Returns the worker that runs a form, or the null program. Raises TaskError."""
         self.wait()
         form = self._forms.get(name)
         worker = self._compiled if form is not None and form.compiled else self._plain
@@ -142,8 +146,8 @@ class Baselines:
         return worker
 
     def freeze(self) -> None:
-        """After `wait`: adds the forms whose weights are constants, the match for a candidate that derives its weights.
-        One that fails is among `failed`. A dead worker is left to `wait`."""
+        """Adds the forms whose weights are constants, after `wait`, to compare with a candidate that derives its
+        weights. A form that fails is among `failed`. A dead worker is left to `wait`."""
         self.wait()
         for name in self._unfrozen() - self._failed.keys():
             worker = self.worker_of(name)
@@ -159,23 +163,24 @@ class Baselines:
                     worker.kill()
 
     def _unfrozen(self) -> set[str]:
-        """Forms with constant weights that aren't prepared."""
+        """Returns forms with constant weights that aren't prepared."""
         return {name for name in self._forms if Baseline.parse(name).frozen} - self._frozen
 
     @property
     def forms(self) -> Mapping[str, bool]:
-        """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
+        """The names of the working forms -> whether their arithmetic is the precision policy's. Valid after `wait`."""
         gone = self._failed.keys() | self._retired.keys() | self._left_out.keys() | self._unfrozen()
         return {name: form.matched for name, form in self._forms.items() if name not in gone}
 
     @property
     def retired(self) -> Mapping[str, float]:
-        """Forms that take part in no further timing -> how many times slower they were than the fastest matched one."""
+        """The forms that take part in no further timing -> how many times slower they were than the fastest matched
+        one."""
         return dict(self._retired)
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """Forms that weren't prepared, since they can't be the fastest -> why."""
+        """The forms that weren't prepared, since they can't be the fastest -> the reason."""
         return dict(self._left_out)
 
     @property
@@ -188,28 +193,27 @@ class Baselines:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Forms that couldn't be prepared or run, with the reason."""
+        """The forms that couldn't be prepared or run, with the reason."""
         return dict(self._failed)
 
     @property
     def compiled(self) -> Mapping[str, CompileReport]:
-        """What the compiler made of each form, as its worker says."""
+        """The compilation of each form, as its worker reports it."""
         return dict(self._compiled_reports)
 
     def fail(self, name: str, reason: str) -> None:
-        """A form failed when it was run; it is left out from now on."""
+        """Leaves out a form that failed when it ran."""
         self._failed[name] = _shortened(reason)
 
     def retire(self, name: str, times: float) -> None:
-        """A form was so many times slower than the fastest matched one: it is timed no more, and its memory given
-        back."""
+        """Stops timing a form that was this many times slower than the fastest matched one, and frees its memory."""
         worker = self.worker_of(name)
         self._retired[name] = times
         try:
             retired = worker.request(RetireBaseline(baseline=name), timeout_s=self._options.call_timeout_s)
             self._held[worker.pid] = retired.held_bytes
         except WorkerFault:
-            # Prepared anew when it is next needed, without this form.
+            # The workers are prepared again when needed, without this form.
             worker.kill()
 
     def close(self) -> None:
@@ -235,7 +239,7 @@ class Baselines:
             self._error = error
 
     def _prepared(self) -> bool:
-        """One attempt with fresh workers; False when a form took one down."""
+        """Tries once with fresh workers. Returns False when a form ended one."""
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
@@ -266,7 +270,7 @@ class Baselines:
         return all(self._prepare_form(name) for name in self.forms) and self._settle_all()
 
     def _prepare_form(self, name: str) -> bool:
-        """False where it took its worker down. Raises TaskError."""
+        """Prepares a form. Returns False where it ended its worker. Raises TaskError."""
         worker = self._compiled if self._forms[name].compiled else self._plain
         assert worker is not None
         request = PrepareBaseline(baseline=name, bandwidth=_bandwidth(self._options.device))
@@ -306,7 +310,7 @@ class Baselines:
             self._compiled_reports[name] = report.model_copy(update={"reasons": reasons})
 
     def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
-        """Loads the task, and learns which forms there are for this worker."""
+        """Loads the task, and learns which forms this worker has."""
         request = PlanBaselines(
             name=self._task.name,
             source=self._task.source,

@@ -1,4 +1,4 @@
-"""Times one verified candidate beside the baselines. The judge's side."""
+"""Times one verified candidate beside the baselines."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from cuda_agent.workers.process import Fault
 from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workers.requests.timed import ExtraFigures, MeasureExtras, RecordBurst, TimeQueue
 
-#: `queued_us` is for information; it must cost little.
+#: seconds for `queued_us`, which is only for information.
 QUEUE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """How a timing ended: a report, or violations, or a fault (the candidate's, or TIMING_VOID, which is nobody's)."""
+    """The end of a timing: a report, violations, or a fault, which is the candidate's or a TIMING_VOID."""
 
     report: ProfileReport | None = None
     violations: tuple[Violation, ...] = ()
@@ -51,9 +51,9 @@ def profile_candidate(
     kept: frozenset[int] = frozenset(),
     torch_computes: bool = False,
 ) -> Profiled:
-    """Times a verified, loaded candidate. `verified` and `floor` (smallest relative error that counts) say how close
-    its timed outputs must stay to eager's. `kept`: cores
-    that everybody else keeps off. `torch_computes`: the program may be torch's own, as in an A/A test.
+    """Times a verified, loaded candidate. `verified` and `floor` (the smallest relative error that counts) say how near
+    its timed outputs must stay to eager's. `kept` are cores that other processes don't use. With `torch_computes` the
+    program may be torch's own, as in an A/A test.
 
     Raises TaskError where eager fails, DeviceError where memory is short or the GPU's lock can't be had. A candidate's
     failure is in the result.
@@ -66,7 +66,7 @@ def profile_candidate(
         progress("profile", f"waiting for {holder} to finish its timing")
 
     with gpu_lock(uuid or "cpu", waiting=waiting):
-        # On a CPU beforehand, since it takes longer than what is warm stays so.
+        # On a CPU this comes first, since it takes longer than warm caches stay warm.
         load = wait_for_quiet(options.device, uuid) if options.device is Device.CPU else None
         bounds = _bounds(task, verified, floor)
         frozen = verified.frozen
@@ -101,9 +101,9 @@ def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | Non
 
 
 def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str | None) -> Profiled:
-    """What the rounds say. `load`: who used the machine when they began."""
+    """Returns the result of the rounds. `load` is the foreign load when they began."""
     violations, neighbour = _violations(rounds, baselines, device), rounds.neighbour()
-    # On a crowded CPU the scheduler puts whole slices between two readings of anybody's clock.
+    # On a crowded CPU the scheduler puts whole time slices between two readings of a clock.
     only_clocks = device is Device.CPU and all(violation.rule in ("clock", "uneven") for violation in violations)
     if violations and not (neighbour and only_clocks):
         return Profiled(violations=violations)
@@ -115,7 +115,7 @@ def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str |
 
 
 def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
-    # Timed inputs are plain draws; variants have other magnitudes, and so other errors.
+    # Timed inputs are plain draws. Variants have other magnitudes, and so other errors.
     trials = [trial for trial in verified.trials if trial.kind in PLAIN]
     return bounds_from(
         atol=task.atol,
@@ -129,7 +129,7 @@ def _bounds(task: Task, verified: VerifyReport, floor: float) -> Bounds:
 
 
 def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[Violation, ...]:
-    """What timed outputs and clocks convict the candidate of."""
+    """Returns what timed outputs and clocks convict the candidate of."""
     found = {
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
         "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
@@ -140,7 +140,8 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
 
 
 def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
-    """What the dispatcher sees of one more burst, for who leaves the arithmetic to torch only after verification."""
+    """Returns what the dispatcher records in one more burst, against candidates that leave the arithmetic to torch only
+    after verification."""
     log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
     record = rounds.ask(CANDIDATE, RecordBurst(program=CANDIDATE, calls=len(last.event_us)))
     assert record is not None
@@ -176,7 +177,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
 
 
 def _remarks(baselines: Baselines) -> list[str]:
-    """What is to be known of them, and why a form has no time."""
+    """Returns the notes on the rounds, and why a form has no time."""
     said = "wasn't timed: an earlier timing of this task found it {:.1f} times slower than the fastest matched form"
     early = [f"{name} wasn't prepared: {why}" for name, why in baselines.left_out.items()]
     return [*early, *(f"{name} {said.format(times)}" for name, times in baselines.retired.items())]
@@ -187,7 +188,7 @@ def _record(rounds: Rounds, name: str) -> Timing:
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
     shown = name == CANDIDATE or name in rounds.schedule.needed()
     queued = rounds.ask(name, TimeQueue(program=name, calls=calls)) if shown else None
-    # A profiler leaves its hooks behind, so only in the worker that ends after this: baselines are timed again.
+    # A profiler leaves its hooks behind, so it runs only in the worker that ends after this. Baselines are timed again.
     extras = rounds.ask(name, MeasureExtras(program=name, busy=name == CANDIDATE)) or ExtraFigures()
     return timing.timing(
         rounds.rounds,

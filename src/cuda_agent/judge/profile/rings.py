@@ -1,7 +1,7 @@
-"""Rings of slots for timing: how many, whether the L2 cache must be flushed besides, and their memory.
+"""Plans the rings of slots for timing, their memory, and whether the L2 cache must be flushed besides.
 
-Masters are mapped by the judge and the reference worker only. The candidate and each baseline worker have an input and
-an output ring of their own; the judge copies masters into an input ring when that worker's burst begins, so inputs are
+Masters are mapped by the judge and the reference worker only. The candidate and each baseline worker have their own
+input and output rings. The judge copies masters into an input ring when that worker's burst begins, so inputs are
 released inside its time.
 """
 
@@ -21,36 +21,36 @@ from cuda_agent.workers.requests import Spec
 from cuda_agent.workers.requests.timed import DropRing, MakeRing
 
 MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
-#: between two uses of a slot this many times the L2 cache must have been touched.
+#: multiples of the L2 cache that are touched between two uses of a slot.
 L2_TIMES = 3
-#: a round has a median of its own.
+#: calls of a round, so that it has its own median.
 LEAST_CALLS = 5
-#: a burst lasts about this long where the ring allows it, a call taking at least CALL_SECONDS with its events and
-#: synchronisations. What two processes that take turns on a device add to a burst varies by 0.1 ms between bursts,
-#: however many calls it has (`benchmarks/clock.py`): it must be little to each call. Longer bursts make rounds fewer,
-#: and rounds are what the interval counts.
+#: seconds of a burst where the ring allows it; a call takes at least CALL_SECONDS with its events and synchronisations.
+#: What two processes that take turns on a device add to a burst varies by 0.1 ms between bursts, however many calls it
+#: has (`benchmarks/clock.py`), so it must be little to each call. Longer bursts make rounds fewer, and rounds are what
+#: the interval counts.
 BURST_SECONDS = 0.008
 CALL_SECONDS = 80e-6
-#: memory that rings of more than the least calls may take. Half (cuda) or a quarter (cpu) of what is free bounds all.
+#: memory of rings with more than the least calls. Half (cuda) or a quarter (cpu) of the free memory bounds all.
 RING_BYTES = {Device.CUDA: 24 << 30, Device.CPU: 1 << 30}
 #: copies of a slot's inputs (master, three rings) and outputs (three rings, a burst's results, the null's).
 INPUT_COPIES, OUTPUT_COPIES = 4, 5
-#: that call programs.
+#: workers that call programs.
 WORKERS = 3
 
 
 @dataclass(frozen=True)
 class RingPlan:
-    """`slots`: how many sets of inputs have memory. `traffic_bytes`: inputs and outputs of one call. `l2_bytes`: 0 on
-    the CPU, whose sets just take turns."""
+    """`slots` is the number of sets of inputs with memory, `traffic_bytes` the inputs and outputs of one call.
+    `l2_bytes` is 0 on the CPU, whose sets only alternate."""
 
     slots: int
     traffic_bytes: int
     l2_bytes: int
 
     def calls(self, call_s: float, share: float = 1.0) -> int:
-        """Calls of one burst, of a program that takes `call_s` seconds: long enough and, if possible, past the L2
-        cache. `share`: of a burst's usual length."""
+        """Returns the calls of one burst, for a program that takes `call_s` seconds: long enough and, if possible, past
+        the L2 cache. `share`: of a burst's usual length."""
         if not self.l2_bytes:
             return self.slots
         past_l2 = -(-L2_TIMES * self.l2_bytes // self.traffic_bytes)
@@ -59,7 +59,8 @@ class RingPlan:
         return min(self.slots, wanted)
 
     def flush_bytes(self, calls: int) -> int:
-        """What is written before each call to empty the L2 cache; 0 where a burst's own traffic does."""
+        """Returns the bytes to write before each call to empty the L2 cache; 0 where a burst's own traffic does
+        that."""
         needed = L2_TIMES * self.l2_bytes
         return 0 if calls * self.traffic_bytes >= needed else needed
 
@@ -67,8 +68,8 @@ class RingPlan:
 def plan_ring(
     device: Device, input_bytes: int, output_bytes: int, l2_bytes: int, free_bytes: int, rest_bytes: int = 0
 ) -> RingPlan:
-    """Slots for one task: as many as memory allows, up to what a burst of a short program needs. `rest_bytes`: that a
-    call holds besides, without what workers hold already; each of them keeps so much."""
+    """Plans as many slots for one task as memory allows, up to what a burst of a short program needs. `rest_bytes` is
+    what a call holds besides, without what workers hold already; each of them keeps as much."""
     each = max(1, INPUT_COPIES * input_bytes + OUTPUT_COPIES * output_bytes)
     most = max(0, free_bytes - WORKERS * rest_bytes) // (2 if device is Device.CUDA else 4)
     limit = min(most, max(RING_BYTES[device], LEAST_CALLS * each if device is Device.CUDA else 0))
@@ -77,7 +78,7 @@ def plan_ring(
 
 
 def device_facts(device: Device) -> tuple[int, int]:
-    """(bytes of the L2 cache, bytes of free memory); the L2 cache counts only on cuda."""
+    """Returns (bytes of the L2 cache, bytes of free memory). The L2 cache counts only on cuda."""
     if device is Device.CUDA:
         import torch
 
@@ -90,7 +91,7 @@ def total_bytes(metas: Sequence[TensorMeta]) -> int:
 
 
 class Masters:
-    """Inputs of a round, one set per slot, that only the judge and the reference worker map."""
+    """The inputs of a round, one set per slot, which only the judge and the reference worker map."""
 
     def __init__(self, metas: Sequence[TensorMeta], slots: int, device: Device) -> None:
         """Raises DeviceError where memory is short."""
@@ -99,13 +100,13 @@ class Masters:
         self._each = len(metas)
 
     def slot(self, index: int) -> Places:
-        """One slot's place."""
+        """Returns one slot's place."""
         layout = self.places.layout
         part = layout.slots[index * self._each : (index + 1) * self._each]
         return Places(self.places.arena, Layout(part, layout.nbytes))
 
     def used_bytes(self, slots: int) -> int:
-        """Bytes that the first slots take."""
+        """Returns the bytes of the first slots."""
         following = self.places.layout.slots[slots * self._each : slots * self._each + 1]
         return following[0].offset if following else self.places.layout.nbytes
 
@@ -129,7 +130,7 @@ class Ring:
         self._each = len(outputs)
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}
-        # Outputs that the reference left with gaps or overlaps are anybody's to lay out.
+        # Outputs that the reference left with gaps or overlaps may have any layout.
         strides = tuple(meta.strides if is_dense(meta) else () for meta in outputs)
         ring = MakeRing(slots=slots, spec=spec, inputs=self._inputs.refs, outputs=self._outputs.refs, strides=strides)
         try:
@@ -141,18 +142,18 @@ class Ring:
             raise
 
     def fill(self, slots: int) -> None:
-        """Masters into the ring; returns when the copy is done."""
+        """Copies masters into the ring, and returns when the copy is done."""
         mine, theirs = self._views(slots)
         mine.copy_(theirs)
         synchronize(self.device)
 
     def prepare_fill(self, slots: int) -> Callable[[], None]:
-        """`fill` with everything done beforehand that can be, for use inside the clock."""
+        """Returns `fill` with all preparation done, for use inside the clock."""
         self._views(slots)
         return lambda: self.fill(slots)
 
     def wipe(self, slots: int) -> None:
-        """Zeros in the place of the inputs: what wasn't computed by now can't be computed from them any more."""
+        """Writes zeros over the inputs, so that later computation can't use them."""
         self._views(slots)[0].zero_()
         synchronize(self.device)
 
@@ -167,7 +168,7 @@ class Ring:
         return begins, [found[index].meta.numel for index in range(self._each)]
 
     def take(self, output: int, positions: Any) -> Any:
-        """Copies of what the last burst left of an output at these places. Bits, so that every type can be taken."""
+        """Copies what the last burst left of an output at these places, as bits, so that every type can be taken."""
         import torch
 
         meta = self._outputs.layout.slots[output].meta
@@ -177,7 +178,7 @@ class Ring:
         return self._bits[size][positions].view(getattr(torch, meta.dtype))
 
     def close(self) -> None:
-        """Frees both rings. A worker that won't let go of them is ended."""
+        """Frees both rings. A worker that doesn't unmap them is ended."""
         self._pairs.clear()
         self._bits.clear()
         if self.worker.alive:

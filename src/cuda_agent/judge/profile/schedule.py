@@ -1,7 +1,7 @@
-"""Which programs a timing round runs, and when the rounds are enough.
+"""Decides which programs a timing round runs, and when the rounds are enough.
 
-Time goes where something is still to be learned: a baseline whose ratio is known takes part in every fourth round only
-(eager in all, because it says what the outputs must be), one that is far from the fastest in none, the null program in
+Time is spent where it gives information. A baseline whose ratio is known takes part in every fourth round only (eager
+in all, because it says what the outputs must be), one that is far from the fastest in none, and the null program in
 every fourth once its median is known.
 """
 
@@ -21,19 +21,19 @@ from cuda_agent.judge.profile.timing import Round
 CANDIDATE = "candidate"
 #: rounds that are made even when the budget is over.
 LEAST_ROUNDS = 5
-#: beyond this many rounds a report only grows.
+#: the most rounds; more would only lengthen the report.
 MOST_ROUNDS = 400
-#: rounds of a search's turn: what isn't plain by then lies near the milestone, and its interval says so.
+#: rounds of a search's turn. A ratio that isn't clear by then is near the milestone, and its interval shows that.
 COARSE_ROUNDS = 60
-#: a form that isn't needed is timed on only while it is within this factor of the fastest matched one.
+#: a form that isn't needed is timed further only within this factor of the fastest matched one.
 NEAR = 1.15
 #: a form that was this many times slower than the fastest matched one isn't timed in the session's next timings.
 FAR = 1.5
-#: rounds that count as one independent one, beyond which the report says so.
+#: rounds that count as one independent one, above which the report says so.
 MOODY = 4.0
-#: share of the budget after which it is enough to know a ratio's side of the milestone, where ±1 % can't be had.
+#: share of the budget after which a ratio's side of the milestone is enough, where ±1 % can't be reached.
 ENOUGH_SHARE = 0.6
-#: how often a program that has nothing new to say is still timed.
+#: share of rounds in which a program without new information is still timed.
 SELDOM = 0.25
 #: share of the budget that the planned rounds may take, which determines the number of active slots. Bursts of more
 #: than the least calls leave time for PLANNED_ROUNDS.
@@ -48,7 +48,7 @@ def affordable(wanted: int, calls: float) -> int:
 
 @dataclass
 class Schedule:
-    """For the rounds of one candidate; a baseline that fails on the way takes no part from there on."""
+    """The schedule of one candidate's rounds. A baseline that fails takes no further part."""
 
     options: JudgeOptions
     baselines: Baselines
@@ -56,17 +56,17 @@ class Schedule:
     rounds: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        #: baselines to which the ratio is known to ±1 %, and those to which it is plain.
+        #: baselines whose ratio is known to ±1 %, and those whose side of the milestone is clear.
         self._settled: set[str] = set()
         self._decided: set[str] = set()
 
     @property
     def coarse(self) -> bool:
-        """Whether it is enough to know on which side of the milestone each ratio lies."""
+        """Whether it is enough to know on which side of the milestone each ratio is."""
         return self.options.timing_stop == "decided"
 
     def add(self, made: Round) -> None:
-        """Each ratio is looked at when it has a new sample, and only at its own checkpoints."""
+        """Adds a round. Each ratio is evaluated when it has a new sample, and only at its own checkpoints."""
         self.rounds.append(made)
         for name in self.needed():
             values = self.ratios(name) if name in made.bursts else []
@@ -76,9 +76,9 @@ class Schedule:
                 self._decided.add(name)
 
     def is_done(self, left_s: float) -> bool:
-        """`left_s`: of the time budget."""
+        """Whether the rounds are enough. `left_s` is the rest of the time budget."""
         count, budget_s = len(self.rounds), self.options.timing_budget_s
-        # Few rounds do for long calls; a short one's events need rounds to be checked.
+        # Few rounds are enough for long calls; a short one's events need rounds to be checked.
         patience = 1.0 if timing.is_explained(self.rounds, CANDIDATE) else 5.0
         if count >= MOST_ROUNDS or left_s < -patience * budget_s:
             return count > 0
@@ -89,7 +89,7 @@ class Schedule:
         return left_s <= 0 or (self.coarse and count >= COARSE_ROUNDS) or known.issuperset(self.needed())
 
     def taking_part(self) -> list[str]:
-        """The programs of the next round, in random order: candidate and eager always."""
+        """Returns the programs of the next round in random order. Candidate and eager are always among them."""
         names = [CANDIDATE, *self.baselines.forms, NULL]
         if len(self.rounds) >= timing.MIN_ROUNDS:
             needed = self.needed()
@@ -107,8 +107,8 @@ class Schedule:
         return timing.paired_ratios(self.rounds, name, CANDIDATE)
 
     def matched(self) -> str:
-        """The fastest form at the precision policy so far, by its ratio: forms that weren't in the same rounds have
-        met other clocks, but each met the candidate."""
+        """The fastest form at the precision policy so far, by its ratio. Forms that weren't in the same rounds have met
+        other clocks, but each met the candidate."""
         forms = [name for name, matched in self.baselines.forms.items() if matched and self.has(name)]
         return min(forms or [EAGER], key=lambda name: intervals.median(self.ratios(name)))
 
@@ -117,26 +117,26 @@ class Schedule:
         return any(name in found.bursts for found in self.rounds)
 
     def needed(self) -> list[str]:
-        """The baselines whose ratios a verdict shows."""
+        """Returns the baselines whose ratios a verdict shows."""
         wanted = {EAGER, COMPILE, self.matched()}
         return [name for name in self.baselines.forms if name in wanted]
 
     def far(self) -> dict[str, float]:
-        """Forms that no verdict shows and that aren't worth another timing -> how many times slower they are than the
-        fastest matched one."""
+        """Returns the forms that no verdict shows and that aren't worth another timing -> how many times slower they
+        are than the fastest matched one."""
         nearest = intervals.median(self.ratios(self.matched()))
         known = {name: self.ratios(name) for name in self.baselines.forms if name not in self.needed()}
         times = {n: intervals.median(v) / nearest for n, v in known.items() if len(v) >= timing.MIN_ROUNDS}
         return {name: factor for name, factor in times.items() if factor >= FAR}
 
     def said(self) -> str:
-        """One line for who watches."""
+        """Returns one line of progress."""
         known = [(name, self.ratios(name)) for name in self.needed()]
         said = [f"{intervals.median(values):.2f}x over {name}" for name, values in known if values]
         return ", ".join([f"round {len(self.rounds)}", *said])
 
     def remarks(self) -> list[str]:
-        """Notes for the report: how the rounds ended, and whether they depended on each other."""
+        """Returns notes for the report: how the rounds ended, and whether they depended on each other."""
         said = []
         if len(self.rounds) < timing.MIN_ROUNDS:
             said.append(f"only {len(self.rounds)} rounds fit the budget: intervals are [min, max]")

@@ -1,4 +1,4 @@
-"""Times of many settings of one candidate inside one worker, for a search's own information; never a verdict."""
+"""Times many settings of one candidate inside one worker, for information in a search; never a verdict."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import WorkerFault
 from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
 
-#: settings take turns on so many sets of inputs; each costs a draw.
+#: sets of inputs on which settings take turns; each costs a draw.
 MOST_SLOTS = 2
 BASE_SECONDS, SECONDS_EACH = 10.0, 0.5
-#: of a timing's budget, at the most.
+#: the most share of a timing's budget.
 BUDGET_SHARE = 0.5
-#: an L2 cache is pushed out by writing so many times its size.
+#: multiples of the L2 cache that are written to empty it.
 L2_TIMES = 3
 
 
 def prepare(process: CandidateProcess, reference: Reference, secrets: Secrets) -> None:
-    """Weights for a loaded candidate, which holds nothing else of the device's memory then. Raises WorkerFault,
-    DeviceError, TaskError."""
+    """Draws weights for a loaded candidate, which holds no other device memory then. Raises WorkerFault, DeviceError,
+    TaskError."""
     reference.draw_weights(secrets.seed())
     process.load_weights()
     process.release()
@@ -43,8 +43,8 @@ def screen(
     configs: list[dict[str, int]],
     kept: frozenset[int] = frozenset(),
 ) -> ScreenReport:
-    """Median µs of each setting of a candidate that was prepared, by its own worker's events.
-    `kept`: cores that other processes of ours keep off.
+    """Returns the median µs of each setting of a prepared candidate, by its own worker's events. `kept` are cores that
+    other processes of ours don't use.
 
     Raises WorkerFault where the candidate fails altogether, DeviceError where memory is short, TaskError where the
     reference or eager fails.
@@ -92,7 +92,7 @@ def _close(ring: Ring) -> None:
 
 
 def _report(times: ScreenTimes, configs: list[dict[str, int]]) -> ScreenReport:
-    """What the worker claims. A setting whose time isn't positive has none."""
+    """Returns the worker's report. A setting whose time isn't positive has none."""
     claimed = times.latency_us if len(times.latency_us) == len(configs) else (None,) * len(configs)
     good = tuple(time if time is not None and time > 0 else None for time in claimed)
     said = {i: times.failures.get(str(i), "no time")[:500] for i, time in enumerate(good) if time is None}

@@ -27,7 +27,8 @@ MODEL_FILE = "model_new.py"
 
 
 class CandidateProcess:
-    """A candidate in its own worker, and the judge's buffers that it maps: inputs, weights, outputs, never answers."""
+    """A candidate in its own worker, and the judge's buffers that it maps: inputs, weights and outputs, never
+    answers."""
 
     def __init__(self, worker: Worker, reference: Reference, *, timeout_s: float) -> None:
         self.worker = worker
@@ -56,12 +57,12 @@ class CandidateProcess:
         return places
 
     def new_inputs(self) -> Places:
-        """Another arena for inputs, in other storage."""
+        """Makes another arena for inputs, so that they have new storage."""
         return self._allocate("candidate-inputs", self._reference.spec.inputs)
 
     def load(self, candidate: Candidate, library: Path | None) -> None:
-        """Puts the snapshot and its library where the worker can read them, and loads both, in the place of what it
-        held. Raises WorkerFault, StoreError."""
+        """Writes the snapshot and its library where the worker can read them, and loads both in place of what it held.
+        Raises WorkerFault, StoreError."""
         package = f"loaded_{self._loads}" if self._loads else ""
         root = self.worker.files / package
         self._loads += 1
@@ -89,18 +90,18 @@ class CandidateProcess:
         self.loaded = candidate.digest
 
     def load_weights(self) -> None:
-        """The reference's weights, through `load_state_dict`. Raises WorkerFault."""
+        """Loads the reference's weights through `load_state_dict`. Raises WorkerFault."""
         state = self._reference.spec.state
         if state:
             self.weights.arena.copy_from(self._reference.weights.arena)
         loaded = self.ask(LoadWeights(names=tuple(state), weights=self.weights.refs), (self.weights,))
         self.operators.note(loaded.dispatch, LOADING)
         self.frozen = self.frozen or loaded.frozen
-        # The least of several: the first also pays for warming up.
+        # The shortest of several counts, since the first call also warms up.
         self.derive_ms = min(loaded.derive_ms, loaded.derive_ms if self.derive_ms is None else self.derive_ms)
 
     def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> CallResult:
-        """One call; its outputs are then in `outputs`. Raises WorkerFault."""
+        """Calls the candidate once. Its outputs are then in `outputs`. Raises WorkerFault."""
         _poison(self.outputs)
         request = CallModel(inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, kernels=kernels)
         result = self.ask(request, (inputs, self.outputs))
@@ -108,7 +109,7 @@ class CandidateProcess:
         return result
 
     def renew(self) -> None:
-        """Inputs and outputs again, after `release`."""
+        """Makes inputs and outputs again, after `release`."""
         self.inputs = self.new_inputs()
         self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
 
@@ -116,7 +117,7 @@ class CandidateProcess:
         return self.ask(CompareWeights()).changed
 
     def ask(self, request: WorkerRequest[A], places: tuple[Places, ...] = ()) -> A:
-        """A request to the candidate, which maps the places first. Raises WorkerFault."""
+        """Sends a request to the candidate, which maps the places first. Raises WorkerFault."""
         for place in places:
             self.worker.attach(place.arena)
         synchronize(self._reference.device)
@@ -128,7 +129,7 @@ class CandidateProcess:
         return self.worker.alive and self._reference.alive
 
     def release(self) -> None:
-        """Frees the inputs and outputs of verification; timing has its own."""
+        """Frees the inputs and outputs of verification, since timing has its own."""
         self.ask(ForgetBuffers())
         for places in self._places:
             if places is not self.weights:
@@ -137,7 +138,7 @@ class CandidateProcess:
         self._places = [self.weights]
 
     def rest(self) -> None:
-        """Others get the device's memory that its worker holds without need. Raises WorkerFault."""
+        """Frees device memory that its worker holds without need. Raises WorkerFault."""
         self.ask(FreeMemory())
 
     def close(self) -> None:

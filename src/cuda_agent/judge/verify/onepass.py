@@ -1,8 +1,8 @@
-"""The comparison of a large output in one pass over it, by a kernel of our own, where torch's operators take fourteen.
+"""Compares a large output in one pass over it, by our own kernel, where torch's operators take fourteen.
 
-`compare.measure` defines what is measured; this gives the same numbers (but for the order of sums) or none. The kernel
-(`headers/onepass.cu`) is compiled in the background, once for a machine, when it is first wanted, and what it says of
-the first output is held against torch's before it counts.
+`compare.measure` defines what is measured. This gives the same numbers (except for the order of sums) or none. The
+kernel (`headers/onepass.cu`) is compiled in the background, once for a machine, when it is first needed. Its numbers
+for the first output are compared with torch's before they count.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge.build.toolchain import gencode
 
-#: elements of an output from which on it is worth it.
+#: elements of an output from which it is used.
 LEAST_ELEMENTS = 1 << 20
-#: elements whose error is also looked at by itself; `kBlock` of the kernel.
+#: elements of a block, whose error is also measured by itself; `kBlock` of the kernel.
 BLOCK = 4096
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("onepass.cu", "onepass.h"))
 _OPTIONS = ("-O3", "-std=c++17", "-shared", "-cudart", "shared", "-Xcompiler=-fPIC,-fvisibility=hidden")
@@ -37,13 +37,13 @@ _COMPILE_TIMEOUT_S = 120.0
 
 
 class OnePass:
-    """`numbers` for this process and its device."""
+    """Computes `numbers` for this process and its device."""
 
     def __init__(self) -> None:
         self._library: Any = None
         self._asked = threading.Lock()
         self._trusted = False
-        #: it can't be had here, or said something else than torch.
+        #: whether it isn't available here, or differed from torch.
         self.given_up = False
 
     def numbers(
@@ -110,7 +110,7 @@ class OnePass:
 
 
 def joined(out: Any, count: int, tiny: float) -> list[float]:
-    """`numbers` from those of each block (7 rows, a column a block); `tiny`: root mean square below which a block
+    """Joins the `numbers` of blocks (7 rows, a column a block). `tiny` is the root mean square below which a block
     counts as this large."""
     import torch
 
@@ -124,7 +124,8 @@ def joined(out: Any, count: int, tiny: float) -> list[float]:
 
 @lru_cache(maxsize=8)
 def library(arch: str) -> Path:
-    """The compiled kernel for a compute capability such as `9.0`. Raises OSError, CudaAgentError, SubprocessError."""
+    """Returns the compiled kernel for a compute capability such as `9.0`. Raises OSError, CudaAgentError,
+    SubprocessError."""
     nvcc = find_nvcc()
     if nvcc is None:
         raise OSError("no nvcc")
@@ -153,7 +154,7 @@ def library(arch: str) -> Path:
 
 
 def _fits(tensors: Any) -> bool:
-    """Whether the kernel reads them as they lie; the oracle in double."""
+    """Whether the kernel can read them in their layout; the oracle in double."""
     import torch
 
     candidate, _, _, oracle = tensors

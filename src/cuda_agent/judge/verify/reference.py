@@ -1,7 +1,7 @@
-"""The judge's view of the reference worker: what a task consists of, inputs, weights and answers in buffers of the
+"""The judge's view of the reference worker: the task's facts, and its inputs, weights and answers in buffers of the
 judge.
 
-The worker's faults are the task's: TaskError.
+A fault of this worker is a fault of the task: TaskError.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class Answer:
-    """The reference's answer to one set of inputs, as tensors in row-major order, valid until the next one is asked
-    for."""
+    """The reference's answer to one set of inputs, as tensors in row-major order. It is valid until the next
+    request."""
 
     spec: Spec
     eager: list[Any]
@@ -58,7 +58,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a list of tensors lies."""
+    """The places of a list of tensors."""
 
     arena: Arena
     layout: Layout
@@ -88,7 +88,7 @@ class Reference:
         self._timeout_s = timeout_s
         self._places: dict[str, Places] = {}
         self.spec: TaskSpec
-        #: of the device, by what the worker said at its rest; None from the next request on.
+        #: bytes of device memory that the worker reported at rest; None from the next request on.
         self.held_bytes: int | None = None
 
     @property
@@ -100,14 +100,14 @@ class Reference:
         return self._worker.alive
 
     def load(self, seed: int) -> TaskSpec:
-        """Raises TaskError where the task can't be judged."""
+        """Loads the task. Raises TaskError where it can't be judged."""
         name = self._task.name
         request = LoadTask(name=name, source=self._task.source, seed=seed, precision=self._precision)
         self.spec = _judgeable(self._ask(request, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s)), name)
         return self.spec
 
     def graph(self, seed: int) -> Graph:
-        """`forward` as a graph. Raises TaskError("can't be captured")."""
+        """Returns `forward` as a graph. Raises TaskError where it can't be captured."""
         captured = self._ask(CaptureGraph(seed=seed), timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
         try:
             return Graph.from_json(captured.graph, where="the captured graph")
@@ -124,11 +124,12 @@ class Reference:
         return self._place("weights", tuple(self.spec.state.values()))
 
     def draw_inputs(self, seed: int, into: Places | None = None) -> Spec:
-        """Fresh inputs under `seed`, into the masters where no other place is given; returns their spec."""
+        """Draws inputs under `seed`, by default into the masters. Returns their spec."""
         return self._draw(seed, None, into)[0]
 
     def draw_slots(self, seeds: Sequence[int], slots: Sequence[Places]) -> list[Spec]:
-        """Fresh inputs under each seed into its place, all of one arena, in one request; their specs."""
+        """Draws inputs under each seed into its place in one request. All places are of one arena. Returns their
+        specs."""
         self._attach(slots[0])
         specs = self._ask(DrawSlots(seeds=tuple(seeds), into=tuple(places.refs for places in slots))).specs
         if len(specs) != len(slots):
@@ -136,7 +137,7 @@ class Reference:
         return specs
 
     def draw_variant(self, seed: int, kind: str) -> tuple[Spec, str | None]:
-        """Fresh inputs, changed; or why that variant doesn't apply to them."""
+        """Draws inputs and changes them, or returns why that variant doesn't apply to them."""
         return self._draw(seed, kind, None)
 
     def _draw(self, seed: int, variant: str | None, into: Places | None) -> tuple[Spec, str | None]:
@@ -146,7 +147,7 @@ class Reference:
         return drawn.spec, drawn.dropped
 
     def draw_weights(self, seed: int | None) -> None:
-        """Re-drawn weights into the masters; `None`: as they are now."""
+        """Draws weights into the masters; with `None` it copies the present ones."""
         if self.spec.state:
             self._attach(self.weights)
             self._ask(DrawWeights(seed=seed, into=self.weights.refs))
@@ -154,9 +155,9 @@ class Reference:
     def answer(
         self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None
     ) -> Answer:
-        """The task's answers to the inputs (the masters where none are given), under the generator seed `rng`. With
-        `twin`, a second model answers, constructed under that seed, with the same state dict; then `eager` is all
-        that is valid."""
+        """Returns the task's answers to the inputs (by default the masters), under the generator seed `rng`. With
+        `twin`, a second model answers, constructed under that seed, with the same state dict; then only `eager` is
+        valid."""
         given = inputs or self.inputs
         metas = [contiguous(meta) for meta in self.spec.outputs]
         wanted = {"eager": self._place("eager", metas)}
@@ -181,15 +182,15 @@ class Reference:
         )
 
     def detach(self, places: Places) -> None:
-        """Lets the worker forget an arena that the judge is about to free."""
+        """Makes the worker unmap an arena that the judge is about to free."""
         try:
             self._worker.detach(places.arena)
         except WorkerFault as error:
             raise _as_task_error(self._task.name, "detach", error) from None
 
     def release(self) -> None:
-        """Others get the device: frees the masters, which come back when they are next needed, and what the worker
-        holds without need. Raises TaskError."""
+        """Frees device memory for other tasks: the masters, which are made again when needed, and what the worker holds
+        without need. Raises TaskError."""
         for places in self._places.values():
             if self._worker.alive:
                 self.detach(places)
@@ -223,7 +224,7 @@ _arena_numbers = itertools.count(1)
 
 
 def allocate(purpose: str, metas: Sequence[TensorMeta], device: Device, copies: int = 1) -> Places:
-    """A new arena for tensors of these metas. Raises OutOfMemory."""
+    """Returns a new arena for tensors of these metas. Raises OutOfMemory."""
     layout = Layout.pack(metas, device, copies)
     try:
         return Places(Arena(f"{purpose}-{next(_arena_numbers)}", layout.nbytes, device), layout)
@@ -235,7 +236,7 @@ def allocate(purpose: str, metas: Sequence[TensorMeta], device: Device, copies: 
 
 @contextlib.contextmanager
 def comparing(purpose: str) -> Iterator[None]:
-    """What the judge itself computes on the device. Raises OutOfMemory."""
+    """Wraps what the judge itself computes on the device. Raises OutOfMemory."""
     try:
         yield
     except RuntimeError as error:
@@ -248,7 +249,7 @@ def comparing(purpose: str) -> Iterator[None]:
 
 
 def _judgeable(spec: TaskSpec, name: str) -> TaskSpec:
-    """The task with dense inputs and weights. Raises TaskError where a tensor can't be judged."""
+    """Returns the task with dense inputs and weights. Raises TaskError where a tensor can't be judged."""
     metas = (*spec.inputs, *spec.state.values(), *spec.outputs)
     for meta in metas:
         if meta.dtype not in ITEM_BYTES or len(meta.shape) != len(meta.strides) or min(meta.shape, default=0) < 0:

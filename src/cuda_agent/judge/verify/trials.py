@@ -1,7 +1,7 @@
-"""Trials of one candidate against the reference: fresh inputs, re-drawn weights, poisoned memory. The judge's side.
+"""Runs trials of one candidate against the reference: fresh inputs, re-drawn weights, poisoned memory.
 
-Trials, in order: `fresh` (as many as asked for, each with new inputs and new weights in the same storage; the last
-one in new storage and without poison), `in_place` (other inputs in the same storage, same weights, straight after a
+Trials, in order: `fresh` (the configured number, each with new inputs and new weights in the same storage; the last one
+in new storage and without poison), `in_place` (other inputs in the same storage with the same weights, right after a
 call), and the reference worker's variants of the same shapes (other magnitudes, signs, structure).
 """
 
@@ -27,12 +27,12 @@ from cuda_agent.workers.stopwatch import Stopwatch
 
 Progress = Callable[[str, str], None]
 REGRESSION = "regression"
-#: trials on inputs as the task draws them.
+#: kinds of trials on inputs as the task draws them.
 PLAIN = ("fresh", "in_place", "new_storage")
 
 
 class Secrets:
-    """The judge's seeds. From the system's entropy, unless a test fixes them."""
+    """The judge's seeds. They come from the system's entropy, unless a test fixes them."""
 
     def __init__(self, seed: int | None) -> None:
         self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)
@@ -46,12 +46,12 @@ class Secrets:
 
 @dataclass
 class _Trial:
-    """One call, measured; ruled on when eager's errors of all plain trials are known."""
+    """One call, measured. It is decided when eager's errors of all plain trials are known."""
 
     kind: str
     measured: list[Measured]
     reason: str = ""
-    #: how it is tried again.
+    #: seeds with which it is tried again.
     again: Regression | None = None
 
 
@@ -66,12 +66,12 @@ class Verification:
     floor: float
     trials: int
     progress: Progress
-    #: also those variants that are far from what the task draws.
+    #: also variants that are far from the task's draws.
     wide: bool = False
     #: earlier trials to try again, last.
     regressions: tuple[Regression, ...] = ()
     _weights_seed: int = 0
-    #: the trial that is on its way.
+    #: the trial that runs.
     _now: Regression | None = None
     _done: list[_Trial] = field(default_factory=list)
     _dropped: list[str] = field(default_factory=list)
@@ -102,12 +102,12 @@ class Verification:
         )
 
     def failing(self) -> Regression | None:
-        """The first trial that failed; where none did, the one that was on its way."""
+        """The first failed trial, or the one that ran."""
         failed = [trial.again for trial, report in zip(self._done, self._rulings(), strict=True) if not report.passed]
         return failed[0] if failed else self._now
 
     def observe(self) -> TrialReport:
-        """One more trial, in which the candidate's worker records what runs on the GPU; it is in `result`."""
+        """Runs one more trial, in which the candidate's worker records what runs on the GPU. It is in `result`."""
         with comparing("the verification"):
             self._new_weights()
             self._trial("observed", poison=False, kernels=True)
@@ -159,7 +159,7 @@ class Verification:
         kernels: bool = False,
         seed: int | None = None,
     ) -> bool:
-        """False where nothing can save the candidate any more."""
+        """Runs a trial. Returns False where nothing can save the candidate."""
         self.progress("verify", f"trial {len(self._done) + 1}: {kind.replace('_', ' ')}")
         seed = self.secrets.seed() if seed is None else seed
         self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
@@ -216,7 +216,7 @@ class Verification:
         )
 
     def _changed(self, places: Places) -> str:
-        """What the candidate changed that it must not change."""
+        """Returns what the candidate changed without permission."""
         masters = self.reference.inputs.arena
         for index, slot in enumerate(places.layout.slots):
             end = (
@@ -252,7 +252,7 @@ class Verification:
         )
         worst = rulings[worst_index]
         where = f"output {worst_index}: " if len(rulings) > 1 and worst.reason else ""
-        # Of less than one value a trial knows nothing.
+        # A trial can't know a share below one value.
         ties = tuple(max(m.apart, 1 / max(1, m.elements)) if m.discrete else 0.0 for m in trial.measured)
         return TrialReport(
             kind=trial.kind,
