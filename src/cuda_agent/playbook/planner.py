@@ -1,4 +1,4 @@
-"""Graph -> Plan: anchors go to their skills, everything between them into as few kernels as fit (`state.py`)."""
+"""Plans a graph: skills take their operators, and fused kernels (`state.py`) compute the values between these."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def plan(
             missing.setdefault(LAYERS_OF[node.op], CantLower("states or weights that aren't plain tensors"))
         elif reason is not None:
             missing.setdefault(node.op, reason)
-        elif not fused and not missing and _has_place(node) and state.strided(node.name) is None:
+        elif not fused and not missing and _is_one_tensor(node) and state.strided(node.name) is None:
             state.require([node.name])
     if missing:
-        # Operators that only read a missing one's result say nothing of their own.
+        # An operator that only reads a missing one's result is no cause.
         own = {op: why for op, why in missing.items() if not isinstance(why, NeedsOther)} or missing
         names = ", ".join(f"{op} ({why})" for op, why in sorted(own.items()))
         raise NotCovered(
@@ -70,15 +70,15 @@ def plan(
     return tuple(state.steps), state
 
 
-def _has_place(node: Node) -> bool:
-    """One result, and not an empty one, as half of a partial rotation may be."""
+def _is_one_tensor(node: Node) -> bool:
+    """Returns whether the node has one result that isn't empty."""
     meta = node.outputs[0] if len(node.outputs) == 1 else None
     return meta is not None and meta.numel > 0
 
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:
-    """The values that `forward` returns, in the layout of the graph's outputs; an input that is returned itself, and
-    what lies otherwise by now, gets a copy of its own."""
+    """Returns the values that `forward` returns, in the layout of the graph's outputs. A returned input gets a copy, and
+    so does a value that is in memory with another layout."""
     given = {item.name for item in graph.inputs}
     names: list[str] = []
     layouts: dict[str, tuple[int, ...]] = {}
@@ -86,13 +86,13 @@ def _returned(state: State, graph: Graph) -> tuple[str, ...]:
         resolved, meta = state.builder.resolve(name), state.meta(name)
         value = state.builder.values[resolved]
         wanted = kernel.layout(value, meta.strides)
-        otherwise = layouts.get(resolved, wanted) != wanted or not state.may_lie(resolved, wanted)
-        if resolved in given or otherwise:
+        differs = layouts.get(resolved, wanted) != wanted or not state.allows(resolved, wanted)
+        if resolved in given or differs:
             resolved = state.builder.pointwise(
                 "copy", resolved, dtype=value.dtype, name=state.fresh(f"{cpp_name(name)}_copy")
             )
         if not state.in_memory(resolved):
-            state.lies_as(resolved, meta)
+            state.set_layout(resolved, meta)
         layouts[resolved] = wanted
         names.append(resolved)
     return tuple(names)
