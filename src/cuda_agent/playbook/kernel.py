@@ -38,8 +38,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Expressions and stores over axes. `rows` and `cols` are the axes' sizes, outermost first. In every Coord, axis k is
-    the dimension (k, 0), with the columns counted after the rows. A kernel without reductions has columns only."""
+    """Expressions and stores over axes. `rows` and `cols` are the axes' sizes, outermost first. In every Coord, axis k
+    is the dimension (k, 0), with the columns counted after the rows. A kernel without reductions has columns only."""
 
     nodes: tuple[Expr, ...]
     stores: tuple[Store, ...]

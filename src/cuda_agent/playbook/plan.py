@@ -55,9 +55,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Claim:
-    """A skill's steps for a node: `step`, after the steps `before`. They compute the nodes `covers`, the claimed one and
-    those fused into it. A covered node's value exists afterwards only if it is among the step's outputs, or if `then`
-    defines it, which is called when those are known."""
+    """A skill's steps for a node: `step`, after the steps `before`. They compute the nodes `covers`, the claimed one
+    and those fused into it. A covered node's value exists afterwards only if it is among the step's outputs, or if
+    `then` defines it, which is called when those are known."""
 
     step: Step
     covers: frozenset[str]

@@ -77,8 +77,8 @@ def _is_one_tensor(node: Node) -> bool:
 
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:
-    """Returns the values that `forward` returns, in the layout of the graph's outputs. A returned input gets a copy, and
-    so does a value that is in memory with another layout."""
+    """Returns the values that `forward` returns, in the layout of the graph's outputs. A returned input gets a copy,
+    and so does a value that is in memory with another layout."""
     given = {item.name for item in graph.inputs}
     names: list[str] = []
     layouts: dict[str, tuple[int, ...]] = {}

@@ -121,8 +121,8 @@ class State:
     # ---- fused kernels
 
     def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
-        """Returns a window with these strides on the value's buffer. A value that has no such buffer is computed into a new
-        one, or copied."""
+        """Returns a window with these strides on the value's buffer. A value that has no such buffer is computed into a
+        new one, or copied."""
         resolved, meta = self.builder.resolve(name), self.meta(name)
         wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
         if self.strided(name) is None:
