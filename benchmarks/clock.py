@@ -25,6 +25,8 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.rounds import Rounds
 from cuda_agent.judge.stability import KERNELS, same_twice
+from cuda_agent.workers.channel import name_of
+from cuda_agent.workers.requests import WorkerRequest
 from cuda_agent.workspace.descendants import descendants
 
 PARTS = ("burst", "deliver", "rest", "outside", "waited")
@@ -38,20 +40,20 @@ class Watch:
         self._asked: dict[str, float] = {}
         ask, burst = Rounds.ask, Rounds._burst
 
-        def timed_ask(rounds: Rounds, name: str, op: str, *more: Any, **named: Any) -> Any:
+        def timed_ask(rounds: Rounds, name: str, request: WorkerRequest[Any], **named: Any) -> Any:
             begin = time.perf_counter_ns()
             try:
-                return ask(rounds, name, op, *more, **named)
+                return ask(rounds, name, request, **named)
             finally:
-                self._asked[op] = (time.perf_counter_ns() - begin) / 1e3
+                self._asked[name_of(request)] = (time.perf_counter_ns() - begin) / 1e3
 
         def timed_burst(rounds: Rounds, name: str) -> Any:
             self._asked = {}
             made, samples = burst(rounds, name)
             if made is not None:
                 events, calls = sum(made.event_us), len(made.event_us)
-                parts = {"burst": self._asked["burst"] - events, "deliver": self._asked["deliver"]}
-                parts["rest"] = made.wall_us - self._asked["burst"] - self._asked["deliver"]
+                ran, delivered = self._asked["RunBurst"], self._asked["DeliverOutputs"]
+                parts = {"burst": ran - events, "deliver": delivered, "rest": made.wall_us - ran - delivered}
                 parts |= {"outside": made.outside_us, "waited": made.waited_us, "wall": made.wall_us}
                 parts["median_us"] = made.median_us
                 if len(self.bursts) % 64 < 4:

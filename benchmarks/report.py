@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.bench import BenchManifest, BenchResult, SuiteTask
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Candidate, RunManifest, Task, Trajectory
 
 LEVELS = ("1", "2", "3")
@@ -86,7 +86,7 @@ def copy(run: Path, out: Path, number: int, draw: random.Random) -> BenchResult:
         level=LEVELS[number % 3],
         operators=task.operators,
         roofline=CLASSES[number % 3],
-        work=Work(bytes=draw.randrange(10**6, 10**9), product_flops=0, other_flops=draw.randrange(10**7, 10**10)),
+        work=LeastWork(bytes=draw.randrange(10**6, 10**9), product_flops=0, other_flops=draw.randrange(10**7, 10**10)),
     )
     evaluation = ended.evaluation
     if evaluation is not None:

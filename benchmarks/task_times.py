@@ -44,7 +44,7 @@ def main() -> int:
         append(alone / CANDIDATES_FILE, chosen)
         Journal(alone, stack_for(read_stack(), device))
         append(alone / journal.checks_path.name, [journal.checked[task.task.key] for task in chosen])
-        wide = {"low_us": 0.0, "high_us": 1e12}
+        wide = {"window_ms": (0.0, 1e9)}
         filtering = FilterOptions.parse({"device": device.value, "workers": 1, "lanes": 1, **wide})
         done = filter_folder(alone, filtering, print)
         again = read_measured(done.path).by_key

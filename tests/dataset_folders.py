@@ -9,7 +9,7 @@ from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
 from cuda_agent.tasks.filter.measurements import stack_hash
-from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, MeasurementFile, Rule
+from cuda_agent.tasks.records import Cost, DatasetTask, Measurement, MeasurementFile, Rule, TaskFinding
 from cuda_agent.tasks.store import CANDIDATES_FILE, append
 
 STACK = Stack(torch="2.11.0", python="3.12.1", cpu="a cpu", cpu_cores=2, cuda_agent="0.1.0")
@@ -68,7 +68,7 @@ def graph_of(task: DatasetTask) -> str:
 
 def measurement_of(task: DatasetTask, broken: Rule | None = None) -> Measurement:
     if broken is not None:
-        return Measurement(task_key=task.task.key, finding=Finding(rule=broken, detail="made up"))
+        return Measurement(task_key=task.task.key, finding=TaskFinding(rule=broken, detail="made up"))
     eager_us = 1400.0 + 41 * task.number
     return Measurement(
         task_key=task.task.key,

@@ -20,7 +20,7 @@ import torch
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, ValueKind
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.plan import Options, Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.workers.buffers import is_dense
 from cuda_agent.workers.inside.graph.capture import capture
@@ -117,7 +117,7 @@ def run_steps(
     written_out: bool = False,
 ) -> Iterator[tuple[Any, ...]]:
     """(setting, outputs, steps) of the generated kernels: for the default setting, or for every one."""
-    steps, state = plan(graph, device, Precision.FP32, (), written_out=written_out)
+    steps, state = plan(graph, device, Precision.FP32, Options(written_out=written_out))
     place = "cuda" if device is Device.CUDA else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         functions = [compile_step(step, Path(folder), device) for step in steps]

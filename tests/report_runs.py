@@ -11,7 +11,7 @@ from builders import evaluation, stack, verify
 from cuda_agent.agent.best import BestRecord
 from cuda_agent.core.bench import BenchManifest, BenchResult, SuiteTask
 from cuda_agent.core.enums import Milestone, Phase, Verdict
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Budget, Candidate, Evaluation, Reward, RunManifest, Task, Trajectory, Turn
 from cuda_agent.reward import reward
 
@@ -133,7 +133,7 @@ def _passed(path: Path, number: int, file: Path) -> BenchResult:
         level=str(1 + number % 3),
         roofline=("memory", "compute")[number % 2],
         operators=("aten.mul", "aten.add"),
-        work=Work(bytes=10**9 + number * 10**7, product_flops=number * 10**10, other_flops=10**9),
+        work=LeastWork(bytes=10**9 + number * 10**7, product_flops=number * 10**10, other_flops=10**9),
     )
     paid = reward(found)
     return BenchResult(

@@ -8,13 +8,13 @@ Paper, "Reward", with b(t, t0) = [(t0 - t) / t0 > 5 %]:
          1  otherwise
 
 A milestone counts when the *lower end* of the measured interval passes it. (t0 - t)/t0 > 0.05 is the same as
-t0/t > 1/0.95, so the test is `ratio.low > 1/0.95`. With `Baseline.MATCHED`, t_compile is the fastest baseline at the
-candidate's precision policy, whatever it is.
+t0/t > 1/0.95, so the test is `ratio.low > 1/0.95`. With `RewardBaseline.MATCHED`, t_compile is the fastest baseline at
+the candidate's precision policy, whatever it is.
 """
 
 from __future__ import annotations
 
-from cuda_agent.core.enums import Baseline, Milestone, Verdict
+from cuda_agent.core.enums import Milestone, RewardBaseline, Verdict
 from cuda_agent.core.records import Evaluation, Ratio, Reward
 
 MARGIN = 0.05
@@ -25,13 +25,13 @@ def is_faster(ratio: Ratio | None) -> bool:
     return ratio is not None and ratio.low > 1.0 / (1.0 - MARGIN)
 
 
-def reward(evaluation: Evaluation, baseline: Baseline = Baseline.PUBLISHED) -> Reward:
+def reward(evaluation: Evaluation, baseline: RewardBaseline = RewardBaseline.PUBLISHED) -> Reward:
     """The milestone reward of one evaluation."""
     profile = evaluation.profile
     if evaluation.verdict is not Verdict.PASSED or profile is None:
         reason = evaluation.reason or str(evaluation.verdict)
         return Reward(value=-1, milestone=Milestone.FAILED, baseline=baseline, reason=reason)
-    strong_name = profile.matched if baseline is Baseline.MATCHED else "compile"
+    strong_name = profile.matched if baseline is RewardBaseline.MATCHED else "compile"
     eager, strong = profile.ratios.get("eager"), profile.ratios.get(strong_name)
     said = ", ".join(f"{r.value:.3f}x over {r.baseline} (at least {r.low:.3f}x)" for r in (eager, strong) if r)
     if is_faster(eager) and is_faster(strong):

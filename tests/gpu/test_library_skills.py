@@ -11,10 +11,10 @@ from library_cases import CASES, LAST_CASES, exact, relative_error
 from library_kernels import graph_of, library, pointers, results_of_proposal
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.playbook.skills.convolution.geometry import read
 from cuda_agent.playbook.skills.convolution.skill import CONFIGS as CONVOLUTION_CONFIGS
 from cuda_agent.playbook.skills.convolution.skill import geometry_numbers
 from cuda_agent.playbook.skills.gemm.skill import CONFIGS as GEMM_CONFIGS
+from cuda_agent.playbook.skills.shared.geometry import read
 from cuda_agent.playbook.state import State
 
 pytestmark = pytest.mark.gpu

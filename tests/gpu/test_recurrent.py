@@ -13,8 +13,8 @@ from torch import nn
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook.codegen import kernel_files
-from cuda_agent.playbook.skills.gemm.skill import product_files
 from cuda_agent.playbook.skills.recurrent.skill import CONFIGS, STEPWISE, kernel, steps_kernel
+from cuda_agent.playbook.skills.shared.operands import product_files
 from playbook_recurrent import check_networks
 
 pytestmark = pytest.mark.gpu

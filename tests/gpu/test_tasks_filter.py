@@ -11,6 +11,14 @@ from cuda_agent.tasks.filter.measurements import read_measured
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import filter_folder
 from cuda_agent.tasks.inside import TASK_CHECK
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CompareCompiled,
+    CompileTask,
+    GraphTask,
+    OpenTask,
+    RunTask,
+)
 from cuda_agent.tasks.records import DatasetTask, Measurement, Rule
 from cuda_agent.tasks.store import append
 from cuda_agent.workers.folder import judge_folder
@@ -29,7 +37,7 @@ _ROWS = 1 << 21
 
 def run(folder: Path, tasks: list[DatasetTask], **changes: object) -> dict[str, Measurement]:
     append(folder / "candidates.jsonl", tasks)
-    options = FilterOptions.parse({"device": "cuda", "low_us": 1.0, "high_us": 1e9, "tasks_a_process": 3, **changes})
+    options = FilterOptions.parse({"device": "cuda", "window_ms": (1e-3, 1e6), "tasks_a_process": 3, **changes})
     done = filter_folder(folder, options, lambda _text: None)
     assert not done.left
     by_key = read_measured(done.path).by_key
@@ -45,16 +53,24 @@ def test_a_zygote_starts_no_cuda_and_its_forks_do(tmp_path: Path) -> None:
             zygote.prepare()
             for _ in range(2):
                 with zygote.fork() as fork:
-                    params = {"name": "linear", "source": task.source, "atol": 1e-2, "rtol": 1e-2, "seed": 1}
-                    memory = {"memory_bytes": 1 << 30, "device_bytes": 4 << 30, "host_bytes": 1 << 34}
-                    fork.request("open", {**params, **memory, "device": "cuda", "threads": 2}, timeout_s=60)
-                    ran = fork.request("run", {}, timeout_s=60)
-                    assert ran["peak_memory_bytes"] > 0, ran
-                    assert "graph" in fork.request("graph", {}, timeout_s=60)
-                    answers = fork.request("answers", {"floor": 5e-4}, timeout_s=60)
-                    assert answers == {"oracle": "float64"}
-                    assert fork.request("compiled", {}, timeout_s=120) == {}
-                    assert fork.request("agrees", {}, timeout_s=60) == {}
+                    opening = OpenTask(
+                        name="linear",
+                        source=task.source,
+                        atol=1e-2,
+                        rtol=1e-2,
+                        seed=1,
+                        device=Device.CUDA,
+                        memory_bytes=1 << 30,
+                        device_bytes=4 << 30,
+                        host_bytes=1 << 34,
+                        threads=2,
+                    )
+                    fork.request(opening, timeout_s=60)
+                    ran = fork.request(RunTask(), timeout_s=60)
+                    assert ran.peak_memory_bytes, ran
+                    assert fork.request(GraphTask(), timeout_s=60).graph
+                    for request in (CheckAnswers(floor=5e-4), CompileTask(), CompareCompiled()):
+                        assert fork.request(request, timeout_s=120).finding is None
         finally:
             zygote.close()
             supply.close()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.records import CompileReport
-from cuda_agent.workers.inside.baselines import BaselineSet, Flags, Form, Products, forms_for, stop_compiler_processes
+from cuda_agent.workers.inside.baselines import BaselineSet, Flags, Planned, Products, planned, stop_compiler_processes
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 
 pytestmark = pytest.mark.integration
@@ -33,7 +33,8 @@ def get_init_inputs():
 
 
 def names(device: Device, precision: Precision, products: Products) -> dict[str, bool]:
-    return {form.name: form.matched for form in forms_for(device, precision, products)}
+    found = planned(device, precision, products)
+    return {one.name: one.matched for one in found if not one.baseline.frozen}
 
 
 def test_forms() -> None:
@@ -54,31 +55,33 @@ def test_eager_and_compile_agree_and_take_new_weights(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     baselines = BaselineSet(SOURCE, "toy", Device.CPU, Precision.TF32)
     assert baselines.products == Products(True, False)
-    for form in baselines.forms():
-        baselines.prepare(form)
+    plain = [one for one in baselines.planned() if not one.baseline.frozen]
+    for one in plain:
+        baselines.prepare(one)
     # A captured graph that would copy for longer than the host needs to launch; on a CPU there is none.
-    graph = Form("graphs_tf32", "graphs", Flags(), True)
+    graph = Planned(Baseline.parse("graphs_tf32"), Flags(), True)
     assert baselines.outlasted(graph, 1.0) == ""
     with monkeypatch.context() as pretended:
         pretended.setattr(baselines, "device", Device.CUDA)
         pretended.setattr(torch.cuda, "synchronize", lambda: None)
         assert "would copy" in baselines.outlasted(graph, 1.0) and baselines.outlasted(graph, 1e15) == ""
-        assert baselines.outlasted(Form("graphs_tf32", "graphs", Flags(matmul_tf32=True), True), 1.0) == ""
+        assert baselines.outlasted(Planned(graph.baseline, Flags(matmul_tf32=True), True), 1.0) == ""
     baselines.drop_sample()
     assert set(baselines.compilations) == {"compile"}
-    report = CompileReport.model_validate(baselines.compilations["compile"])
+    report = baselines.compilations["compile"]
     assert (report.graphs, report.breaks, report.fallbacks, report.reasons) == (1, 0, 0, ())
     assert report.compile_s > 0
     x = torch.randn(5, 4)
     weight, bias = torch.randn(3, 4), torch.randn(3)
     baselines.load_weights({"linear.weight": weight, "linear.bias": bias})
     expected = torch.relu(x @ weight.T + bias) * 2
-    for form in baselines.forms():
+    for one in plain:
         with torch.no_grad():
-            y, total = baselines.program(form.name)(x)
+            y, total = baselines.program(one.name)(x)
         torch.testing.assert_close(y, expected)
         torch.testing.assert_close(total, x.sum(1))
-    baselines.prepare(baselines.frozen_form())
+    (frozen,) = [one for one in baselines.planned() if one.baseline.frozen]
+    baselines.prepare(frozen)
     with torch.no_grad():
         torch.testing.assert_close(baselines.program("frozen_tf32")(x)[0], expected)
     stop_compiler_processes()
@@ -92,12 +95,12 @@ def test_what_a_compiler_leaves_to_eager_is_counted() -> None:
 
     begin = forget_compilations()
     torch.compile(program, backend="eager")(torch.ones(3))
-    broken = CompileReport.model_validate(count_compilations(begin))
+    broken = count_compilations(begin)
     assert broken.graphs == 3 and broken.breaks == 2
     assert any("Data-dependent branching" in reason for reason in broken.reasons)
     begin = forget_compilations()
     torch.compile(torch.relu, backend="eager")(torch.ones(3))
-    assert count_compilations(begin)["breaks"] == 0, "of one program alone"
+    assert count_compilations(begin).breaks == 0, "of one program alone"
 
 
 def test_eager_is_prepared_without_a_compiler() -> None:
@@ -108,7 +111,7 @@ def test_eager_is_prepared_without_a_compiler() -> None:
         "from cuda_agent.workers.inside.baselines import BaselineSet, stop_compiler_processes\n"
         f"source = {SOURCE!r}\n"
         "forms = BaselineSet(source, 'linear', Device.CPU, Precision.TF32)\n"
-        "forms.prepare(forms.forms()[0])\n"
+        "forms.prepare(forms.planned()[0])\n"
         "forms.program('eager')\n"
         "stop_compiler_processes()\n"
         "assert forms.products.matmul\n"

@@ -25,6 +25,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.judge.verify.trials import Verification
 from cuda_agent.reward import reward
 from cuda_agent.workers.process import Fault, WorkerFault
+from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workspace.descendants import descendants
 from judge_specimens import eager_only
 
@@ -140,7 +141,7 @@ def test_verification_alone_never_passes(untimed: JudgeSession) -> None:
 
 
 def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", "foreign load"), case.profile_candidate
+    disturbed, timed = Fault(Verdict.TIMING_VOID, "others computed", FaultKind.FOREIGN_LOAD), case.profile_candidate
     workers: list[int] = []
     to_come = [Profiled(fault=disturbed)]
 
@@ -157,7 +158,7 @@ def test_a_disturbed_timing_is_taken_again(untimed: JudgeSession, monkeypatch: p
     assert evaluation.verdict is Verdict.TIMING_VOID and evaluation.phase is Phase.PROFILE and not to_come
     # What an earlier attempt found isn't said of a later one that ends before.
     to_come += [Profiled(fault=disturbed)]
-    verify, crashed = Case._verify_in, Fault(Verdict.CRASHED, "it died", "died")
+    verify, crashed = Case._verify_in, Fault(Verdict.CRASHED, "it died", FaultKind.DIED)
 
     def dies_later(self: Case, verification: Verification) -> VerifyReport:
         if not to_come:

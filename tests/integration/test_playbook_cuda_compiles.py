@@ -77,7 +77,7 @@ def _cases(first: int) -> Mapping[str, Sequence[tuple[Source, Compiled]]]:
     sources: dict[str, list[Source]] = {}
     for name, (function, inputs) in itertools.islice(CASES.items(), first, first + TOGETHER):
         model = function.eval() if hasattr(function, "eval") else function
-        steps, _ = plan(graph_of_case(model, inputs), Device.CUDA, Precision.FP32, ())
+        steps, _ = plan(graph_of_case(model, inputs), Device.CUDA, Precision.FP32)
         sources[name] = [source_of(step.name, step.files) for step in steps]
         for step, source in zip(steps, sources[name], strict=True):
             check_names(step, source.text)

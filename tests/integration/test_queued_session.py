@@ -15,7 +15,7 @@ from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge import Case, Sharing
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.queued import WHOLE, QueuedSession
-from cuda_agent.pool.rule import Need, Rule
+from cuda_agent.pool.rule import Need, QueueRule
 from cuda_agent.pool.server import QueueServer
 from fault_specimens import small_axpby
 from published_workspace import axpby_candidate
@@ -26,7 +26,7 @@ OPTIONS = JudgeOptions(device=Device.CPU, timing_budget_s=0.5, trials=2, call_ti
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[QueueServer]:
-    with QueueServer(tmp_path / "queue.sock", Rule(1 << 40, shares_cores=True), log=tmp_path / "turns") as opened:
+    with QueueServer(tmp_path / "queue.sock", QueueRule(1 << 40, shares_cores=True), log=tmp_path / "turns") as opened:
         yield opened
 
 

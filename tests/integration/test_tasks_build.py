@@ -16,7 +16,7 @@ from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.decontaminate.references import write_fingerprints
 from cuda_agent.tasks.filter.measurements import Journal, read_all
 from cuda_agent.tasks.filter.run import read_candidates
-from cuda_agent.tasks.records import Finding, Measurement, Rule
+from cuda_agent.tasks.records import Measurement, Rule, TaskFinding
 from cuda_agent.tasks.store import append
 from task_candidates import candidate
 
@@ -43,7 +43,7 @@ def record(folder: Path, count: int) -> str:
     """Measurements as a GPU might have made them: every fourth task breaks a rule. The stack's name."""
     journal = Journal(folder, STACK)
     for task in read_candidates(folder):
-        broken = Finding(rule=Rule.EAGER_TIME, detail="too short") if task.number % 4 == 0 else None
+        broken = TaskFinding(rule=Rule.EAGER_TIME, detail="too short") if task.number % 4 == 0 else None
         journal.add(
             Measurement(
                 task_key=task.task.key,
@@ -112,7 +112,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_small_build_on_the_cpu(tmp_path: Path) -> None:
-    filtering = {"workers": 1, "low_us": 0.1, "high_us": 1e9, "host_memory_mib": 3000}
+    filtering = {"workers": 1, "window_ms": (1e-4, 1e6), "host_memory_mib": 3000}
     wanted = options(tmp_path / "made", tasks=2, filter=filtering)
     made = build(wanted, Device.CPU, silent)
     assert sum(made.splits.values()) == 2

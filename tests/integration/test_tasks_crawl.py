@@ -11,7 +11,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.crawl import catalogue, crawl
 from cuda_agent.tasks.crawl.catalogue import Entry
 from cuda_agent.tasks.crawl.families import Listed
-from cuda_agent.tasks.crawl.trials import Way, try_entries
+from cuda_agent.tasks.crawl.trials import TrialOptions, try_entries
 from cuda_agent.tasks.records import Port, Seed
 from cuda_agent.workspace.sandbox import resolve_level
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.integration
 _LLAMA = "transformers.models.llama.modeling_llama"
 
 
-def _way(limit_s: float = 60.0) -> Way:
-    return Way(resolve_level("auto"), 1, lambda text: None, limit_s)
+def _way(limit_s: float = 60.0) -> TrialOptions:
+    return TrialOptions(resolve_level("auto"), 1, lambda text: None, limit_s)
 
 
 def _hostile(name: str, call: str) -> Entry:
@@ -57,7 +57,7 @@ def test_a_crawl_of_a_part_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     offered = ["torch.cumsum", "torch.bernoulli", "nn.LazyLinear", "torch.erfc", "torch.special.erfc", "torch.conj"]
     ours = crawl.run_jobs
 
-    def listed(jobs: list[dict[str, object]], module: str, way: Way) -> list[dict[str, object]]:
+    def listed(jobs: list[dict[str, object]], module: str, way: TrialOptions) -> list[dict[str, object]]:
         return [{"names": offered}] if jobs == [{"list": True}] else ours(jobs, module, way)
 
     monkeypatch.setattr(crawl, "run_jobs", listed)

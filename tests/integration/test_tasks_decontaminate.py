@@ -10,7 +10,7 @@ import pytest
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device
 from cuda_agent.tasks.decontaminate.capture import capturing
-from cuda_agent.tasks.decontaminate.reading import Source
+from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import read_fingerprints, source_id
 from cuda_agent.tasks.records import Measurement, Similarity
 from cuda_agent.tasks.store import append, read_lines
@@ -43,9 +43,13 @@ def _say(text: str) -> None:
 def test_graphs_are_the_same_written_otherwise_and_hostile_code_stays_inside(tmp_path: Path) -> None:
     texts = {path: (EVALUATION / f"{path}.py").read_text() for path in ("gru_step", "spectral_gate")}
     trace = tmp_path / "trace"
-    sources = [Source("hostile.py", HOSTILE.format(trace=str(trace)))]
+    sources = [TaskSource("hostile.py", HOSTILE.format(trace=str(trace)))]
     for name, text in texts.items():
-        sources += [Source(name, text), Source(f"{name} renamed", renamed(text)), Source(name, functional(text))]
+        sources += [
+            TaskSource(name, text),
+            TaskSource(f"{name} renamed", renamed(text)),
+            TaskSource(name, functional(text)),
+        ]
     graphs, reasons = capturing(Device.CPU, resolve_level("auto"), 4096)(sources, _say)
     assert list(reasons) == [source_id(sources[0].text)] and not trace.exists()
     for text in texts.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.tasks.filter.measurements import Measured, read_all
+from cuda_agent.tasks.filter.measurements import Measurements, read_all
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.run import Filtered, filter_folder, read_candidates
 from cuda_agent.tasks.records import Measurement, Rule
@@ -20,7 +20,7 @@ from task_candidates import BROKEN, GOOD, HOSTILE, write_candidates
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-_OPTIONS = {"device": "cpu", "low_us": 0.1, "high_us": 1e9, "limit_s": 60.0, "host_memory_mib": 3000, "workers": 1}
+_OPTIONS = {"device": "cpu", "window_ms": (1e-4, 1e6), "limit_s": 60.0, "host_memory_mib": 3000, "workers": 1}
 
 
 def run(folder: Path, **changes: object) -> Filtered:
@@ -93,7 +93,7 @@ def test_a_killed_filter_goes_on_where_it_was(tmp_path: Path) -> None:
     (before,) = read_all(tmp_path)
     path = before.path
     path.write_bytes(path.read_bytes() + b'{"task_key": "half')
-    done = run(tmp_path, low_us=1e8)
+    done = run(tmp_path, window_ms=(1e5, 1e6))
     (after,) = read_all(tmp_path)
     assert done.known == len(before.by_key) >= 1
     assert set(after.by_key) == {task.task.key for task in tasks}
@@ -103,8 +103,8 @@ def test_a_killed_filter_goes_on_where_it_was(tmp_path: Path) -> None:
     assert good.eager_us and good.finding and good.finding.rule is Rule.EAGER_TIME and "outside" in good.finding.detail
 
 
-def _whole(folder: Path) -> list[Measured]:
-    found: list[Measured] = []
+def _whole(folder: Path) -> list[Measurements]:
+    found: list[Measurements] = []
     for path in folder.glob("measurements-*.jsonl"):
         if b"\n" in path.read_bytes():
             found += read_all(folder)

@@ -16,7 +16,7 @@ from typing import Any
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.enums import Milestone
 from cuda_agent.core.records import Task
-from cuda_agent.training.config import TrainingOptions, parse_options
+from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.episodes import Episode, Generate
 from cuda_agent.training.stages.domain import OpenDomain
 
@@ -37,7 +37,7 @@ def options(**changes: Any) -> TrainingOptions:
         "ppo": {"steps": 3, "critic_only_steps": 1, **STEP},
         "protect": {"explained_variance": None},
     }
-    return parse_options({**values, **changes})
+    return TrainingOptions.parse({**values, **changes})
 
 
 def tiny_model(directory: Path) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-#: pages that are generated, and linked before they exist.
-PLANNED = ("schema.md",)
 _LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]:\s*(\S+)", re.M)
 _NAMED = re.compile(r"\b(docs/[a-z-]+\.md)(?:#([a-z0-9-]+))?")
 
@@ -42,8 +40,6 @@ def test_links_resolve(page: Path) -> None:
     broken = []
     for target in _links(page):
         name, _, anchor = target.partition("#")
-        if name in PLANNED:
-            continue
         file = (page.parent / name).resolve() if name else page
         if not file.exists() or (anchor and anchor not in _anchors(file)):
             broken.append(target)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import builders
-from cuda_agent.core.enums import Baseline, Milestone, Phase, Verdict
+from cuda_agent.core.enums import Milestone, Phase, RewardBaseline, Verdict
 from cuda_agent.core.records import Ratio
 from cuda_agent.reward import is_faster, reward
 
@@ -33,7 +33,7 @@ ABOVE = math.nextafter(AT, 2.0)
 def test_milestones_at_the_boundary(eager: float, compiled: float, value: int, milestone: Milestone) -> None:
     evaluation = builders.evaluation(profile=builders.profile({"eager": eager, "compile": compiled}))
     got = reward(evaluation)
-    assert (got.value, got.milestone, got.baseline) == (value, milestone, Baseline.PUBLISHED)
+    assert (got.value, got.milestone, got.baseline) == (value, milestone, RewardBaseline.PUBLISHED)
 
 
 def test_the_interval_counts_and_not_the_median() -> None:
@@ -54,8 +54,8 @@ def test_the_interval_counts_and_not_the_median() -> None:
 )
 def test_which_baseline_pays(ratios: dict[str, float], published: int, matched: int) -> None:
     evaluation = builders.evaluation(profile=builders.profile(ratios, matched="graphs_tf32"))
-    assert reward(evaluation, Baseline.PUBLISHED).value == published
-    assert reward(evaluation, Baseline.MATCHED).value == matched
+    assert reward(evaluation, RewardBaseline.PUBLISHED).value == published
+    assert reward(evaluation, RewardBaseline.MATCHED).value == matched
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PASSED])

@@ -52,29 +52,46 @@ def optimize(
     """
     record = task if isinstance(task, Task) else load_task(task)
     name = policy_name(policy)
-    if parallel > 1 and name not in POLICIES and isinstance(policy, str):
-        raise UsageError(
-            "Agents side by side on one checkpoint would all say the same",
-            "Leave parallel out: a checkpoint plays several episodes by itself",
-        )
-    judged = JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge})
-    spendable = Limits.parse({**({} if turns is None else {"turns": turns}), **(limits or {})})
     options = OptimizeOptions.parse(
         {
-            "judge": judged,
+            "judge": JudgeOptions.parse({"device": resolve_device(device), "precision": precision, **judge}),
             "policy": name,
-            "limits": spendable,
+            "limits": {**({} if turns is None else {"turns": turns}), **(limits or {})},
             "parallel": parallel,
             "seed_with": seed_with,
             "llm": llm,
         }
     )
+    return start(
+        record, options, out=out, maker=policy, api_key_file=api_key_file, progress=progress, watch=watch,
+        command=command,
+    )  # fmt: skip
+
+
+def start(
+    task: Task,
+    options: OptimizeOptions,
+    *,
+    out: str | Path | None = None,
+    maker: str | PolicyMaker | None = None,
+    api_key_file: str | Path | None = None,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    command: tuple[str, ...] = (),
+) -> Trajectory:
+    """Makes a task faster, by options that are complete. `maker` makes the policy if its name doesn't. Raises what
+    `optimize` raises."""
+    policy = options.policy if maker is None else maker
+    if options.parallel > 1 and options.policy not in POLICIES and isinstance(policy, str):
+        raise UsageError(
+            "Agents side by side on one checkpoint would all say the same",
+            "Leave parallel out: a checkpoint plays several episodes by itself",
+        )
     key = _key(options, api_key_file)
-    directory = RunDirectory.create(out, record.name)
+    directory = RunDirectory.create(out, task.name)
     with directory.lock():
-        manifest = directory.write_start(record, options, command)
-        run = AgentRun(record, options, policy, directory, manifest, key=key)
-        return _play(run, progress, watch)
+        manifest = directory.write_start(task, options, command)
+        return _play(AgentRun(task, options, policy, directory, manifest, key=key), progress, watch)
 
 
 def _key(options: OptimizeOptions, file: str | Path | None) -> Key | None:

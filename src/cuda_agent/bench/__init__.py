@@ -1,1 +1,1 @@
-"""A policy over a suite of tasks: played, measured, compared."""
+"""Plays a policy on a suite of tasks, measures the results and compares runs."""

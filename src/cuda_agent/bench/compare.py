@@ -1,8 +1,9 @@
-"""Benchmark runs side by side, task by task: which differences are more than noise."""
+"""Compares benchmark runs task by task, and tells differences from noise."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cuda_agent.bench.directory import machine_differences, read_results, stack_differences
-from cuda_agent.bench.metrics import BASELINES, estimate, speedup, verdict_of
+from cuda_agent.bench.metrics import BASELINES, estimate, exponential, speedup, verdict_of
 from cuda_agent.core.bench import BenchManifest, BenchResult, Estimate
 from cuda_agent.core.comparison import Cell, Comparison, Paired, Row, Side
 from cuda_agent.core.differences import differing
@@ -18,7 +19,7 @@ from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Timing
 
-#: of a stack: what differs between any two machines or moments, and changes no time of a kernel by itself.
+#: Fields of the stack that don't change the time of a kernel.
 _HARMLESS = ("cuda_agent", "python")
 
 
@@ -30,9 +31,10 @@ class _Run:
 
 
 def compare(directories: Sequence[Path]) -> Comparison:
-    """Two runs or more, matched by the tasks' keys. Raises UsageError where they have no task in common, StoreError."""
+    """Compares two or more runs, matched by the tasks' keys. Raises UsageError where they have no task in common,
+    StoreError."""
     if len(directories) < 2:
-        raise UsageError("One run alone can't be compared", "Give two or more")
+        raise UsageError("A single run can't be compared", "Give two or more")
     runs = [_read(directory) for directory in directories]
     first = runs[0]
     names = {entry.key: entry.id for run in reversed(runs) for entry in run.manifest.tasks}
@@ -49,7 +51,7 @@ def compare(directories: Sequence[Path]) -> Comparison:
 
 def _read(directory: Path) -> _Run:
     if not (directory / BenchManifest.file_name).is_file():
-        raise UsageError(f"{directory} holds no benchmark run", "Give one that cuda-agent bench left")
+        raise UsageError(f"{directory} has no benchmark run", "Give a directory that cuda-agent bench wrote")
     results = {result.task.key: result for result in read_results(directory)}
     return _Run(directory, BenchManifest.read(directory), results)
 
@@ -60,7 +62,7 @@ def _side(run: _Run, first: _Run) -> Side:
     notes = machine_differences(before.stack, after.stack)
     options = differing(before.configuration, after.configuration)
     for resumed in after.resumed:
-        notes += [f"since it was taken up: {change}" for change in resumed.changes]
+        notes += [f"since it was resumed: {change}" for change in resumed.changes]
     return Side(
         directory=str(run.directory),
         policy=after.policy,
@@ -106,9 +108,7 @@ def _paired(run: _Run, first: _Run, common: Sequence[str], rows: Sequence[Row], 
     done = [key for key in common if key in run.results and key in first.results]
     both = [(_timing(first.results[key]), _timing(run.results[key])) for key in done]
     latencies = [math.log(a.latency_us / b.latency_us) for a, b in both if a is not None and b is not None]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.cells[index].comparison] = counts.get(row.cells[index].comparison, 0) + 1
+    counts = Counter(row.cells[index].comparison for row in rows)
     return Paired(
         tasks=len(done),
         both_passed=len(latencies),
@@ -129,5 +129,4 @@ def _log_speedup(result: BenchResult, baseline: str) -> float:
 
 
 def _geometric(logs: Sequence[float]) -> Estimate:
-    found = estimate(np.array(logs, dtype=np.float64), lambda sample: sample.mean(axis=1))
-    return Estimate(**{name: None if value is None else math.exp(value) for name, value in found.model_dump().items()})
+    return exponential(estimate(np.array(logs, dtype=np.float64), lambda sample: sample.mean(axis=1)))

@@ -1,7 +1,8 @@
-"""What a benchmark's results come to. Formulas and what each number is good for: docs/metrics.md.
+"""Computes the metrics of a benchmark's results. docs/metrics.md has the formulas and the use of each number.
 
-Everything is over *all* tasks of a group that are done, failures included. Intervals are percentiles of a bootstrap
-over tasks: they say how much a number depends on which tasks stand in the suite, not how well each was timed."""
+All metrics are over *all* finished tasks of a group, failures included. Intervals are percentiles of a bootstrap over
+tasks. They say how much a number depends on the choice of tasks, not how precisely each task was timed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cuda_agent.core.bench import Against, BenchResult, Estimate, Group, Metrics
+from cuda_agent.core.bench import Against, BenchResult, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import ProfileReport, Ratio
 from cuda_agent.reward import is_faster
 
 BASELINES = ("eager", "compile", "matched")
-#: p of fast_p: the share of all tasks that are more than p times as fast as the baseline.
+#: The thresholds p of fast_p, which is the share of all tasks that are more than p times as fast as the baseline.
 THRESHOLDS = (0.5, 0.8, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 RESAMPLES = 2000
 SEED = 0
@@ -32,8 +33,8 @@ By = Literal["all", "level", "origin", "roofline"]
 
 @dataclass(frozen=True)
 class _Column:
-    """All tasks of a group against one baseline, in one order. `speedup`: NaN where there is no ratio, because the task
-    failed or has no time of this baseline. `queued`: the same of calls in a full queue."""
+    """All tasks of a group against one baseline, in one order. `speedup` is NaN where the task failed or has no time of
+    this baseline. `queued` is the speed-up of calls in a full queue."""
 
     speedup: Numbers
     queued: Numbers
@@ -42,8 +43,8 @@ class _Column:
 
 
 def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> Metrics:
-    """Of all results, and of those of each level, origin and roofline class. `tasks`: of the whole suite, where not all
-    are done."""
+    """Returns the metrics of all results, and of those of each level, origin and roofline class. `tasks` is the size of
+    the whole suite, where not all tasks are done."""
     groups = [_group("all", "all", results)] if results else []
     kinds: tuple[tuple[By, Callable[[BenchResult], str | None]], ...] = (
         ("level", lambda result: result.task.level),
@@ -62,14 +63,14 @@ def metrics_of(results: Sequence[BenchResult], *, tasks: int | None = None) -> M
 
 
 def speedup(result: BenchResult, baseline: str) -> Ratio | None:
-    """Over `eager`, `compile` or `matched` (the fastest at the candidate's precision); None without a passed profile or
-    a time of that baseline."""
+    """Returns the speed-up over `eager`, `compile` or `matched` (the fastest at the candidate's precision), or None
+    without a passed profile or a time of that baseline."""
     profile = _passed_profile(result)
     return None if profile is None else profile.ratios.get(_name(profile, baseline))
 
 
 def _queued(result: BenchResult, baseline: str) -> float:
-    """As `speedup`, of calls in a full queue; NaN for None."""
+    """Returns the speed-up of calls in a full queue, or NaN where it is unknown."""
     profile = _passed_profile(result)
     theirs = None if profile is None else profile.baselines.get(_name(profile, baseline))
     if profile is None or theirs is None or not theirs.queued_us or not profile.candidate.queued_us:
@@ -87,14 +88,14 @@ def _name(profile: ProfileReport, baseline: str) -> str:
 
 
 def verdict_of(result: BenchResult) -> str:
-    """How a task ended, in one word: the judge's, or the run's own where nothing was judged."""
+    """Returns the judge's verdict on a task, or the run's outcome where nothing was judged."""
     return result.evaluation.verdict.value if result.evaluation is not None else result.outcome
 
 
-def _group(by: By, name: str, results: Sequence[BenchResult]) -> Group:
+def _group(by: By, name: str, results: Sequence[BenchResult]) -> MetricsGroup:
     passed = np.array([verdict_of(result) == Verdict.PASSED.value for result in results], dtype=np.float64)
     rewards = Counter(str(result.reward.value) for result in results if result.reward is not None)
-    return Group(
+    return MetricsGroup(
         by=by,
         name=name,
         tasks=len(results),
@@ -115,12 +116,12 @@ def _against(results: Sequence[BenchResult], baseline: str) -> Against:
         faster=estimate((filled > 0).astype(np.float64), _mean),
         significantly_faster=estimate(column.significant, _mean),
         faster_by_5_percent=estimate(column.by_5_percent, _mean),
-        # Tasks are drawn, and of those drawn the correct ones counted.
-        geomean_correct=_exponential(estimate(logs, _mean_known)),
-        geomean_all=_exponential(estimate(filled, _mean)),
-        median_correct=_exponential(estimate(logs, _median_known)),
-        median_all=_exponential(estimate(filled, _median)),
-        geomean_queued=_exponential(estimate(np.log(column.queued), _mean_known)),
+        # The bootstrap draws from all tasks, and the correct ones among those drawn count.
+        geomean_correct=exponential(estimate(logs, _mean)),
+        geomean_all=exponential(estimate(filled, _mean)),
+        median_correct=exponential(estimate(logs, _median)),
+        median_all=exponential(estimate(filled, _median)),
+        geomean_queued=exponential(estimate(np.log(column.queued), _mean)),
         top_tenth_share=top_tenth_share(known),
         thresholds=THRESHOLDS,
         fast_p=tuple(float(np.mean(np.nan_to_num(column.speedup, nan=0.0) > p)) for p in THRESHOLDS),
@@ -138,23 +139,21 @@ def _column(results: Sequence[BenchResult], baseline: str) -> _Column:
 
 
 def top_tenth_share(logs: Numbers) -> float | None:
-    """Of the sum of the positive log speed-ups, the part of the largest tenth of them (at least one); None where no
-    task is faster."""
+    """Returns the share of the largest tenth (at least one) of the positive log speed-ups in their sum, or None where
+    no task is faster."""
     gains = np.sort(logs[logs > 0])[::-1]
     if not len(gains):
         return None
     return float(gains[: math.ceil(len(gains) / 10)].sum() / gains.sum())
 
 
-# ---------------------------------------------------------------- numbers with their intervals
-
-#: of every row.
+#: Computes a number from each row.
 Statistic = Callable[[Numbers], Numbers]
 
 
 def estimate(values: Numbers, statistic: Statistic) -> Estimate:
-    """A statistic of tasks with its 95 % bootstrap interval; no interval of a single task (of those that have a value),
-    nothing of none."""
+    """Returns a statistic of tasks with its 95 % bootstrap interval. A single task has no interval, and no task has no
+    value."""
     if not len(values):
         return Estimate(value=None)
     value = float(statistic(values[None, :])[0])
@@ -167,7 +166,8 @@ def estimate(values: Numbers, statistic: Statistic) -> Estimate:
 
 
 def interval(values: Numbers, statistic: Statistic) -> tuple[float, float]:
-    """The middle 95 % of the statistic over resampled tasks, the same draws for the same number of tasks."""
+    """Returns the middle 95 % of the statistic over resampled tasks; the draws are the same for the same number of
+    tasks."""
     draws = np.random.default_rng(SEED).integers(0, len(values), size=(RESAMPLES, len(values)))
     found = statistic(values[draws])
     low, high = np.nanpercentile(found, (_TAIL, 100 - _TAIL))
@@ -175,16 +175,7 @@ def interval(values: Numbers, statistic: Statistic) -> tuple[float, float]:
 
 
 def _mean(rows: Numbers) -> Numbers:
-    found: Numbers = rows.mean(axis=1)
-    return found
-
-
-def _median(rows: Numbers) -> Numbers:
-    found: Numbers = np.median(rows, axis=1)
-    return found
-
-
-def _mean_known(rows: Numbers) -> Numbers:
+    """Returns the mean of each row without its NaNs."""
     known = ~np.isnan(rows)
     counts = known.sum(axis=1)
     sums = np.where(known, rows, 0.0).sum(axis=1)
@@ -192,15 +183,17 @@ def _mean_known(rows: Numbers) -> Numbers:
     return found
 
 
-def _median_known(rows: Numbers) -> Numbers:
+def _median(rows: Numbers) -> Numbers:
+    """Returns the median of each row without its NaNs."""
     ordered = np.sort(rows, axis=1)
     counts = (~np.isnan(rows)).sum(axis=1)
-    # NaNs stand at the end.
+    # NaNs are sorted to the end.
     at = np.arange(len(rows))
     low, high = ordered[at, np.maximum(counts - 1, 0) // 2], ordered[at, np.minimum(counts // 2, rows.shape[1] - 1)]
     found: Numbers = np.where(counts > 0, (low + high) / 2, np.nan)
     return found
 
 
-def _exponential(logs: Estimate) -> Estimate:
+def exponential(logs: Estimate) -> Estimate:
+    """Returns the exponentials of an estimate and its interval."""
     return Estimate(**{name: None if value is None else math.exp(value) for name, value in logs.model_dump().items()})

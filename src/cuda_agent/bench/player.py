@@ -1,10 +1,10 @@
-"""Plays one task of a benchmark as `optimize` would, in its run directory."""
+"""Plays one task of a benchmark like `optimize`, in its run directory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,23 +17,23 @@ from cuda_agent.bench.roofline import bound
 from cuda_agent.core.bench import BenchResult, SuiteTask
 from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import StoreError, TaskError
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.records import Task, Trajectory
 from cuda_agent.llm.client import prepare
 from cuda_agent.llm.keys import Key
 from cuda_agent.pool.pool import Pool
 from cuda_agent.pool.session import StayingJudge
 
-#: a process that a killed benchmark left behind needs so long to end its run.
+#: The time in which a process of a killed benchmark ends its run.
 _LOCK_PATIENCE_S = 30.0
-#: outcomes of a run that has nothing more to say.
+#: The outcomes of a run that can't be continued.
 _OVER = ("finished", "not_covered", "gave_up", "budget", "stalled", "policy_error")
 
 
 @dataclass
 class Player:
-    """One task to be played. `root`: the benchmark's folder, which no candidate may see. `again`: a run that ended
-    because its policy failed is gone on with."""
+    """One task to be played. `root` is the benchmark's folder, which no candidate may read. With `again`, a run that
+    ended because its policy failed is continued."""
 
     entry: SuiteTask
     task: Task
@@ -49,27 +49,26 @@ class Player:
     again: bool = False
     _run: AgentRun | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
-    _work: list[Work] = field(default_factory=list, init=False)
+    _work: list[LeastWork] = field(default_factory=list, init=False)
 
     def stop(self) -> None:
-        """From another thread: the run ends as by an interrupt. The pool must then be closed."""
+        """Ends the run from another thread, like an interrupt. The pool must then be closed."""
         self._stopped = True
         run = self._run
         if run is not None:
             run.stop()
 
     def play(self) -> BenchResult | None:
-        """The task's result; None where it was stopped and can be gone on with. A task that can't be judged is a
-        result.
+        """Returns the task's result, or None where it was stopped and can be continued. A task that can't be judged has
+        a result too.
 
-        Raises DeviceError, WorkerError, and what no task can survive: StoreError, SandboxError, UsageError."""
+        Raises DeviceError, WorkerError, and errors that end the benchmark: StoreError, SandboxError, UsageError.
+        """
         begin = time.monotonic()
         try:
             trajectory = self._played()
         except TaskError as error:
-            return self._with_facts(BenchResult(
-                task=self.entry, outcome="error", message=str(error), wall_s=time.monotonic() - begin
-            ))  # fmt: skip
+            return self.failed(error, time.monotonic() - begin)
         except Unsaved as error:
             raise StoreError(error.cause, error.remedy, detail=error.detail) from None
         return None if trajectory.outcome == "interrupted" else self._with_facts(result_of(self.entry, trajectory))
@@ -78,7 +77,7 @@ class Player:
         check_source(self.task.source, self.task.name)
         directory = RunDirectory(self.directory)
         if not directory.was_begun:
-            # A kill before the run had begun leaves nothing of value.
+            # A run that was killed before its start has nothing of value.
             directory.discard()
             directory = RunDirectory.create(self.directory, self.task.name)
         with _patient_lock(directory):
@@ -100,11 +99,11 @@ class Player:
             return run.play()
 
     def _key(self) -> Key | None:
-        """Raises UsageError where the policy is a language model that can't be asked."""
+        """Returns the key of a language model. Raises UsageError where the model can't be reached."""
         return prepare(self.options.llm, self.key_file) if policy_name(self.policy) == "llm" else None
 
     def _with_facts(self, result: BenchResult) -> BenchResult:
-        """The result with the task's directory, least work and roofline."""
+        """Returns the result with the task's directory, least work and roofline."""
         directory = str(self.directory.relative_to(self.root)) if self.directory.exists() else None
         entry = result.task
         if self._work:
@@ -113,15 +112,15 @@ class Player:
         return result.model_copy(update={"task": entry, "directory": directory})
 
     def failed(self, error: Exception, wall_s: float) -> BenchResult:
-        """The result of a task whose judge or device failed."""
+        """Returns the result of a task that can't be judged, or whose judge or device failed."""
         return self._with_facts(BenchResult(task=self.entry, outcome="error", message=str(error), wall_s=wall_s))
 
 
 def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:
-    """What a run that is over says about its task."""
+    """Returns the result of a finished run."""
     budget = trajectory.budget
-    said = [result.data for turn in trajectory.turns for result in turn.results]
-    broken = [data for data in said if data.get("succeeded") is False or data.get("verdict") == "build_failed"]
+    answers = [result.data for turn in trajectory.turns for result in turn.results]
+    broken = [data for data in answers if data.get("succeeded") is False or data.get("verdict") == "build_failed"]
     return BenchResult(
         task=entry,
         outcome=trajectory.outcome,
@@ -138,7 +137,7 @@ def result_of(entry: SuiteTask, trajectory: Trajectory) -> BenchResult:
 
 
 def _over(directory: RunDirectory) -> Trajectory | None:
-    """The run, where there is nothing to go on with."""
+    """Returns the run if it can't be continued."""
     if not (directory.path / Trajectory.file_name).is_file():
         return None
     left = Trajectory.read(directory.path)
@@ -147,18 +146,15 @@ def _over(directory: RunDirectory) -> Trajectory | None:
 
 @contextmanager
 def _patient_lock(directory: RunDirectory) -> Iterator[None]:
-    """Raises StoreError where another process holds the run for long."""
+    """Locks the run's directory. Raises StoreError where another process holds the lock for long."""
     end = time.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        lock = directory.lock()
-        try:
-            lock.__enter__()
-            break
-        except StoreError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
-    try:
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(directory.lock())
+                break
+            except StoreError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
         yield
-    finally:
-        lock.__exit__(None, None, None)

@@ -1,18 +1,18 @@
-"""What bounds a task: by the bytes and operations that its graph can't do without, against what the device reaches."""
+"""Classifies a task by the least bytes and operations of its graph against the device's limits."""
 
 from __future__ import annotations
 
 from cuda_agent.core.bench import RooflineClass
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 
-#: µs that a call takes on any device for its launches alone: work that needs less isn't what its time goes into.
+#: The time in µs that any call takes for its launches. Less work than that doesn't determine the time.
 LATENCY_US = 10.0
 
 
-def bound(work: Work, limits: Roofline | None, precision: Precision) -> RooflineClass | None:
-    """`latency` where memory and arithmetic at their limits both take less than LATENCY_US, else what takes longer.
-    None where the device's limits aren't known."""
+def bound(work: LeastWork, limits: Roofline | None, precision: Precision) -> RooflineClass | None:
+    """Returns `latency` where memory and arithmetic at their limits both take less than LATENCY_US, else the slower of
+    both. Returns None where the device's limits are unknown."""
     if limits is None:
         return None
     memory_us = work.bytes / limits.bandwidth_gb_s / 1e3

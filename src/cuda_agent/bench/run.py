@@ -1,7 +1,7 @@
-"""A policy over a suite of tasks: begun, gone on with, and brought to its end.
+"""Runs a policy on a suite of tasks: begins, resumes and completes the run.
 
-Several tasks are at work at once, a thread for each; the pool decides which of them has the device. A result is on disk
-as soon as it is known.
+Several tasks run at once, each in a thread; the pool decides which of them has the device. A result is written as soon
+as it is known.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from cuda_agent.core.bench import BenchManifest, BenchResult, Metrics
 from cuda_agent.core.errors import CudaAgentError, DeviceError, PolicyError, UsageError, WorkerError
 from cuda_agent.pool.pool import Pool
 
-#: policies that failed one after the other: the endpoint is gone, or the key is wrong.
+#: So many policies that fail in a row mean that the endpoint is gone or the key is wrong.
 _MOST_POLICY_ERRORS = 3
 _LOOK_S = 0.2
-#: a run that is stopped while it waits for a language model is left behind after so long; it can be resumed.
+#: A run that waits for a language model is abandoned after this time; it can be resumed.
 _END_TIMEOUT_S = 15.0
 
-#: told(result, done, tasks): as soon as a task is done.
+#: told(result, done, tasks) is called when a task is done.
 Told = Callable[[BenchResult, int, int], None]
 
 
 @dataclass
 class Bench:
-    """A run in its directory. `policy`: a name, or the maker of one that has none, which must be picklable."""
+    """A run in its directory. `policy` is a name, or the maker of a policy without a name, which must be picklable."""
 
     directory: BenchDirectory
     manifest: BenchManifest
@@ -45,18 +45,18 @@ class Bench:
     options: BenchOptions
     policy: str | PolicyMaker
     key_file: Path | None = None
-    #: how many tasks are at work at once; None: as many as this machine bears.
+    #: The number of tasks at once; None is the most that this machine supports.
     jobs: int | None = None
-    #: seconds after which it stops as an interrupt would; before that, tasks that are at work may end.
+    #: The seconds after which it stops like an interrupt; until then, running tasks may end.
     stop_after_s: float | None = None
     told: Told = lambda result, done, tasks: None
     say: Callable[[str], None] = lambda text: None
 
     def play(self) -> Metrics:
-        """To the end. Whatever happens, metrics of what is done are on disk.
+        """Plays all tasks. The metrics of finished tasks are written in any case.
 
-        Raises KeyboardInterrupt when it was interrupted and all runs are whole; StoreError, SandboxError, UsageError,
-        PolicyError for what no task would survive.
+        Raises KeyboardInterrupt when it was interrupted and all runs are complete on disk, and StoreError,
+        SandboxError, UsageError, PolicyError for errors that every task would have.
         """
         with self.directory.lock():
             try:
@@ -66,9 +66,9 @@ class Bench:
         return metrics
 
     def measure(self) -> Metrics:
-        """Of what is done so far, also written. Raises StoreError."""
+        """Writes and returns the metrics of the finished tasks. Raises StoreError."""
         metrics = metrics_of(self.directory.results(), tasks=len(self.problems))
-        self.directory.write_metrics(metrics)
+        metrics.write(self.directory.path)
         return metrics
 
     def _play(self) -> None:
@@ -83,12 +83,12 @@ class Bench:
         with Pool(judge, sessions=jobs, hidden=hidden, log=self.directory.turns_log) as pool:
             if self.manifest.limits is None:
                 self.manifest = self.directory.write_limits(self.manifest, pool.limits())
-            self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at work at once")
+            self.say(f"{len(fresh) + len(again)} tasks to do, {jobs} at a time")
             players = [self._player(pool, problem) for problem in fresh]
             players += [self._player(pool, problem, again=True) for problem in again]
             done = len(known)
-            with Players(players, jobs, pool, self.stop_after_s) as at_work:
-                for result in at_work.results():
+            with Players(players, jobs, pool, self.stop_after_s) as running:
+                for result in running.results():
                     done += result.task.id not in known
                     self.directory.append(result)
                     self.told(result, done, len(self.problems))
@@ -111,12 +111,12 @@ class Bench:
 
 
 class Players:
-    """Plays tasks in threads, so many at a time. A context manager: what is at work when the block ends is stopped; its
-    runs are whole on disk then."""
+    """A context manager that plays tasks in threads, `jobs` at a time. Running tasks are stopped when the block ends;
+    their runs are then complete on disk."""
 
     def __init__(self, players: Sequence[Player], jobs: int, pool: Pool, stop_after_s: float | None = None) -> None:
-        """`stop_after_s`: seconds after which it stops as an interrupt would; no task is begun that wouldn't be over by
-        then, if it takes as long as the others did."""
+        """`stop_after_s` is the number of seconds after which it stops like an interrupt. No task begins that would end
+        later, if it takes as long as the others did."""
         self._waiting, self._jobs, self._pool = deque(players), jobs, pool
         self._end = None if stop_after_s is None else time.monotonic() + stop_after_s
         self._found: queue.SimpleQueue[BenchResult | BaseException | None] = queue.SimpleQueue()
@@ -148,8 +148,8 @@ class Players:
             thread.join(max(0.1, end - time.monotonic()))
 
     def results(self) -> Iterator[BenchResult]:
-        """Results as they come. Raises KeyboardInterrupt where the end comes before all are done, and what no task
-        would survive: StoreError, SandboxError, UsageError, PolicyError."""
+        """Yields results as they come. Raises KeyboardInterrupt where the time ends before all are done, and errors
+        that every task would have: StoreError, SandboxError, UsageError, PolicyError."""
         left = self._jobs
         while left:
             try:
@@ -166,8 +166,6 @@ class Players:
                 yield found
         if self._waiting:
             raise KeyboardInterrupt
-
-    # ------------------------------------------------------------ in a thread
 
     def _drive(self) -> None:
         try:
@@ -193,7 +191,7 @@ class Players:
             return player
 
     def _play(self, player: Player) -> BenchResult | None:
-        """A task's result, also where a process of its judge died; None where it was stopped."""
+        """Returns a task's result, also where a process of its judge died, or None where it was stopped."""
         begin = time.monotonic()
         try:
             result = player.play()
@@ -210,21 +208,21 @@ class Players:
         return result
 
     def _look_at_policy(self, result: BenchResult) -> None:
-        """Raises PolicyError where one task after the other says that the policy can't go on."""
+        """Raises PolicyError where the policy failed on several tasks in a row."""
         self._policy_errors = self._policy_errors + 1 if result.outcome == "policy_error" else 0
         if self._policy_errors >= _MOST_POLICY_ERRORS:
-            said = f"The policy failed on {self._policy_errors} tasks one after the other: {result.message}"
-            raise PolicyError(said, "Mend what it says, then go on with --resume")
+            cause = f"The policy failed on {self._policy_errors} tasks in a row: {result.message}"
+            raise PolicyError(cause, "Remove the cause, then continue with --resume")
 
 
 def has_time(walls: Sequence[float], end: float | None, now: float) -> bool:
-    """Whether a task that is begun now is over by the end, if it takes as long as three of four others did."""
+    """Returns whether a task that begins now ends in time, if it takes as long as three of four others did."""
     usual = sorted(walls)[3 * (len(walls) - 1) // 4] if walls else 0.0
     return end is None or now + usual < end
 
 
 def is_unfinished(result: BenchResult) -> bool:
-    """Whether a resumed benchmark goes on with a task that has a result: its policy failed."""
+    """Returns whether a resumed benchmark continues a task with a result, because its policy failed."""
     return result.outcome == "policy_error"
 
 
@@ -237,7 +235,7 @@ def begin(
     policy: str | PolicyMaker = "playbook",
     command: tuple[str, ...] = (),
 ) -> Bench:
-    """A new run on those of the problems that the options choose. Raises UsageError, StoreError."""
+    """Begins a run on those of the problems that the options choose. Raises UsageError, StoreError."""
     check(options)
     chosen = select(problems, levels=options.levels, ids=options.ids, limit=options.limit)
     directory = BenchDirectory(out)
@@ -256,22 +254,24 @@ def go_on(
     policy: PolicyMaker | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Bench:
-    """A run that was begun, as it was begun. `suite` and `options`, where they are given, must be the same. `policy`:
-    the maker of one that has no name.
+    """Resumes a run with its own options. `suite` and `options`, if given, must be the same. `policy` is the maker of a
+    policy without a name.
 
     Raises UsageError where there is no such run or something differs, StoreError.
     """
     directory = BenchDirectory(out)
     manifest, problems, known = directory.read_start()
     if suite and " ".join(suite) != manifest.suite:
-        raise UsageError(f"{out} was begun with the suite {manifest.suite}", "Leave SUITE out, or choose another --out")
+        raise UsageError(f"{out} has the suite {manifest.suite}", "Omit SUITE, or choose another --out")
     differences = [] if options is None else known.differences(options)
     if differences:
-        raise UsageError(f"{out} was begun otherwise: {'; '.join(differences)}", "Give the same, or another --out")
+        raise UsageError(
+            f"{out} has other options: {'; '.join(differences)}", "Give the same options, or another --out"
+        )
     with directory.lock():
         results = directory.results()
         if len(results) < len(problems) or any(map(is_unfinished, results)):
             manifest, changes = directory.write_resumption(manifest, len(results))
             for change in changes:
-                say(f"since the run was begun: {change}")
+                say(f"since the start of the run: {change}")
     return Bench(directory, manifest, problems, known, policy or manifest.policy)

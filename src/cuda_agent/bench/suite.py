@@ -1,6 +1,5 @@
-"""The tasks of a suite, from wherever they lie: a folder in KernelBench's layout, a data set of ours, a Hugging Face
-data set, task files. Nothing of them is executed, and a task that is no good is a task all the same: its result says
-so."""
+"""Reads the tasks of a suite: a folder in KernelBench's layout, a dataset of this project, a Hugging Face dataset, or
+task files. No task is executed, and a bad task stays in the suite: its result has the reason."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ from cuda_agent.core.records import RunManifest, Task
 from cuda_agent.tasks.choose import kind_of
 from cuda_agent.tasks.dataset.folder import measured_on, passing, read_tasks
 from cuda_agent.tasks.dataset.importing import PUBLISHED, exported, read_exported, read_published
-from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_parquet, read_sources
+from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_parquet, read_sources
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, read_lines
 
 _LEVEL = re.compile(r"\blevel[ _-]?(\d+)\b", re.IGNORECASE)
-#: bytes of a task's id, which names a folder.
+#: The most bytes of a task's id, which names a folder.
 _LONGEST = 100
-#: a name that ends so is a file that isn't there, and none of a data set on Hugging Face.
+#: A name with such an end is a missing file and no dataset on Hugging Face.
 _OF_FILES = (".py", ".parquet", ".jsonl", ".gz", ".json")
-#: all tasks, read back when the run is taken up again.
+#: All tasks, for a resumption of the run.
 SUITE_FILE = "suite.jsonl"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One task, as it stands in the suite and as it is judged. `peak_bytes`: memory of an eager call on the device,
-    where somebody has measured it."""
+    """One task with its entry in the suite. `peak_bytes` is the memory of an eager call on the device, where it was
+    measured."""
 
     entry: SuiteTask
     task: Task
@@ -41,21 +40,21 @@ class Problem:
 
 
 def read_suite(places: Sequence[str]) -> list[Problem]:
-    """All tasks of all places, in order, each id once. Raises UsageError where there is none, StoreError where
+    """Returns all tasks of all places in order, each id once. Raises UsageError where there is none, StoreError where
     something can't be read."""
     found: list[Problem] = []
     for place in places:
         found += _read(place)
     if not found:
-        raise UsageError(f"{' '.join(places)} holds no task", "Give a folder of task files, or a data set")
+        raise _no_task(" ".join(places))
     return _unique(found)
 
 
 def select(
     problems: Sequence[Problem], *, levels: Sequence[str] = (), ids: Sequence[str] = (), limit: int | None = None
 ) -> list[Problem]:
-    """Those of the levels, of them those that an id or pattern names, of them the first ones. A number names the tasks
-    whose file begins with it. Raises UsageError where nothing fits."""
+    """Returns the problems of the levels that an id or pattern names, at most `limit`. A number names the tasks whose
+    file begins with it. Raises UsageError where nothing matches."""
     chosen = list(problems)
     if levels:
         known = sorted({p.entry.level for p in problems if p.entry.level is not None})
@@ -67,16 +66,14 @@ def select(
     if ids:
         missing = [wanted for wanted in ids if not any(_is_named(p, wanted) for p in chosen)]
         if missing:
-            raise UsageError(
-                f"No task is named {', '.join(missing)}", "An id is a file's name, its number or a pattern"
-            )
+            raise UsageError(f"No task is named {', '.join(missing)}", "Give a file's name, its number or a pattern")
         chosen = [p for p in chosen if any(_is_named(p, wanted) for wanted in ids)]
     return chosen[:limit]
 
 
 def mixed(problems: Sequence[Problem]) -> list[Problem]:
-    """Problems of all levels in even proportion, each level's in their order: what compiles for long beside what is
-    timed for long, and a run that is stopped half-way has seen every level."""
+    """Returns the problems of all levels in even proportion, each level's in their order. Tasks that compile for long
+    then run beside tasks that are timed for long, and a run that stops half-way has played every level."""
     levels: dict[str | None, list[Problem]] = {}
     for problem in problems:
         levels.setdefault(problem.entry.level, []).append(problem)
@@ -110,38 +107,42 @@ def _read(place: str) -> list[Problem]:
     if path.suffix == ".jsonl" or path.name.endswith(".jsonl.gz"):
         return _lines(path)
     if path.is_file() and path.suffix not in (".py", ".parquet"):
-        raise UsageError(f"{path} is no suite", "Give .py, .parquet, .jsonl or .jsonl.gz, or a folder of task files")
+        raise UsageError(f"{path} isn't a suite", "Give .py, .parquet, .jsonl or .jsonl.gz, or a folder of task files")
     try:
         found = read_sources(path)
     except UsageError:
-        raise UsageError(f"{path} holds no task", "Give a folder of task files, or a data set") from None
+        raise _no_task(path) from None
     sources = [s for s in found if not Path(s.name).name.startswith("_") and not _is_of_a_run(path, Path(s.name))]
     if not sources:
-        raise UsageError(f"{path} holds no task", "Give a folder of task files, or a data set")
+        raise _no_task(path)
     if all(source.name.endswith(".py") for source in sources):
         sources.sort(key=lambda source: _counted(source.name))
     return [_source(source) for source in sources]
 
 
+def _no_task(place: object) -> UsageError:
+    return UsageError(f"{place} has no task", "Give a folder of task files, or a dataset")
+
+
 def _is_of_a_run(folder: Path, inside: Path) -> bool:
-    """Whether a file lies in what a run or a benchmark left in the folder."""
+    """Returns whether a file belongs to the directory of a run or a benchmark."""
     manifests = (RunManifest.file_name, BenchManifest.file_name)
     return any((folder / parent / name).is_file() for parent in list(inside.parents)[:-1] for name in manifests)
 
 
 def _counted(name: str) -> list[tuple[str, int]]:
-    """`level1/2_b` before `level1/10_a`."""
+    """Returns a sort key by which `level1/2_b` comes before `level1/10_a`."""
     return [(word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _hub(name: str) -> list[Problem]:
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) is None or name.endswith(_OF_FILES):
-        raise UsageError(f"No such suite: {name}", "Give a folder, a file, or a data set's name on Hugging Face")
+        raise UsageError(f"No such suite: {name}", "Give a folder, a file, or a dataset's name on Hugging Face")
     return [_source(source, origin=name) for source in read_hub(name)]
 
 
 def _lines(path: Path) -> list[Problem]:
-    """Composed tasks, or tasks alone."""
+    """Returns composed tasks, or plain tasks."""
     try:
         return [_composed(task, None) for task in read_lines(path, DatasetTask)]
     except StoreError as error:
@@ -160,7 +161,8 @@ def _peaks(path: Path) -> dict[str, int]:
 
 
 def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
-    """Level 1: one operator; 2: several; 3: a module of transformers. What it holds is measured, else counted."""
+    """Returns a problem of level 1 (one operator), 2 (several) or 3 (a module of transformers). Its memory is the
+    measured or else the counted one."""
     kind = kind_of(composed)
     level = {0: "3", 1: "1"}.get(kind, "2")
     problem = problem_of(composed.task, level=level, operators=composed.ops)
@@ -169,8 +171,8 @@ def _composed(composed: DatasetTask, measured: Measurement | None) -> Problem:
     return replace(problem, peak_bytes=peak or counted or None)
 
 
-def _source(source: Source, origin: str = "file") -> Problem:
-    """A folder's file is named by its path, a data set's row by its split and title."""
+def _source(source: TaskSource, origin: str = "file") -> Problem:
+    """Returns a problem named by a file's path in its folder, or by a dataset row's split and title."""
     where, _, title = source.name.rpartition(": ")
     found = _LEVEL.search(source.name.replace("_", " "))
     name = re.sub(r"\W+", "_", title or Path(where).name).strip("_") if title and where else Path(source.name).stem
@@ -179,7 +181,7 @@ def _source(source: Source, origin: str = "file") -> Problem:
 
 
 def problem_of(task: Task, *, level: str | None = None, operators: Sequence[str] = ()) -> Problem:
-    """A task as part of a suite."""
+    """Returns a task as part of a suite."""
     word = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", task.name)).strip("._") or "task"
     name = f"level{level}-{word}" if level is not None else word
     entry = SuiteTask(
@@ -194,7 +196,7 @@ def problem_of(task: Task, *, level: str | None = None, operators: Sequence[str]
 
 
 def _unique(problems: Iterable[Problem]) -> list[Problem]:
-    """Ids made different by a number; a task that comes twice under one name stands once."""
+    """Makes ids different by a number, and drops repeated tasks of the same name."""
     taken: dict[str, str] = {}
     unique: list[Problem] = []
     for problem in problems:

@@ -9,20 +9,23 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.agent.device import resolve_device
 from cuda_agent.cli.support.doctor_timing import run_timing
-from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, show
 from cuda_agent.cli.support.probes import Probe, as_data, probe_all
+from cuda_agent.cli.support.settings import put_device, with_settings
+from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.errors import EXIT_OK, DeviceError
+from cuda_agent.core.settings import Settings
 
 
+@with_settings(JudgeOptions, only=("device",), file=False)
 def command(
+    settings: Settings,
     timing: Annotated[
         bool,
         typer.Option("--timing", help="Time the same program twice, again and again: how far apart are the times?"),
     ] = False,
-    device: DeviceArg = DeviceOption.AUTO,
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="SECONDS", min=1.0, help="About how long --timing takes.")
     ] = 60.0,
@@ -31,7 +34,8 @@ def command(
 ) -> int:
     """Say what this machine can do and what is missing. Exit code 0 when cpu or cuda jobs can run, else 4."""
     if timing:
-        return run_timing(resolve_device(device.value), seconds, as_json=as_json)
+        put_device(settings)
+        return run_timing(settings.parse(JudgeOptions).device, seconds, as_json=as_json)
     with ProgressView("looking") as progress:
         progress("doctor", "importing torch, compiling, starting a sandbox")
         probes, devices = probe_all()

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.support.options import (
-    DebugArg,
-    DeviceArg,
-    DeviceOption,
-    JsonArg,
-    PrecisionArg,
-    SandboxArg,
-    SandboxOption,
-    TimingArg,
-)
+from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
-from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, TaskError, UsageError
 from cuda_agent.report.tables.extraction import extraction_view, whole_model_view
 from cuda_agent.workspace.sandbox import resolve_level
 
 
+@with_settings(JudgeOptions, only=("device", "sandbox"), file=False)
 def extract(
+    options: JudgeOptions,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="MODEL.py, FILE.py:Class or module:Class.")],
     inputs: Annotated[
         list[str] | None,
@@ -45,8 +37,6 @@ def extract(
         list[Path] | None, typer.Option("--read", metavar="PATH", help="What the model's code may also read.")
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Most time that it takes.")] = 600.0,
-    device: DeviceArg = DeviceOption.AUTO,
-    sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -61,7 +51,7 @@ def extract(
     folder = out if out is not None else Path("extracted") / whole.name
     with ProgressView(whole.name) as view:
         extraction, note = take_apart(
-            whole, folder, model=model, device=resolve_device(device.value), level=resolve_level(sandbox.value),
+            whole, folder, model=model, device=options.device, level=resolve_level(options.sandbox),
             top=top, operators=operators, readable=[path.resolve() for path in read or ()], timeout_s=timeout, say=view,
         )  # fmt: skip
     if not as_json:
@@ -76,7 +66,9 @@ def extract(
     return EXIT_OK
 
 
+@with_settings(JudgeOptions, only=("device", "precision", "timing_budget_s", "sandbox"))
 def apply(
+    options: JudgeOptions,
     extracted: Annotated[Path, typer.Argument(metavar="EXTRACTED", help="The folder that extract wrote.")],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run directories of its tasks, or their folder.")],
     out: Annotated[
@@ -85,10 +77,6 @@ def apply(
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Don't compile the original for comparison.")
     ] = False,
-    device: DeviceArg = DeviceOption.AUTO,
-    precision: PrecisionArg = Precision.TF32,
-    timing_budget: TimingArg = None,
-    sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
@@ -101,14 +89,8 @@ def apply(
 
     extraction = read_extraction(extracted)
     parts, notes = optimized(extraction, runs)
-    settings: dict[str, Any] = {"device": resolve_device(device.value), "sandbox": sandbox.value}
-    settings["precision"] = precision
-    if timing_budget is not None:
-        settings["timing_budget_s"] = timing_budget
     with ProgressView(extraction.name) as view:
-        record = put_together(
-            extraction, parts, JudgeOptions.parse(settings), notes=notes, compiled=not no_compile, say=view
-        )
+        record = put_together(extraction, parts, options, notes=notes, compiled=not no_compile, say=view)
     # Beside each run too, where `promote` looks for it.
     for folder in (out or extracted, *(part.run for part in parts)):
         record.write(folder)

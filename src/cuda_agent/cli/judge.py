@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.support.options import DebugArg, JsonArg, TimingArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, show
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.errors import EXIT_NOT_PASSED, EXIT_OK, UsageError
+from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.evaluation import evaluation_view
 from cuda_agent.reward import reward
 
 
+@with_settings(JudgeOptions, only=("timing_budget_s",), defaults=False)
 def command(
+    settings: Settings,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A workspace, or a run directory that holds one.")],
-    timing_budget: TimingArg = None,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Also run compute-sanitizer's memcheck and racecheck (cuda).")
     ] = False,
@@ -32,8 +35,7 @@ def command(
 
     folder = directory / "workspace" if (directory / "workspace" / ".cuda-agent").is_dir() else directory
     workspace = layout.open_workspace(folder)
-    changes: dict[str, Any] = {} if timing_budget is None else {"timing_budget_s": timing_budget}
-    options = JudgeOptions.parse({**workspace.options.model_dump(), **changes})
+    options = settings.over(workspace.options.model_dump()).parse(JudgeOptions)
     resolve_device(options.device.value)
     candidate = workspace.snapshot()
     if "model_new.py" not in candidate.files:

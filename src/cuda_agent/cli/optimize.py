@@ -4,106 +4,62 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cuda_agent.agent.optimize import optimize
+from cuda_agent.agent.optimize import start
+from cuda_agent.agent.taskfile import load_task
 from cuda_agent.cli.support.ending import played, print_run
-from cuda_agent.cli.support.language_model import (
-    BaseUrlArg,
-    ContextArg,
-    ModelArg,
-    PricesArg,
-    ProtocolArg,
-    ProtocolOption,
-    ReasoningArg,
-    ReasoningOption,
-    TemperatureArg,
-    ToolsArg,
-    ToolsOption,
-    language_model,
-)
-from cuda_agent.cli.support.options import (
-    CostArg,
-    DebugArg,
-    DeviceArg,
-    DeviceOption,
-    GpuMinutesArg,
-    JsonArg,
-    KeyFileArg,
-    MinutesArg,
-    PrecisionArg,
-    SandboxArg,
-    SandboxOption,
-    SeedOption,
-    TimingArg,
-    TokensArg,
-    TritonArg,
-    limits,
-)
+from cuda_agent.cli.support.language_model import complete_run
+from cuda_agent.cli.support.options import DebugArg, JsonArg, KeyFileArg, PricesArg
 from cuda_agent.cli.support.output import ProgressView, emit, say, show
-from cuda_agent.core.enums import Precision
+from cuda_agent.cli.support.settings import with_settings
+from cuda_agent.core.config import OptimizeOptions
 from cuda_agent.core.errors import EXIT_INTERRUPTED, EXIT_OK, CudaAgentError, NotCovered, TaskError, UsageError
 from cuda_agent.core.records import Trajectory
+from cuda_agent.core.settings import Settings
 from cuda_agent.report.tables.suite import RunRow, suite_view, summary
 from cuda_agent.report.tables.trajectory import trajectory_view
 
+#: plays a task file into a folder.
+_Run = Callable[[Path, Path | None], tuple[Trajectory, int]]
 
+
+@with_settings(OptimizeOptions, without=("judge.timing_stop",))
 def command(
+    settings: Settings,
     tasks: Annotated[list[Path], typer.Argument(metavar="TASK.py…", help="Task files, or folders of them.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Run directory; for several tasks the folder of them.")
     ] = None,
-    device: DeviceArg = DeviceOption.AUTO,
-    policy: Annotated[
-        str, typer.Option("--policy", help="playbook, llm, or the folder of a trained checkpoint.")
-    ] = "playbook",
-    precision: PrecisionArg = Precision.TF32,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="Most turns of the agent.")] = 60,
-    max_tokens: TokensArg = None,
-    max_cost: CostArg = None,
-    max_minutes: MinutesArg = None,
-    max_gpu_minutes: GpuMinutesArg = None,
-    parallel: Annotated[
-        int, typer.Option("--parallel", min=1, max=64, help="Independent agents on the task; the best of all counts.")
-    ] = 1,
-    seed_with: Annotated[
-        SeedOption | None, typer.Option("--seed-with", help="Whose best candidate is in the workspace at the start.")
-    ] = None,
-    model: ModelArg = None,
-    base_url: BaseUrlArg = None,
     api_key_file: KeyFileArg = None,
-    temperature: TemperatureArg = None,
-    context_tokens: ContextArg = 131_072,
-    reasoning: ReasoningArg = ReasoningOption.KEEP,
-    tools: ToolsArg = ToolsOption.NATIVE,
     prices: PricesArg = None,
-    protocol: ProtocolArg = ProtocolOption.OPENAI,
-    timing_budget: TimingArg = None,
-    sandbox: SandboxArg = SandboxOption.AUTO,
-    allow_triton: TritonArg = False,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Make a task faster: writes kernels, verifies them, times them, and leaves a run directory."""
-    settings: dict[str, Any] = {"device": device.value, "policy": policy, "precision": precision.value}
-    settings |= {"limits": limits(turns, max_tokens, max_cost, max_minutes, max_gpu_minutes), "parallel": parallel}
-    settings |= {"sandbox": sandbox.value, "command": ("cuda-agent", *sys.argv[1:])}
-    settings["seed_with"] = None if seed_with is None else seed_with.value
-    settings["api_key_file"] = api_key_file
-    settings["llm"] = language_model(
-        policy, model, base_url, prices, max_cost, temperature=temperature, context_tokens=context_tokens,
-        reasoning=reasoning.value, tools=tools.value, protocol=protocol.value,
-    )  # fmt: skip
-    if timing_budget is not None:
-        settings["timing_budget_s"] = timing_budget
-    settings["comparison"] = "triton" if allow_triton else None
+    complete_run(settings, prices)
+    options = settings.parse(OptimizeOptions)
+
+    def run(path: Path, folder: Path | None) -> tuple[Trajectory, int]:
+        words = ("cuda-agent", *sys.argv[1:])
+        with ProgressView(path.stem) as view:
+            return played(
+                lambda: start(
+                    load_task(path), options, out=folder, api_key_file=api_key_file, command=words,
+                    progress=view, watch=view.watch,
+                )
+            )  # fmt: skip
+
     files = _files(tasks)
     if len(files) == 1 and not tasks[0].is_dir():
-        return _one(files[0], out, settings, as_json=as_json)
-    return _several(files, out, settings, as_json=as_json)
+        trajectory, code = run(files[0], out)
+        print_run(trajectory, as_json=as_json)
+        return code
+    return _several(files, out, run, as_json=as_json)
 
 
 def _files(tasks: list[Path]) -> list[Path]:
@@ -120,25 +76,14 @@ def _files(tasks: list[Path]) -> list[Path]:
     return files
 
 
-def _one(path: Path, out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
-    run, code = _run(path, out, settings)
-    print_run(run, as_json=as_json)
-    return code
-
-
-def _run(path: Path, out: Path | None, settings: dict[str, Any]) -> tuple[Trajectory, int]:
-    with ProgressView(path.stem) as view:
-        return played(lambda: optimize(path, out=out, progress=view, watch=view.watch, **settings))
-
-
-def _several(files: list[Path], out: Path | None, settings: dict[str, Any], *, as_json: bool) -> int:
+def _several(files: list[Path], out: Path | None, run: _Run, *, as_json: bool) -> int:
     """One after the other. A task that can't be judged is a row; what no task can survive ends the suite."""
     rows: list[RunRow] = []
     codes: list[int] = []
     for number, (path, name) in enumerate(zip(files, _names(files), strict=True), start=1):
         say(f"{name} ({number} of {len(files)})")
         try:
-            trajectory, code = _run(path, out / name if out is not None else None, settings)
+            trajectory, code = run(path, out / name if out is not None else None)
         except (TaskError, UsageError) as error:
             rows.append(RunRow(name, error=str(error)))
             codes.append(error.exit_code)
@@ -185,7 +130,8 @@ def _document(rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _together(codes: list[int]) -> int:
-    """Of several tasks: interrupted, else the first failure; "not covered" is one only where it's all there is."""
+    """Returns the exit code of several tasks: interrupted, else the first failure. "Not covered" counts only where
+    there is no other."""
     if EXIT_INTERRUPTED in codes:
         return EXIT_INTERRUPTED
     honest = (EXIT_OK, NotCovered.exit_code)

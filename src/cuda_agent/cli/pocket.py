@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg, SetArg, TrainingArg
 from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
@@ -30,9 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigArg = Annotated[Path, typer.Option("--config", metavar="FILE", help="Training's configuration, or a preset.")]
-TrainingArg = Annotated[Path, typer.Option("--out", help="Folder of the training.")]
-SetArg = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+FolderArg = Annotated[Path, typer.Option("--out", help="Folder of the training.")]
 
 
 @app.command("tasks")
@@ -65,8 +63,8 @@ def tasks(
 
 @app.command("fill")
 def fill(
-    config: ConfigArg,
-    out: TrainingArg,
+    config: TrainingArg,
+    out: FolderArg,
     limit_s: Annotated[
         float, typer.Option("--limit-s", min=1, help="Begin no further group of tasks after this.")
     ] = 500,
@@ -122,8 +120,8 @@ def _row(name: str, split: str, choices: object) -> dict[str, object]:
 
 @app.command("compare")
 def compare(
-    config: ConfigArg,
-    out: TrainingArg,
+    config: TrainingArg,
+    out: FolderArg,
     budget: Annotated[int, typer.Option("--budget", min=1, help="Evaluations that each search may make.")] = 16,
     trained: Annotated[str, typer.Option("--trained", help="Stage whose policy is compared.")] = "ppo",
     settings: SetArg = None,

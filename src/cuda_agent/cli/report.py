@@ -54,7 +54,7 @@ def _count(tasks: int) -> str:
 
 
 def _metrics(run: Recorded) -> Metrics:
-    """Of the tasks that have ended."""
+    """Returns the metrics of the tasks that have ended."""
     from cuda_agent.bench.metrics import metrics_of
 
     ended = [result for result in run.results if result.outcome != "unfinished"]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg, SetArg, TrainingArg
 from cuda_agent.cli.support.output import emit, say
 from cuda_agent.core.errors import UsageError
 from cuda_agent.training.config import TrainingOptions, preset, read_options
@@ -32,13 +32,11 @@ class StageOption(StrEnum):
 
 def command(
     stage: Annotated[StageOption, typer.Argument(help="What to run; check only composes the configuration.")],
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="Configuration, or the name of a preset.")],
+    config: TrainingArg,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the training; where it stands, it goes on.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as ppo.steps=20.")
-    ] = None,
+    settings: SetArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:

@@ -1,1 +1,1 @@
-"""The nouns that everything passes on: records, errors, configuration, hashing, the stack. Imports nothing of ours."""
+"""The shared records, errors, configuration and hashes. It imports no other package of the project."""

@@ -1,4 +1,4 @@
-"""What a policy did on a suite of tasks: records that `bench` writes, and `report`, `compare` and `promote` read."""
+"""The records of a benchmark: `bench` writes them, and `report`, `compare` and `promote` read them."""
 
 from __future__ import annotations
 
@@ -6,54 +6,70 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Evaluation, Resumption, Reward
 from cuda_agent.core.stack import Stack
 
-#: what bounds a task by the counted bytes and operations of its graph against the roofline.
+#: The bound of a task: the bytes and operations of its graph against the roofline.
 RooflineClass = Literal["memory", "compute", "latency"]
 
 
 class SuiteTask(Record):
-    """One task of a suite. `id` is unique in it and is the name of its run directory; `level` and `roofline` are None
-    where the suite doesn't say, or nothing could be counted."""
+    """One task of a suite."""
 
     id: str
+    """Unique in the suite; names the run directory."""
     name: str
+    """The task's name."""
     key: str
+    """Content hash of the task."""
     level: str | None = None
+    """Level, where the suite gives one."""
     origin: str = "file"
+    """Where the task comes from."""
     operators: tuple[str, ...] = ()
+    """Names of its operators."""
     roofline: RooflineClass | None = None
-    #: what any answer must move and compute, counted on the reference's graph.
-    work: Work | None = None
+    """The bound of the task."""
+    work: LeastWork | None = None
+    """The least work of a call, counted on the reference's graph."""
 
 
 class BenchResult(StoredRecord):
-    """How one task ended; a line of `results.jsonl`. `outcome` is the run's own word, or `error` where the task could
-    not be judged at all (`message` says why). `directory` is the run directory, relative to the benchmark's."""
+    """The result of one task, a line of `results.jsonl`."""
 
     file_name = "result.json"
     task: SuiteTask
+    """The task."""
     outcome: str
+    """The run's outcome, or `error` where the task could not be judged."""
     message: str = ""
+    """Why, for an error."""
     evaluation: Evaluation | None = None
+    """The best candidate's evaluation."""
     reward: Reward | None = None
+    """Its reward."""
     turns: int = 0
+    """Turns of the run."""
     tokens: int = 0
+    """Tokens of the run."""
     cost: float = 0.0
+    """Cost of the run, in the currency of the price table."""
     wall_s: float = 0.0
+    """Time of the run."""
     judge_s: float = 0.0
+    """Time of the judge."""
     directory: str | None = None
-    #: candidates on the way that didn't compile.
+    """Run directory, relative to the benchmark."""
     failed_builds: int = 0
-    #: no other task was at work beside it.
+    """Candidates that didn't compile."""
     alone: bool = False
+    """Whether no other task ran beside it."""
 
 
 class BenchManifest(StoredRecord):
-    """What a benchmark run is: the suite as it was resolved, the policy, every option, the stack."""
+    """The configuration of a benchmark run: the resolved suite, the policy, every option and the stack."""
 
     file_name = "bench.json"
     command: tuple[str, ...]
@@ -66,14 +82,14 @@ class BenchManifest(StoredRecord):
     stack: Stack
     started: str
     resumed: tuple[Resumption, ...] = ()
-    #: the device's limits as they were measured on this stack.
+    #: The device's limits, measured on this stack.
     limits: Roofline | None = None
-    #: peak memory of an eager call on the device by the tasks' ids, where the suite says it.
+    #: A task's id -> the peak memory of an eager call on the device, where the suite has it.
     peak_bytes: dict[str, int] = Field(default_factory=dict)
 
 
 class Estimate(Record):
-    """A number with its 95 % interval by bootstrap over tasks; None where there is nothing to count."""
+    """A number with its 95 % interval from a bootstrap over tasks. The number is None where no task counts."""
 
     value: float | None
     low: float | None = None
@@ -81,8 +97,8 @@ class Estimate(Record):
 
 
 class Against(Record):
-    """A group of tasks against one baseline (`eager`, `compile`, `matched`). Formulas: docs/metrics.md. Rates are
-    shares of all tasks, failures included. `fast_p[i]` belongs to `thresholds[i]`."""
+    """A group of tasks against one baseline (`eager`, `compile`, `matched`); docs/metrics.md has the formulas. Rates
+    are shares of all tasks, failures included. `fast_p[i]` belongs to `thresholds[i]`."""
 
     baseline: str
     faster: Estimate
@@ -92,16 +108,16 @@ class Against(Record):
     geomean_all: Estimate
     median_correct: Estimate
     median_all: Estimate
-    #: of correct tasks, by the cost of one more call in a full queue: the GPU's own time, without the host's launch.
+    #: Speed-up of correct tasks by the cost of one more call in a full queue: the GPU's time without the host's launch.
     geomean_queued: Estimate = Estimate(value=None)
-    #: share of the sum of log speed-ups (of correct tasks that are faster) which the fastest tenth carries.
+    #: The share of the fastest tenth in the sum of log speed-ups, over correct tasks that are faster.
     top_tenth_share: float | None
     thresholds: tuple[float, ...] = ()
     fast_p: tuple[float, ...] = ()
 
 
-class Group(Record):
-    """Metrics of all tasks (`by` is `all`), or of those of one level, origin or roofline class."""
+class MetricsGroup(Record):
+    """The metrics of all tasks (`by` is `all`), or of the tasks of one level, origin or roofline class."""
 
     by: Literal["all", "level", "origin", "roofline"]
     name: str
@@ -113,16 +129,16 @@ class Group(Record):
 
 
 class Metrics(StoredRecord):
-    """All metrics of a benchmark run, as far as it came: over the `done` of its `tasks`."""
+    """The metrics of a benchmark run, over the `done` of its `tasks`."""
 
     file_name = "metrics.json"
     tasks: int
     done: int
-    groups: tuple[Group, ...]
+    groups: tuple[MetricsGroup, ...]
 
 
 class Audit(Record):
-    """A person's word on one task of a report."""
+    """A person's verdict on one task of a report."""
 
     task: str
     verdict: Literal["sound", "doubtful", "cheating"]
@@ -132,7 +148,7 @@ class Audit(Record):
 
 
 class Audits(StoredRecord):
-    """What people said of a run's tasks; beside the run."""
+    """The verdicts of people on a run's tasks; the file is in the run's folder."""
 
     file_name = "audit.json"
     audits: tuple[Audit, ...] = ()

@@ -1,9 +1,8 @@
-"""Compiled Python for installations of torch that came without, such as images made with PYTHONDONTWRITEBYTECODE.
+"""Compiles Python for installations of torch without bytecode, such as images made with PYTHONDONTWRITEBYTECODE.
 
-Every process would compile thousands of modules again: 3.1 s instead of 1.9 s for torch, 10.1 s instead of 4.0 s with
-its compiler (H200 machine, 2026-11-21), 6 to 8 s instead of 2.4 for a model of transformers. A folder in our cache
-takes Python's own bytecode files, made once by a process that runs nothing but these imports. Workers read it and can't
-write it.
+Without bytecode, every process compiles thousands of modules again and needs two to three times as long to import
+torch. A process that runs only these imports writes Python's bytecode files to a folder in the cache. Workers can read
+this folder but can't write to it.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.hashing import digest_text
+from cuda_agent.core.stack import package_version
 
 _DONE, _LOCK = "complete", "lock"
-#: what workers import, the compiler's parts that it imports when first used included, and what tasks mostly do.
+#: Modules that workers import, with the parts of the compiler that load on first use and the models of common tasks.
 _MODULES = (
     "torch", "torch._dynamo", "torch.export", "torch._inductor.compile_fx", "torch._inductor.codegen.triton",
     "torch._inductor.codegen.cpp", "torch._inductor.codegen.cuda_combined_scheduling",
@@ -47,8 +46,7 @@ open(sys.argv[1], "w").close()
 
 @lru_cache(maxsize=1)
 def folder() -> Path | None:
-    """Where bytecode is to be looked for; None where torch's lies beside its sources, as usual, or no cache can be
-    had."""
+    """Returns the folder for bytecode, or None where torch has bytecode beside its sources or there is no cache."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None
@@ -56,36 +54,29 @@ def folder() -> Path | None:
     if usual.is_dir() or sys.pycache_prefix not in (None, ""):
         return None
     try:
-        name = digest_text(sys.version, metadata.version("torch"), _transformers(), found.origin)[:16]
-        path = cache_dir() / "bytecode" / name
+        versions = package_version("torch") or "", package_version("transformers") or ""
+        path = cache_dir() / "bytecode" / digest_text(sys.version, *versions, found.origin)[:16]
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, StoreError):
         return None
     return path
 
 
-def _transformers() -> str:
-    """Its version, "" where there is none."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("transformers")
-    return ""
-
-
 def use() -> None:
-    """Let this process read the folder, where it is complete. Before torch is imported."""
+    """Makes this process read the folder if it is complete. Call it before torch is imported."""
     path = folder()
     if path is not None and (path / _DONE).exists():
         sys.pycache_prefix = str(path)
 
 
 def environment() -> dict[str, str]:
-    """What lets a worker read the folder."""
+    """Returns the variables that make a worker read the folder."""
     path = folder()
     return {} if path is None else {"PYTHONPYCACHEPREFIX": str(path)}
 
 
 def fill() -> subprocess.Popen[bytes] | None:
-    """Start to fill the folder in the background; None where there is nothing to do, or another process is at it. The
+    """Starts to fill the folder in the background. Returns None where it is complete or another process fills it. The
     caller ends the process."""
     path = folder()
     if path is None or (path / _DONE).exists():
@@ -93,7 +84,7 @@ def fill() -> subprocess.Popen[bytes] | None:
     command = [sys.executable, "-P", "-c", _IMPORT, str(path / _DONE), *_MODULES]
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with contextlib.suppress(OSError), (path / _LOCK).open("w") as lock:
-        # Held for as long as the process lives.
+        # The process holds the lock until it ends.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""Benchmark runs side by side: what `compare` finds."""
+"""The records of `compare`, which puts benchmark runs side by side."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ Compared = Literal["faster", "slower", "same", "gained", "lost", "neither", "mis
 
 
 class Side(Record):
-    """One run. `stack_differences`: what its stack has otherwise than the first one's, so that times may not be
-    compared; `option_differences`: how it was asked otherwise; `notes`: what else differs, such as another GPU of the
-    same kind."""
+    """One run. `stack_differences` are differences from the first run's stack, with which times can't be compared.
+    `option_differences` are other options, and `notes` are other differences, such as another GPU of the same kind."""
 
     directory: str
     policy: str
@@ -30,9 +29,9 @@ class Side(Record):
 
 
 class Cell(Record):
-    """One task in one run. `faster`: how many times as fast ours is as the first run's; above 1 faster. `verdict` of
-    the comparison: `faster` and `slower` where the intervals of both latencies don't overlap, `same` where they do,
-    `gained` and `lost` where only one passed, `neither`, or `missing` where a run hasn't done the task."""
+    """One task in one run. `faster` is the first run's latency / this run's. `comparison` is `faster` or `slower` where
+    the intervals of both latencies don't overlap, and `same` where they do. It is `gained`, `lost` or `neither` where
+    one or both didn't pass, and `missing` where a run hasn't done the task."""
 
     result: str
     latency_us: float | None = None
@@ -48,9 +47,10 @@ class Row(Record):
 
 
 class Paired(Record):
-    """A later run against the first one. `ours`: geometric mean of first latency / this latency over tasks that passed
-    in both, with its interval by bootstrap over tasks. `speedups`: by baseline, geometric mean over all tasks of (this
-    run's speed-up / the first one's), failures as 1.0. Significant where the interval leaves out 1."""
+    """A later run against the first one. `ours` is the geometric mean of first latency / this latency over tasks that
+    passed in both, with its interval from a bootstrap over tasks. `speedups` maps a baseline to the geometric mean over
+    all tasks of (this run's speed-up / the first one's), where a failure counts as 1.0. A difference is significant
+    where the interval excludes 1."""
 
     tasks: int
     both_passed: int
@@ -60,7 +60,7 @@ class Paired(Record):
 
 
 class Comparison(StoredRecord):
-    """Runs side by side; the first is what the others are compared with."""
+    """Runs side by side. The first run is the reference."""
 
     file_name = "comparison.json"
     sides: tuple[Side, ...] = Field(min_length=2)

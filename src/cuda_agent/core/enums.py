@@ -1,4 +1,4 @@
-"""The closed vocabularies of the records."""
+"""The enumerations of the records."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Device(StrEnum):
-    """Where kernels run. `cuda` is what the project is for; `cpu` is the same contract in C++."""
+    """The device of the kernels. `cuda` is the project's purpose; `cpu` has the same contract in C++."""
 
     CUDA = "cuda"
     CPU = "cpu"
 
 
 class Precision(StrEnum):
-    """Precision policy: what arithmetic a candidate may use inside float32 operators."""
+    """The precision policy: the arithmetic that a candidate may use inside float32 operators."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -22,8 +22,9 @@ class Precision(StrEnum):
 
 
 class Verdict(StrEnum):
-    """How an evaluation ended. Only `PASSED` is paid. `QUARANTINED`: verified, but faster than the device's memory
-    allows, so a person must look. `UNSAFE`: compute-sanitizer found a bad access or a race in a verified candidate."""
+    """The result of an evaluation. Only `PASSED` is rewarded. `QUARANTINED` is verified but faster than the device's
+    memory allows, so a person must check it. `UNSAFE` is a verified candidate in which compute-sanitizer found a bad
+    access or a race."""
 
     PASSED = "passed"
     BUILD_FAILED = "build_failed"
@@ -41,7 +42,7 @@ class Verdict(StrEnum):
 
 
 class Phase(StrEnum):
-    """The step of an evaluation, in order."""
+    """The steps of an evaluation, in order."""
 
     SNAPSHOT = "snapshot"
     GUARD = "guard"
@@ -51,14 +52,14 @@ class Phase(StrEnum):
 
 
 class SandboxLevel(StrEnum):
-    """`full`: own user, PID, network, IPC and mount namespaces. `reduced`: Landlock and limits only."""
+    """`full`: own user, PID, network, IPC and mount namespaces. `reduced`: only Landlock and limits."""
 
     FULL = "full"
     REDUCED = "reduced"
 
 
 class Milestone(StrEnum):
-    """Which line of the reward equation applied (paper, "Reward")."""
+    """The line of the reward equation that applied (paper, "Reward")."""
 
     FAILED = "failed"
     CORRECT = "correct"
@@ -66,8 +67,8 @@ class Milestone(StrEnum):
     FASTER_THAN_BOTH = "faster_than_eager_and_compile"
 
 
-class Baseline(StrEnum):
-    """Which baseline pays: PyTorch's defaults, or the fastest at the candidate's precision."""
+class RewardBaseline(StrEnum):
+    """The baseline of the reward: PyTorch's defaults, or the fastest form at the candidate's precision."""
 
     PUBLISHED = "published"
     MATCHED = "matched"

@@ -1,6 +1,6 @@
-"""Errors, named by the boundary that was crossed. Each is one line: cause, then remedy.
+"""Errors, named by the boundary that was crossed. Each is one line: the cause, then the remedy.
 
-A bad *candidate* is data (a `Verdict`), not an error. Our own bug is an ordinary exception and crashes.
+A bad *candidate* is data (a `Verdict`), not an error. A bug of this project is an ordinary exception and crashes.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ class CudaAgentError(Exception):
 
 
 class UsageError(CudaAgentError):
-    """An unknown option, an impossible value, a missing file."""
+    """An option is unknown, a value is impossible or a file is missing."""
 
     exit_code = 2
 
 
 class TaskError(CudaAgentError):
-    """The task file can't be judged: it doesn't parse, has no `Model`, fails, is stochastic, or null answers pass."""
+    """The task file can't be judged: it doesn't parse, has no `Model`, fails, is stochastic, or accepts null
+    outputs."""
 
     exit_code = 3
 
 
 class OutOfMemory(TaskError):
-    """The task needs more memory than it found. Alone on the device, it needs more than the device has."""
+    """The task needs more memory than is free. Alone on the device, it needs more than the device has."""
 
 
 class DeviceError(CudaAgentError):
-    """The device, a compiler or a library that is needed isn't there."""
+    """The device, a compiler or a library is missing."""
 
     exit_code = 4
 
 
 class SandboxError(CudaAgentError):
-    """The isolation that was asked for can't be had here."""
+    """The wanted isolation isn't available on this machine."""
 
     exit_code = 5
 
@@ -53,35 +54,35 @@ class StoreError(CudaAgentError):
 
 
 class PolicyError(CudaAgentError):
-    """The policy that chooses the next action failed for good."""
+    """The policy that chooses the next action failed permanently."""
 
     exit_code = 7
 
 
 class PolicyStalled(PolicyError):
-    """The policy answers but no longer acts: nothing, nonsense, or the same call again and again. The best candidate
+    """The policy answers but no longer acts: its answers are empty, invalid or always the same call. The best candidate
     so far still counts."""
 
 
 class WorkerError(CudaAgentError):
-    """A trusted-side worker (reference, baseline) died or broke its protocol."""
+    """A trusted worker (reference, baseline) ended or broke its protocol."""
 
     exit_code = 8
 
 
 class NotCovered(CudaAgentError):
-    """No skill of the playbook covers these operators; there is no candidate, and that is the honest answer."""
+    """No skill of the playbook covers these operators, so there is no candidate."""
 
     exit_code = 10
 
 
 class LockMismatch(CudaAgentError):
-    """This machine isn't the locked stack, so its numbers wouldn't compare."""
+    """This machine isn't the locked stack, so its numbers can't be compared."""
 
     exit_code = 11
 
 
-#: What a command returns besides the codes above.
+#: The other exit codes of a command.
 EXIT_OK = 0
 EXIT_NOT_PASSED = 9
 EXIT_INTERRUPTED = 130

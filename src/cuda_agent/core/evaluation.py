@@ -1,4 +1,4 @@
-"""What the judge finds: the reports of its phases and the evaluation of a candidate. `core.records` exports them."""
+"""The reports of the judge's phases and the evaluation of a candidate. `core.records` exports them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,33 @@ from cuda_agent.core.stack import Stack
 
 
 class Violation(Record):
-    """A rule that was broken. `layer` says which guard saw it (syntax, source, symbols, dispatch, output, timing…)."""
+    """A broken rule."""
 
     rule: str
+    """The broken rule."""
     layer: str
+    """The guard that saw it: syntax, source, symbols, dispatch, output, timing…"""
     detail: str
+    """What was seen, in one line."""
 
 
 class BuildReport(Record):
-    """Compilation of one snapshot. `library_digest` ties the loaded library to `candidate_digest`."""
+    """The compilation of one snapshot."""
 
     succeeded: bool
+    """Whether there is a library."""
     candidate_digest: str
+    """The compiled candidate."""
     library_digest: str | None = None
+    """Ties the loaded library to the candidate."""
     duration_s: float
+    """Time of the build."""
     cached_objects: int = 0
+    """Object files from the cache."""
     compiled_objects: int = 0
+    """Object files that were compiled."""
     log: str = ""
+    """The compilers' messages."""
 
     @model_validator(mode="after")
     def _library_means_success(self) -> BuildReport:
@@ -37,35 +47,51 @@ class BuildReport(Record):
 
 
 class TrialReport(Record):
-    """One verification trial against the reference and the oracle. Relative errors are L2, dimensionless. `ties`: of
-    each output the share of its integers that aren't eager's, taken for one at least; 0 where it has none.
-    `over_budget`: it failed only because an error exceeds its budget, within the published tolerance."""
+    """One verification trial against the reference and the oracle."""
 
     kind: str
+    """What was tried: fresh inputs, a variant of them, other weights…"""
     seed: int | None = None
+    """Seed of the inputs."""
     passed: bool
+    """Whether the outputs are right."""
     max_abs_error: float | None = None
+    """Largest absolute difference from the oracle."""
     max_rel_error: float | None = None
+    """Largest relative difference from the oracle."""
     candidate_error: float | None = None
+    """L2 error of the candidate, relative to the oracle's norm."""
     eager_error: float | None = None
+    """The same error of eager."""
     budget: float | None = None
+    """The largest allowed `candidate_error`."""
     over_budget: bool = False
+    """The only fault is an error above the budget, within the published tolerance."""
     ties: tuple[float, ...] = ()
+    """For each output, the share of its integers that differ from eager's, at least one counted; 0 without integers."""
     reason: str = ""
+    """Why it failed."""
 
 
 class VerifyReport(Record):
-    """All trials. `oracle` is `float64`, or `float32` where a float32 operator would not be upcast."""
+    """The verification of a candidate."""
 
     passed: bool
+    """Whether all trials passed."""
     trials: tuple[TrialReport, ...]
+    """The trials in order."""
     oracle: str = "float64"
+    """`float64`, or `float32` where a float32 operator could not be upcast."""
     frozen: bool = False
+    """Whether the candidate derives weights when they are loaded."""
     derive_ms: float | None = None
+    """Time of deriving them."""
     dropped_variants: tuple[str, ...] = ()
+    """Variants of the inputs that the task refuses."""
     duration_s: float = 0.0
-    #: of that: `reference`, `candidate`, `comparison`.
+    """Time of the verification."""
     parts_s: dict[str, float] = Field(default_factory=dict)
+    """Its parts: `reference`, `candidate`, `comparison`."""
 
     @model_validator(mode="after")
     def _passed_means_all(self) -> VerifyReport:
@@ -79,76 +105,105 @@ class VerifyReport(Record):
 
 
 class Timing(Record):
-    """Times of one program, in microseconds. `latency_us` pays: the slower of the device events' median and the lower
-    95 % bound of the judge's own clock. `low`/`high` bound its 95 % interval. `unexplained_us`: what the judge's clock
-    typically finds beyond the events of a call, and `waited_us` how much of it the worker waited for the call's end."""
+    """The times of one program."""
 
     latency_us: float = Field(gt=0)
+    """The rewarded time of a call: the slower of the device events' median and the lower 95 % bound of the judge's
+    clock."""
     low_us: float = Field(gt=0)
+    """Lower end of its 95 % interval."""
     high_us: float = Field(gt=0)
+    """Upper end."""
     event_us: float = Field(gt=0)
+    """Median of the device's events."""
     witness_low_us: float | None = None
+    """Lower 95 % bound of the judge's clock."""
     unexplained_us: float | None = None
+    """Typical time of the judge's clock beyond the events of a call."""
     waited_us: float | None = None
+    """The part of it in which the worker waited for the call's end."""
     queued_us: float | None = None
+    """Cost of one more call in a full queue."""
     busy_us: float | None = None
+    """Time in which the GPU computes."""
     repetitions: int = Field(ge=1)
+    """Timed calls."""
     samples_us: tuple[float, ...] = ()
+    """The time of each call, in order."""
     peak_memory_bytes: int | None = None
+    """Peak of device memory."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Timing:
         if not self.low_us <= self.latency_us <= self.high_us:
-            raise ValueError("the interval holds the time")
+            raise ValueError("the interval includes the time")
         return self
 
 
 class Ratio(Record):
-    """Baseline time / candidate time (above 1: the candidate is faster), with its 95 % interval over paired rounds."""
+    """A speed-up over a baseline."""
 
     baseline: str
+    """Name of the baseline."""
     value: float = Field(gt=0)
+    """Baseline time / candidate time; above 1 the candidate is faster."""
     low: float = Field(gt=0)
+    """Lower end of its 95 % interval over paired rounds."""
     high: float = Field(gt=0)
+    """Upper end."""
 
 
 class CompileReport(Record):
-    """What `torch.compile` made of a form of the task, as its worker's TorchDynamo counted it. `graphs` 0: it runs in
-    eager. `fallbacks`: frames that are left to eager; `graphs_refused`: graphs that CUDA graphs couldn't capture.
-    `compile_s`: until it was warm, from whatever was in the compiler's cache."""
+    """The compilation of a form of the task by `torch.compile`, counted by TorchDynamo."""
 
     graphs: int = Field(ge=0)
+    """Graphs that TorchDynamo captured; with 0 the form runs in eager."""
     breaks: int = Field(default=0, ge=0)
+    """Graph breaks."""
     reasons: tuple[str, ...] = ()
+    """Reasons of the breaks."""
     fallbacks: int = Field(default=0, ge=0)
+    """Frames that run in eager."""
     graphs_refused: int = Field(default=0, ge=0)
+    """Graphs that CUDA graphs couldn't capture."""
     compile_s: float = Field(default=0.0, ge=0)
+    """Time until it was warm."""
 
 
 class ProfileReport(Record):
-    """Times of the candidate and the baselines, measured side by side. Keys of `baselines`: `eager`, `compile`
-    (PyTorch's default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>` at the policy."""
+    """The times of the candidate and the baselines, measured side by side."""
 
     candidate: Timing
+    """The candidate's times."""
     baselines: dict[str, Timing]
+    """Times of `eager`, `compile` (default flags), and `eager_<precision>`, `compile_<precision>`, `graphs_<precision>`
+    at the policy."""
     ratios: dict[str, Ratio]
+    """Ratios to the baselines."""
     matched: str
+    """The fastest baseline at the precision policy."""
     rounds: int
+    """Rounds of paired bursts."""
     checked_outputs: int
-    #: the rule by which the rounds ended: every ratio known to ±1 %, or plainly on one side of a milestone.
+    """Outputs of timed calls that were compared."""
     stop: TimingStop = "settled"
+    """The rule that ended the rounds."""
     failed_baselines: dict[str, str] = Field(default_factory=dict)
-    #: of each compiled baseline.
+    """Baselines that were left out, with the reason."""
     compiled: dict[str, CompileReport] = Field(default_factory=dict)
+    """Compilations of the compiled baselines."""
     clocks: dict[str, float] = Field(default_factory=dict)
+    """The GPU's clocks meanwhile, in MHz."""
     throttle_reasons: tuple[str, ...] = ()
+    """Why the GPU lowered its clocks."""
     notes: tuple[str, ...] = ()
-    #: the time is less than the reference's products take at the datasheet's peak.
+    """Remarks for a reader."""
     fewer_operations: bool = False
+    """Whether the time is less than the reference's products take at the datasheet's peak."""
     duration_s: float = 0.0
-    #: of that: `weights`, `memory`, `warm` before anything is timed, `plan`, in the rounds `inputs`, `bursts` and
-    #: `checks`, and `after`.
+    """Time of the profile."""
     parts_s: dict[str, float] = Field(default_factory=dict)
+    """Its parts: `weights`, `memory`, `warm`, `plan`, in the rounds `inputs`, `bursts`, `checks`, and `after`."""
 
     @model_validator(mode="after")
     def _matched_exists(self) -> ProfileReport:
@@ -158,63 +213,86 @@ class ProfileReport(Record):
 
 
 class KernelTime(Record):
-    """All runs of one GPU kernel in a call. `name`: its mangled symbol. `origin`: own, library, torch, copy (of memory,
-    fills and torch's copies among them) or unknown."""
+    """All runs of one GPU kernel in a call."""
 
     name: str
+    """Mangled symbol."""
     origin: str
+    """own, library, torch, copy (memory copies and fills) or unknown."""
     calls: int = Field(ge=1)
+    """Launches in one call."""
     us: float = Field(ge=0)
+    """Time of all launches."""
 
 
 class KernelReport(Record):
-    """GPU time of one verified call by what ran, as its worker's CUPTI recorded it; the longest kernels by name. In a
-    benchmark others may compute beside that call: what counts is which kernels there are, and their shares."""
+    """The GPU time of one verified call by kernel, recorded by CUPTI. Other tasks may run beside it, so only the
+    kernels and their shares are meaningful."""
 
     own_us: float
+    """The candidate's kernels."""
     library_us: float
+    """NVIDIA's libraries."""
     torch_us: float
+    """torch's kernels."""
     copy_us: float
+    """Copies and fills of memory."""
     unknown_us: float
+    """Other kernels."""
     kernels: tuple[KernelTime, ...] = ()
+    """The longest kernels."""
 
     @property
     def own_share(self) -> float:
-        """The own kernels' share of all GPU time."""
+        """The share of the candidate's own kernels in all GPU time."""
         total = self.own_us + self.library_us + self.torch_us + self.copy_us + self.unknown_us
         return self.own_us / total if total else 0.0
 
 
 class Evaluation(StoredRecord):
-    """The judge's word on one candidate. A profile exists only when verification passed without violation.
-
-    `operators`: ATen operators that the dispatcher saw in `forward` while it was verified, with counts. `kernels`: what
-    ran on the GPU in one more verified call. `notes`: what a reader should know and no rule forbids. `failing`: the
-    trial that the candidate failed or died on, to be tried again; the judge itself draws no seed twice.
-    """
+    """The judge's evaluation of one candidate."""
 
     file_name = "evaluation.json"
     task_key: str
+    """Content hash of the task."""
     candidate_digest: str
+    """Content hash of the candidate."""
     device: Device
+    """Where it ran."""
     precision: Precision
+    """The precision policy."""
     verdict: Verdict
+    """The outcome."""
     phase: Phase
+    """The last phase."""
     reason: str = ""
+    """Why it did not pass."""
     log_tail: str = ""
+    """Last lines of the log of a crash."""
     build: BuildReport | None = None
+    """Its compilation."""
     verify: VerifyReport | None = None
+    """The verification."""
     profile: ProfileReport | None = None
+    """The times; only when verification passed."""
     violations: tuple[Violation, ...] = ()
+    """Broken rules."""
     operators: dict[str, int] = Field(default_factory=dict)
+    """ATen operators that the dispatcher saw in `forward` during verification, with counts."""
     kernels: KernelReport | None = None
+    """GPU kernels of one more verified call."""
     notes: tuple[str, ...] = ()
+    """Remarks that break no rule."""
     failing: Regression | None = None
-    #: what it is, where it is no CUDA extension and only judged beside ours (`triton`): never promoted nor exported.
+    """The trial that it failed or crashed on."""
     comparison: str | None = None
+    """Kind of a candidate that is judged only as a comparison: `triton`."""
     sandbox: SandboxLevel
+    """Isolation of its processes."""
     stack: Stack
+    """Hardware and software."""
     durations_s: dict[str, float] = Field(default_factory=dict)
+    """Time of each phase."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:
@@ -240,11 +318,11 @@ class Evaluation(StoredRecord):
 
 
 class ScreenReport(Record):
-    """Candidate-only times of several settings in one build, for a search's own information; never a verdict.
-    `latency_us[i]` belongs to `configs[i]`; None where it failed, with the reason in `failures`."""
+    """The candidate's times with several settings in one build. They inform a search and are no verdict.
+    `latency_us[i]` belongs to `configs[i]`; it is None where the setting failed, and `failures` has the reason."""
 
     configs: tuple[dict[str, int], ...]
     latency_us: tuple[float | None, ...]
     failures: dict[int, str] = Field(default_factory=dict)
-    #: a setting found too little of the device's memory.
+    #: Whether a setting failed for lack of device memory.
     out_of_memory: bool = False

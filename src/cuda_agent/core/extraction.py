@@ -1,4 +1,4 @@
-"""A whole model taken apart into tasks, and put together again with faster parts: records of `extract` and `apply`."""
+"""The records of `extract` and `apply`: the tasks of a whole model, and the model with optimized parts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cuda_agent.core.stack import Stack
 class ExtractedTask(Record):
     """Submodules of a model that are the same task: class, configuration, shapes of weights and inputs.
 
-    `paths`: where they are in the model. `calls`: of all of them in one pass. `share`: of the model's time, theirs and
-    their children's. `call`: how they are called, as nested values with tensors numbered; tensor i is the task's
-    input i, of the meta `inputs[i]`. `prefix`: what the task's names of weights have before the submodule's.
+    `paths` are their places in the model. `calls` counts the calls of all of them in one pass. `share` is their share
+    of the model's time, with their children's. `call` has the arguments as nested values with numbered tensors; tensor
+    i is the task's input i, described by `inputs[i]`. `prefix` is put before the submodule's names of weights.
     """
 
     name: str
@@ -37,8 +37,8 @@ class ExtractedTask(Record):
     prefix: str = "module."
 
 
-class LeftOut(Record):
-    """Submodules that take time and are no task, with the reason."""
+class LeftOutPart(Record):
+    """Submodules that take time but are no task, with the reason."""
 
     kind: str
     paths: tuple[str, ...] = Field(min_length=1)
@@ -48,11 +48,11 @@ class LeftOut(Record):
 
 
 class Extraction(StoredRecord):
-    """A model's time by its submodules, and the tasks that were made of the hot ones.
+    """A model's time by its submodules, and the tasks that were made of the slowest ones.
 
-    `source`: the whole model in the KernelBench convention. `folders`: of the user's own code, which its imports need.
-    `total_us`: one pass, by the wall clock on `cpu`, by what ran on the GPU on `cuda`. `outside_us`: of no submodule
-    that is a task or left out.
+    `source` is the whole model in the KernelBench convention. `folders` have the user's code, which its imports need.
+    `total_us` is the time of one pass, by the wall clock on `cpu` and by GPU work on `cuda`. `outside_us` is the time
+    outside the tasks and the submodules that were left out.
     """
 
     file_name = "extraction.json"
@@ -64,21 +64,21 @@ class Extraction(StoredRecord):
     total_us: float = Field(gt=0)
     outside_us: float = 0.0
     tasks: tuple[ExtractedTask, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[LeftOutPart, ...] = ()
     sandbox: SandboxLevel
     stack: Stack
     started: str
 
     @property
     def covered(self) -> float:
-        """Share of the model's time that stands in tasks."""
+        """The tasks' share of the model's time."""
         return min(1.0, sum(task.share for task in self.tasks))
 
 
 class WholePart(Record):
-    """One optimized task in the whole model. `calls`: of one pass that went to the candidate; `fallbacks`: that went
-    to the original, since shapes, types or constants weren't the verified ones. `speedup`: of the part alone over
-    eager."""
+    """One optimized task in the whole model. In one pass, `calls` went to the candidate, and `fallbacks` to the
+    original because shapes, types or constants differed from the verified ones. `speedup` is that of the part alone
+    over eager."""
 
     task: str
     key: str
@@ -92,13 +92,13 @@ class WholePart(Record):
 
 
 class WholeModel(StoredRecord):
-    """A whole model with optimized submodules beside the original, by the judge's side-by-side rounds.
+    """A whole model with optimized submodules beside the original, timed in the judge's side-by-side rounds.
 
-    `agreed`: every trial's outputs lay within the tolerance of the original's; the times exist only then. `speedup`:
-    original / patched. `others`: the patched model against `torch.compile` of the original and the other baselines.
-    `covered`: share of the original's time in the parts that ran. `predicted`: Amdahl's speed-up from the parts' shares
-    and speed-ups. `max_error`: largest relative L2 error of an output against the float64 oracle; `original_error`: the
-    original's own.
+    `agreed` means that every trial's outputs were within the tolerance of the original's; times exist only then.
+    `speedup` is original / patched. `others` compares the patched model with `torch.compile` of the original and the
+    other baselines. `covered` is the share of the original's time in the parts that ran. `predicted` is Amdahl's
+    speed-up from the parts' shares and speed-ups. `max_error` is the largest relative L2 error of an output against the
+    float64 oracle, and `original_error` is that of the original.
     """
 
     file_name = "whole_model.json"

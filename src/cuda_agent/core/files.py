@@ -1,4 +1,4 @@
-"""Files that survive a kill: written whole or not at all. And where the caches lie."""
+"""Writes files that survive a kill, because they are written completely or not at all, and finds the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cuda_agent.core.errors import StoreError
 
 
 def write_durably(path: Path, data: str | bytes) -> None:
-    """Write beside, fsync, rename over. Raises StoreError (no space, no permission)."""
+    """Writes a temporary file beside the path, syncs it and renames it. Raises StoreError (no space, no permission)."""
     raw = data.encode() if isinstance(data, str) else data
     temporary = ""
     try:
@@ -33,7 +33,8 @@ def write_durably(path: Path, data: str | bytes) -> None:
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Add lines durably, one process at a time; a last one that a kill cut short goes. Raises StoreError."""
+    """Appends lines durably, one process at a time, and removes a last line that a kill cut short. Raises
+    StoreError."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def _refused(path: Path, error: OSError) -> StoreError:
 
 
 def _whole_lines(stream: BinaryIO) -> int:
-    """How many bytes of a file are whole lines."""
+    """Returns how many bytes of a file are complete lines."""
     end = stream.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - (1 << 16))
@@ -67,7 +68,7 @@ def _whole_lines(stream: BinaryIO) -> int:
 
 
 def cache_dir() -> Path:
-    """`$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`. Created when missing."""
+    """Returns `$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`, and creates it."""
     base = os.environ.get("CUDA_AGENT_CACHE")
     path = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cuda-agent"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Literal
 
@@ -12,7 +13,7 @@ from cuda_agent.core.record import Record, StoredRecord
 
 
 class TensorMeta(Record):
-    """Shape and strides in elements; dtype as torch prints it without the prefix (`float32`, `bfloat16`, `int64`)."""
+    """Shape and strides in elements; the dtype has torch's name without the prefix (`float32`, `bfloat16`, `int64`)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -20,10 +21,7 @@ class TensorMeta(Record):
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 class Ref(Record):
@@ -37,7 +35,7 @@ class DtypeArg(Record):
 
 
 class NonFinite(Record):
-    """A float that JSON can't hold."""
+    """A float that JSON can't represent."""
 
     nonfinite: Literal["inf", "-inf", "nan"]
 
@@ -53,8 +51,8 @@ class ValueKind(StrEnum):
 
 
 class GraphInput(Record):
-    """A value that comes from outside: an input of `forward` (flattened position), a weight by its name in the
-    state dict, or a small constant with its values inline (flattened, row-major)."""
+    """A value from outside: an input of `forward` (flattened position), a weight by its name in the state dict, or a
+    small constant with its values inline (flattened, row-major)."""
 
     name: str
     kind: ValueKind
@@ -66,7 +64,8 @@ class GraphInput(Record):
 
 class Node(Record):
     """One operator call. `op` is its full name, such as `aten.gelu.default`; `getitem` picks one of several outputs.
-    `outputs` holds one meta for a tensor result, several for a tuple (an entry is None where no tensor comes)."""
+    `outputs` has one meta for a tensor result and several for a tuple (an entry is None for a value that is no
+    tensor)."""
 
     name: str
     op: str
@@ -75,13 +74,14 @@ class Node(Record):
     outputs: tuple[TensorMeta | None, ...]
 
     def argument(self, index: int, name: str, default: Arg = None) -> Arg:
-        """What was given by position or by keyword."""
+        """Returns the argument, given by position or by keyword."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
 
 class Graph(StoredRecord):
-    """`forward` in eval mode, in topological order. `outputs` name values; `output_spec` is their nesting as JSON
-    (a leaf is {"t": index into outputs}; list, tuple and dict nest as {"list": […]}, {"tuple": […]}, {"dict": {…}})."""
+    """`forward` in eval mode, in topological order. `outputs` are names of values; `output_spec` is their nesting as
+    JSON (a leaf is {"t": index into outputs}; list, tuple and dict nest as {"list": […]}, {"tuple": […]}, {"dict":
+    {…}})."""
 
     file_name = "graph.json"
     inputs: tuple[GraphInput, ...]
@@ -92,6 +92,6 @@ class Graph(StoredRecord):
     init_signature: str = "(self, *args, **kwargs)"
     #: `forward`'s parameter names in order, without `self`.
     forward_parameters: tuple[str, ...] = ()
-    #: names in the state dict (parameters and persistent buffers), all of them, used in the graph or not.
+    #: All names in the state dict (parameters and persistent buffers), used in the graph or not.
     state: dict[str, TensorMeta] = Field(default_factory=dict)
     state_parameters: tuple[str, ...] = ()

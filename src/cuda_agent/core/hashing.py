@@ -1,4 +1,4 @@
-"""Content hashes: what was judged is named by its digest."""
+"""Content hashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def digest_text(*parts: str) -> str:
-    """SHA-256 (hex) over length-prefixed parts, so that no two lists of parts collide."""
+    """Returns the SHA-256 (hex) of length-prefixed parts, so that different lists of parts never collide."""
     state = hashlib.sha256()
     for part in parts:
         raw = part.encode()
@@ -17,5 +17,5 @@ def digest_text(*parts: str) -> str:
 
 
 def digest_files(files: Mapping[str, str]) -> str:
-    """Digest of a set of files, path -> text, independent of order."""
+    """Returns the digest of a set of files, path -> text, independent of their order."""
     return digest_text(*(part for path in sorted(files) for part in (path, files[path])))

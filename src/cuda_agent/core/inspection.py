@@ -1,4 +1,4 @@
-"""What limits a candidate: for whoever makes it faster, never a verdict."""
+"""The records of `inspect`: they say what limits a candidate, and are no verdict."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Limit = Literal["memory", "compute", "latency"]
 
 
 class KernelCode(Record):
-    """One function as the compiler made it. `mix`: share of its instructions by class, a static count: what stands in a
-    loop counts once."""
+    """One compiled function. `mix` is the share of its instructions by class; it is a static count, so an instruction
+    in a loop counts once."""
 
     symbol: str
     name: str
@@ -26,14 +26,14 @@ class KernelCode(Record):
     spill_load_bytes: int | None = None
     instructions: int = 0
     mix: dict[str, float] = Field(default_factory=dict)
-    #: of the global loads and stores, how many have each width, in bits.
+    #: Width in bits -> the number of global loads and stores that have it.
     access_bits: dict[int, int] = Field(default_factory=dict)
 
 
 class KernelRun(Record):
-    """One kernel of a call as it ran. Percentages are of what the hardware sustains at the most; those that only Nsight
-    Compute knows are None without it. `occupancy_percent` is what was achieved, else what registers, shared memory and
-    block size allow (`occupancy_is_bound`)."""
+    """The runs of one kernel in a call. Percentages are of the hardware's sustained peak; those that only Nsight
+    Compute measures are None without it. `occupancy_percent` is the achieved one, or the bound by registers, shared
+    memory and block size (`occupancy_is_bound`)."""
 
     symbol: str
     name: str
@@ -48,17 +48,17 @@ class KernelRun(Record):
     dram_percent: float | None = None
     memory_percent: float | None = None
     compute_percent: float | None = None
-    #: transactions of 32 bytes per request of a warp: 4 is the best for 4-byte elements, 16 for 16-byte ones.
+    #: Transactions of 32 bytes per request of a warp: 4 is the best for 4-byte elements, 16 for 16-byte ones.
     sectors_per_load: float | None = None
     sectors_per_store: float | None = None
-    #: reason -> cycles that a warp waits for it per instruction issued.
+    #: A reason -> the cycles that a warp waits for it per issued instruction.
     stalls: dict[str, float] = Field(default_factory=dict)
     limit: Limit | None = None
     why: str = ""
 
 
 class Roofline(Record):
-    """Measured on this device: a large copy (both directions counted), square matrix products."""
+    """Limits measured on this device: a large copy (both directions counted) and square matrix products."""
 
     bandwidth_gb_s: float
     fp32_tflops: float
@@ -66,18 +66,20 @@ class Roofline(Record):
     half_tflops: float | None = None
 
 
-class Work(Record):
-    """What one call can't do without, from shapes and the reference's graph: bytes of each input, weight and output,
-    operations of products, and of all else at one operation an element."""
+class LeastWork(Record):
+    """The least work of a call, from shapes and the reference's graph."""
 
     bytes: int
+    """Bytes of each input, weight and output."""
     product_flops: int
+    """Operations of products."""
     other_flops: int
+    """One operation per element of other operators."""
 
 
 class InspectReport(Record):
-    """`source` says where the numbers of the run come from: Nsight Compute's counters, or counted bytes and operations
-    over the time of events. `limit` is that of the whole call, with its numbers in `why`."""
+    """What limits a candidate. `source` says whether the numbers are Nsight Compute's counters, or counted bytes and
+    operations over the time of events. `limit` is that of the whole call, with its numbers in `why`."""
 
     device: Device
     source: Literal["nsight-compute", "counted"]
@@ -85,12 +87,12 @@ class InspectReport(Record):
     kernels: tuple[KernelRun, ...] = ()
     latency_us: float | None = None
     busy_us: float | None = None
-    work: Work | None = None
+    work: LeastWork | None = None
     roofline: Roofline | None = None
     memory_share: float | None = None
     compute_share: float | None = None
     limit: Limit | None = None
     why: str = ""
-    #: the compiler on loops (cpu): vectorised or not, `file:line: …`.
+    #: The compiler's remarks on loops (cpu): vectorised or not, `file:line: …`.
     loops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,12 +1,12 @@
-"""Medians and their intervals by order statistics. Pure.
+"""Medians and their intervals by order statistics. The functions are pure.
 
 For n independent samples x(1) ≤ … ≤ x(n) and any continuous distribution,
 P(x(k) ≤ median ≤ x(n+1-k)) = 1 - 2·P(Bin(n, ½) < k). It needs no normality, and a single disturbed round can't widen it
-without bound. Below six rounds no k reaches 95 %, and [min, max] is what remains (93.75 % for five).
+without bound. Below six rounds no k reaches 95 %, so the interval is [min, max] (93.75 % for five).
 
-Rounds are not independent where a machine has moods (a slower core, a clock state) that outlast a round. What the rank
-counts is how many samples lie below the median, and the variance of that count grows by `dependence`, estimated from
-the samples' own order; the ranks move out by its square root.
+Rounds are not independent where the machine's state (a slower core, a clock state) outlasts a round. The rank counts
+the samples below the median. The variance of this count grows by `dependence`, estimated from the order of the samples,
+so the ranks move outward by its square root.
 """
 
 from __future__ import annotations
@@ -17,19 +17,24 @@ from collections.abc import Iterable, Sequence
 CONFIDENCE = 0.95
 
 
-def median(values: Iterable[float]) -> float:
-    """Middle value, mean of the two middle ones for an even count. Raises ValueError when there is none."""
+def _ordered(values: Iterable[float]) -> list[float]:
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
+    return ordered
+
+
+def median(values: Iterable[float]) -> float:
+    """Returns the middle value, or the mean of the two middle ones. Raises ValueError without values."""
+    ordered = _ordered(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _rank(count: int, tail: float) -> int:
-    """Largest k ≥ 1 with P(Bin(count, ½) < k) ≤ tail; 1 where none is (too few samples)."""
+    """Returns the largest k ≥ 1 with P(Bin(count, ½) < k) ≤ tail, or 1 for too few samples."""
     if count > 1000:
-        # Normal approximation; the exact sum would need huge integers and changes no rank by more than one.
+        # The exact sum needs huge integers and changes no rank by more than one, so this is the normal approximation.
         z = 1.96 if tail <= 0.025 else 1.645
         return max(1, math.floor(count / 2 - z * math.sqrt(count) / 2))
     below, rank = 0, 1
@@ -42,11 +47,11 @@ def _rank(count: int, tail: float) -> int:
 
 
 def dependence(values: Sequence[float]) -> float:
-    """Variance of the number of values below the median, over that of independent ones; at least 1.
+    """Returns the variance of the number of values below the median, over that of independent ones; at least 1.
 
-    1 + 2·Σ ρ(k), with ρ(k) the autocorrelation at lag k of whether a value lies above the median: ρ(1) where it is
-    positive, and what follows for as long as it exceeds its own standard error 1/√n. Centring on the sample's own
-    median makes ρ too small by 1/n.
+    It is 1 + 2·Σ ρ(k), with ρ(k) the autocorrelation at lag k of whether a value is above the median. The sum has ρ(1)
+    if it is positive, and the following terms as long as they exceed their standard error 1/√n. The median is the
+    sample's own, which makes ρ too small by 1/n.
     """
     count = len(values)
     if count < 3:
@@ -64,33 +69,28 @@ def dependence(values: Sequence[float]) -> float:
 
 
 def _outward(values: Sequence[float], tail: float) -> int:
-    """The rank of independent samples, moved out for their dependence."""
+    """Returns the rank for independent samples, moved outward for their dependence."""
     count = len(values)
     half = count / 2
     return max(1, math.floor(half - (half - _rank(count, tail)) * math.sqrt(dependence(values))))
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Interval of the median by order statistics, of values in the order in which they were measured; [min, max] where
-    they are too few (below six at 95 %). Raises ValueError on none."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
+    """Returns the interval of the median of values in the order in which they were measured; [min, max] for too few
+    (below six at 95 %). Raises ValueError without values."""
+    ordered = _ordered(values)
     rank = _outward(values, (1 - confidence) / 2)
     return ordered[rank - 1], ordered[-rank]
 
 
 def lower_bound(values: Sequence[float]) -> float:
-    """One-sided lower 95 % bound of the median (the smallest value below eight samples)."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
+    """Returns the one-sided lower 95 % bound of the median (the smallest value below eight samples)."""
+    ordered = _ordered(values)
     return ordered[_outward(values, 1 - CONFIDENCE) - 1]
 
 
 def low_quantile(values: Sequence[float]) -> float:
-    """At least 95 % of the values are this large (the smallest one below forty). Raises ValueError on none."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("no values")
+    """Returns a value that at least 95 % of the values reach (the smallest one below forty). Raises ValueError without
+    values."""
+    ordered = _ordered(values)
     return ordered[max(0, math.floor((1 - CONFIDENCE) * len(ordered)) - 1)]

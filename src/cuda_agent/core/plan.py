@@ -1,4 +1,4 @@
-"""A playbook's plan as data: its policy reports it with a turn, and the report explains it to learners."""
+"""A playbook's plan as data. Its policy reports it with a turn, and the report explains it to learners."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ from cuda_agent.core.record import Record
 
 
 class PlannedKernel(Record):
-    """One launch, and the skill that wrote it."""
+    """One launch of a plan."""
 
     name: str
+    """The kernel's name."""
     skill: str
+    """The skill that wrote it."""
 
 
 class AppliedRule(Record):
-    """One application of a rule of the algebra, at a node of the graph."""
+    """One application of an algebra rule, at a node of the graph."""
 
     rule: str
+    """The rule's name."""
     node: str
+    """The node of the graph."""
 
 
 class KernelPlan(Record):
-    """The kernels in their order, after these rewrites of the graph. `channels_last`: convolutions read and write
-    their channels innermost."""
+    """The kernels of a playbook's plan."""
 
     kernels: tuple[PlannedKernel, ...]
+    """Launches in order."""
     rewrites: tuple[AppliedRule, ...] = ()
+    """Rewrites of the graph before them."""
     channels_last: bool = False
+    """Whether convolutions keep their channels innermost."""
 
     @property
     def summary(self) -> str:
-        """One line: the kernels in order, and the rewrites."""
+        """The kernels in order and the rewrites, in one line."""
         text = " -> ".join(kernel.name for kernel in self.kernels)
         rewrites = "; ".join(f"{one.rule}: {one.node}" for one in self.rewrites)
         return f"{text} ({rewrites})" if rewrites else text

@@ -1,4 +1,4 @@
-"""The base of every record that touches disk: frozen, closed, versioned."""
+"""The base of every record on disk: frozen, without unknown fields, with a schema version."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ SCHEMA_VERSION = 1
 
 
 class Record(BaseModel):
-    """Frozen, refuses unknown fields. Units are in field names."""
+    """A frozen record that refuses unknown fields. Units are in field names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
 
 
 class StoredRecord(Record):
-    """A record with a file of its own; a reader refuses another schema version by naming both."""
+    """A record with its own file. A reader refuses another schema version and names both."""
 
     schema_version: int = SCHEMA_VERSION
+    """Version of the format."""
     file_name: ClassVar[str] = ""
 
     def to_json(self) -> str:
@@ -29,7 +32,7 @@ class StoredRecord(Record):
 
     @classmethod
     def from_json(cls, text: str, *, where: str = "the text") -> Self:
-        """Raises StoreError when the text isn't this record or has another schema version."""
+        """Returns the record. Raises StoreError when the text isn't this record or has another schema version."""
         import json
 
         try:
@@ -49,7 +52,7 @@ class StoredRecord(Record):
             raise StoreError(f"{where} is not a valid {cls.__name__}: {field}: {first['msg']}") from None
 
     def write(self, directory: Path) -> Path:
-        """Write durably (temporary file, fsync, rename). Raises StoreError when the disk refuses."""
+        """Writes the file durably (temporary file, fsync, rename). Raises StoreError."""
         from cuda_agent.core.files import write_durably
 
         path = directory / self.file_name
@@ -58,7 +61,7 @@ class StoredRecord(Record):
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Raises StoreError when the file is missing or not this record."""
+        """Returns the record in a folder. Raises StoreError when the file is missing or isn't this record."""
         path = directory / cls.file_name
         try:
             text = path.read_text()

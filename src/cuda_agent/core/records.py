@@ -1,4 +1,4 @@
-"""The few nouns that everything passes on. Frozen; impossible ones can't be built; units are in field names."""
+"""The records that all packages share. They are frozen and validated; units are in field names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from cuda_agent.core.enums import Baseline, Milestone
+from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.evaluation import (
     BuildReport,
     CompileReport,
@@ -26,7 +26,7 @@ from cuda_agent.core.plan import KernelPlan
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.stack import Stack
 
-#: everything that crosses a boundary, in one place to import from.
+#: All records that cross a boundary; import them from here.
 __all__ = [
     "Budget", "BuildReport", "Candidate", "CompileReport", "Evaluation", "KernelReport", "KernelTime",
     "ProfileReport", "Ratio", "Replayed", "Resumption", "Reward", "RunManifest", "ScreenReport", "Task", "Timing",
@@ -39,23 +39,31 @@ class Task(StoredRecord):
 
     file_name = "task.json"
     name: str
+    """Name for people."""
     source: str
+    """Python source."""
     origin: str = "file"
+    """Where it comes from: a file, a dataset."""
     operators: tuple[str, ...] = ()
+    """Names of its operators."""
     atol: float = 1e-2
+    """Absolute tolerance."""
     rtol: float = 1e-2
+    """Relative tolerance."""
     split: str | None = None
+    """The dataset's split."""
 
     @property
     def key(self) -> str:
-        """Content hash of the source and the tolerances."""
+        """The content hash of the source and the tolerances."""
         return digest_text(self.source, repr(self.atol), repr(self.rtol))
 
 
 class Candidate(Record):
-    """Snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`, path -> text."""
+    """A snapshot of a workspace's writable files: `model_new.py` and everything under `kernels/`."""
 
     files: dict[str, str]
+    """Path -> text."""
 
     @property
     def digest(self) -> str:
@@ -63,34 +71,46 @@ class Candidate(Record):
 
 
 class Reward(Record):
-    """Milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
+    """The milestone reward in {-1, 1, 2, 3} (paper, "Reward")."""
 
     value: int
+    """-1, 1, 2 or 3."""
     milestone: Milestone
-    baseline: Baseline
+    """What was reached."""
+    baseline: RewardBaseline
+    """The baseline that decided."""
     reason: str
+    """Why, in one line."""
 
 
 class ToolCall(Record):
-    """A call that a policy asks for. `malformed` says what is wrong with its arguments as they came; then it isn't
-    run."""
+    """A tool call of a policy."""
 
     id: str
+    """Unique in the run."""
     tool: str
+    """The tool's name."""
     arguments: dict[str, Any]
+    """Its arguments."""
     malformed: str = ""
+    """What is wrong with the arguments; such a call is not run."""
 
 
 class ToolResult(Record):
-    """What a tool answered: `text` is what the policy reads, `data` the structured form of it. `candidate_digest`: the
-    candidate as it stood when the call began, so what a tool of the judge judged."""
+    """A tool's answer."""
 
     call_id: str
+    """The call."""
     text: str
+    """The answer for the policy."""
     ok: bool = True
+    """Whether it succeeded."""
     data: dict[str, Any] = Field(default_factory=dict)
+    """The same answer as data."""
     candidate_digest: str | None = None
+    """The candidate when the call began."""
     duration_s: float = 0.0
+    """Time of the call."""
 
     @property
     def first_line(self) -> str:
@@ -98,19 +118,28 @@ class ToolResult(Record):
 
 
 class Budget(Record):
-    """What a run may spend (None: as much as it takes) and has spent. `judge_s` is the time of the judge, which holds
-    the device; `cost` is in the currency of the price table."""
+    """The limits of a run and what it has spent."""
 
     turns_limit: int
+    """Most turns."""
     turns_spent: int = 0
+    """Turns so far."""
     wall_s: float = 0.0
+    """Time so far."""
     judge_s: float = 0.0
+    """Time of the judge, which holds the device."""
     tokens: int = 0
+    """Tokens so far."""
     cost: float = 0.0
+    """Cost so far, in the currency of the price table."""
     wall_limit_s: float | None = None
+    """Most time; None: no limit."""
     judge_limit_s: float | None = None
+    """Most time of the judge."""
     tokens_limit: int | None = None
+    """Most tokens."""
     cost_limit: float | None = None
+    """Highest cost."""
 
     @property
     def turns_left(self) -> int:
@@ -134,47 +163,72 @@ class Budget(Record):
 
 
 class Turn(Record):
-    """One step of the loop: what the policy said and asked, and what the tools answered. `observation` is what a
-    language model is told where it called nothing. `budget` is as it stood when the turn ended, so that everything a
-    policy was told can be told again from the turns alone."""
+    """One step of the loop: the policy's message and calls, and the tools' answers."""
 
     index: int
+    """Its number, from 0."""
     message: str
+    """The policy's text."""
     reasoning: str = ""
+    """The model's reasoning."""
     calls: tuple[ToolCall, ...] = ()
+    """Tool calls."""
     results: tuple[ToolResult, ...] = ()
+    """The tools' answers."""
     observation: str = ""
+    """Message to a language model that called no tool."""
     candidate_digest: str | None = None
+    """The candidate after the turn."""
     tokens_in: int = 0
+    """Tokens of the request."""
     tokens_out: int = 0
+    """Tokens of the answer."""
     tokens_cached: int = 0
+    """Tokens of the request from a cache."""
     tokens_estimated: bool = False
+    """Whether the server did not count tokens."""
     cost: float | None = None
-    #: tokens that the request was composed for, where the server had refused one for the configured context.
+    """Cost of the turn."""
     context_limit: int | None = None
+    """Tokens of the request after the server refused the configured context."""
     token_ids: tuple[int, ...] | None = None
+    """Tokens of a trained policy."""
     log_probabilities: tuple[float, ...] | None = None
+    """Their log probabilities."""
     budget: Budget | None = None
-    #: the playbook's plan that this turn writes, or ends with.
+    """The budget at the end of the turn."""
     plan: KernelPlan | None = None
+    """The playbook's plan that the turn writes or ends with."""
     duration_s: float = 0.0
+    """Time of the turn."""
 
 
 class Trajectory(StoredRecord):
-    """A whole run of a policy on a task; its evaluation is that of the best candidate."""
+    """A whole run of a policy on a task. Its evaluation is that of the best candidate."""
 
     file_name = "trajectory.json"
     task_key: str
+    """Content hash of the task."""
     task_name: str
+    """The task's name."""
     policy: str
+    """Name of the policy."""
     turns: tuple[Turn, ...]
+    """The turns."""
     budget: Budget
+    """Limits and what was spent."""
     outcome: str
+    """How the run ended."""
     message: str = ""
+    """What the policy said last."""
     best: Candidate | None = None
+    """The best candidate."""
     evaluation: Evaluation | None = None
+    """The best candidate's evaluation."""
     reward: Reward | None = None
+    """Its reward."""
     directory: str | None = None
+    """The run directory."""
 
     @model_validator(mode="after")
     def _best_was_judged(self) -> Trajectory:
@@ -185,8 +239,8 @@ class Trajectory(StoredRecord):
 
 
 class Replayed(Record):
-    """One candidate: what the run recorded of it (the verdict of its last judged call, the time of its last profile),
-    and how it was judged now. `turn` is counted from 1."""
+    """A candidate that was judged again. `recorded_verdict` is that of its last judged call in the run, and
+    `recorded_us` is the time of its last profile. `turn` is counted from 1."""
 
     turn: int
     digest: str
@@ -200,7 +254,7 @@ class Replayed(Record):
 
 
 class Resumption(Record):
-    """A run taken up again after `turns` turns; `changes` says what differed from when it was begun."""
+    """A resumption of a run after `turns` turns; `changes` are the differences from its start."""
 
     started: str
     turns: int
@@ -208,7 +262,7 @@ class Resumption(Record):
 
 
 class RunManifest(StoredRecord):
-    """What is needed to run it again: resolved configuration, commit, seeds, stack, digests of what was made."""
+    """The data to repeat a run: resolved configuration, commit, seeds, stack, digests of its outputs."""
 
     file_name = "manifest.json"
     command: tuple[str, ...]

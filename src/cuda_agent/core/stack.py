@@ -1,4 +1,4 @@
-"""The stack that a number belongs to, read without importing torch."""
+"""Reads the hardware and software stack of a measurement, without importing torch."""
 
 from __future__ import annotations
 
@@ -17,54 +17,77 @@ _GPU_FIELDS = "name,uuid,driver_version,compute_cap,power.limit,clocks.max.sm,cl
 
 
 class Gpu(Record):
-    """One GPU as the driver names it. Clocks in MHz, power in W, memory in MiB."""
+    """One GPU as the driver describes it."""
 
     name: str
+    """The driver's name."""
     uuid: str
+    """Unique identifier."""
     compute_capability: str
+    """Such as `9.0`."""
     power_limit_w: float | None = None
+    """Power limit."""
     max_sm_clock_mhz: float | None = None
+    """Highest clock of the multiprocessors."""
     max_memory_clock_mhz: float | None = None
+    """Highest clock of the memory."""
     memory_mib: int | None = None
+    """Memory."""
 
 
 class Stack(Record):
-    """Hardware and software that times depend on."""
+    """The hardware and software that times depend on, with versions."""
 
     gpus: tuple[Gpu, ...] = ()
+    """All GPUs."""
     driver: str | None = None
+    """NVIDIA's driver."""
     cuda_compiler: str | None = None
+    """nvcc."""
     cxx_compiler: str | None = None
+    """g++."""
     torch: str | None = None
+    """PyTorch."""
     cudnn: str | None = None
+    """cuDNN."""
     triton: str | None = None
+    """Triton."""
     python: str
+    """Python."""
     cpu: str
+    """The processor's name."""
     cpu_cores: int
+    """Cores of this process."""
     cuda_agent: str
+    """This package."""
     settings: dict[str, str] = Field(default_factory=dict)
+    """Settings that times depend on."""
+
+
+def _lines(*command: str) -> list[str]:
+    """Returns the non-empty lines of a command's standard output; none when it can't run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [] if done.returncode else [line.strip() for line in done.stdout.splitlines() if line.strip()]
 
 
 def first_line(*command: str) -> str | None:
-    """First non-empty line that a command prints on standard output, None when it can't run or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
-        return None
-    return next((line.strip() for line in done.stdout.splitlines() if line.strip()), None)
+    """Returns the first non-empty line of a command's standard output, or None when it can't run or fails."""
+    return next(iter(_lines(*command)), None)
 
 
 def find_nvcc() -> str | None:
-    """Path of CUDA's compiler: `$CUDA_HOME/bin/nvcc`, then PATH, then the usual place."""
+    """Returns the path of CUDA's compiler: `$CUDA_HOME/bin/nvcc`, then PATH, then the default place."""
     home = os.environ.get("CUDA_HOME")
     candidates = [f"{home}/bin/nvcc"] if home else []
     candidates += [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
     return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """Returns the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -79,21 +102,9 @@ def _number(text: str) -> float | None:
 
 
 def query_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """The GPUs and the driver's version, as `nvidia-smi` reads them; empty where there is none."""
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        return (), None
-    try:
-        done = subprocess.run(
-            [smi, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=30, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return (), None
-    if done.returncode != 0:
-        return (), None
+    """Returns the GPUs and the driver's version from `nvidia-smi`; they are empty where there is none."""
     gpus, driver = [], None
-    for line in done.stdout.splitlines():
+    for line in _lines("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"):
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != 8:
             continue
@@ -124,30 +135,24 @@ def _cpu_name() -> str:
 
 
 def _nvcc_version() -> str | None:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        return None
-    try:
-        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return next((line.split(",")[-1].strip() for line in text.splitlines() if "release" in line), None)
+    lines = _lines(find_nvcc() or "nvcc", "--version")
+    return next((line.split(",")[-1].strip() for line in lines if "release" in line), None)
 
 
 @lru_cache(maxsize=1)
 def read_stack() -> Stack:
-    """Read once per process."""
+    """Returns the stack, which is read once per process."""
     gpus, driver = query_gpus()
     return Stack(
         gpus=gpus,
         driver=driver,
         cuda_compiler=_nvcc_version(),
         cxx_compiler=first_line(os.environ.get("CXX") or "g++", "--version"),
-        torch=_version("torch"),
-        cudnn=_version("nvidia-cudnn-cu13"),
-        triton=_version("triton"),
+        torch=package_version("torch"),
+        cudnn=package_version("nvidia-cudnn-cu13"),
+        triton=package_version("triton"),
         python=platform.python_version(),
         cpu=_cpu_name(),
         cpu_cores=len(os.sched_getaffinity(0)),
-        cuda_agent=_version("cuda-agent") or "unknown",
+        cuda_agent=package_version("cuda-agent") or "unknown",
     )

@@ -1,7 +1,7 @@
-"""The door of the judge: the rest of the package imports these names and no others of it.
+"""The door of the judge: the rest of the package imports only these names.
 
-`evaluate` says how good a candidate is, and `JudgeSession` does so for many candidates of one task. The other names are
-parts of the judge with which promotion, whole models, datasets and benchmarks measure, so that one thing decides.
+`evaluate` judges a candidate, and `JudgeSession` judges many candidates of one task. The other names are parts of the
+judge with which promotion, whole models, datasets and benchmarks measure, so that all use the same rules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cuda_agent.judge.stability import KERNELS, Sample, Stability, same_twice, s
 from cuda_agent.judge.verify.admission import Answers, random_operators
 from cuda_agent.judge.verify.candidate import MODEL_FILE, CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
-from cuda_agent.judge.verify.reference import Answer, Reference, TaskSpec
+from cuda_agent.judge.verify.reference import Answer, Reference
 from cuda_agent.judge.verify.trials import Secrets, Verification, failing
 
 __all__ = [
@@ -45,7 +45,6 @@ __all__ = [
     "Secrets",
     "Sharing",
     "Stability",
-    "TaskSpec",
     "Tolerance",
     "Verification",
     "build_extension",

@@ -14,7 +14,7 @@ from cuda_agent.judge.serve import JudgeServer
 from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workspace.layout import open_workspace
 
-#: a judge that a command started for itself waits this long for the next one: its workers are warm.
+#: seconds for which a judge that a command started waits for the next command, since its workers are warm.
 IDLE_S = 120.0
 
 
@@ -23,7 +23,8 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve one workspace until nobody asks any more. Exit code 0, or the error's; 0 too when one serves already."""
+    """Serves one workspace until no more requests come. Returns exit code 0, or the error's; also 0 when another judge
+    serves already."""
     workspace = open_workspace(Path(arguments[0]))
     signal.signal(signal.SIGTERM, _end)
     with contextlib.ExitStack() as stack:

@@ -31,6 +31,7 @@ from cuda_agent.judge.sharing import DeviceUse
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.trials import Verification, failing
 from cuda_agent.workers.process import Fault, WorkerFault
+from cuda_agent.workers.requests import FaultKind
 from cuda_agent.workspace.sandbox import resolve_level
 
 #: a timing that somebody else's work voided is taken again, in a fresh worker: so often altogether.
@@ -224,7 +225,9 @@ class Case:
         process = verification.candidate
         process.renew()
         trial = verification.observe()
-        found = judge_kernels(verification.reply, self._own_kernels, recordable=_is_recordable(self._profile))
+        assert verification.result is not None
+        rows, error = verification.result.kernels, verification.result.kernels_error
+        found = judge_kernels(rows, self._own_kernels, recordable=_is_recordable(self._profile), error=error)
         self._kernels, self._notes = found.report, [*self._notes, *found.notes]
         self._convict([*process.operators.violations(), *found.violations])
         if not trial.passed:
@@ -288,7 +291,7 @@ class Case:
         by_clock = all(one.rule in _BY_CLOCK for one in violations)
         if violations and by_clock and not self._suspected:
             self._suspected = True
-            raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, "disturbed, or hiding time"))
+            raise WorkerFault(Fault(Verdict.TIMING_VOID, violations[0].detail, FaultKind.CLOCKS))
 
     def _blame(self, fault: Fault) -> None:
         self._violations += fault.violations

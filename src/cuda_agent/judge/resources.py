@@ -22,11 +22,12 @@ from cuda_agent.judge.sharing import Sharing
 from cuda_agent.judge.verify.admission import Admission, check_answers, random_operators
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
-from cuda_agent.judge.verify.reference import Reference, TaskSpec
+from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import Worker, WorkerSettings
+from cuda_agent.workers.requests.reference import ImportCapture, TaskSpec
 from cuda_agent.workers.roles import BASELINE, REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level
@@ -146,7 +147,7 @@ class Resources:
         no device is used. Returns the reference's, which needs one next."""
         self._open()
         self.baselines.begin()
-        self._reference_worker.imported("import_capture")
+        self._reference_worker.imported(ImportCapture())
         self._reference_worker.import_task(self.task)
         return (self._reference_worker,)
 
@@ -205,8 +206,8 @@ class Resources:
 
     @property
     def kept_bytes(self) -> int | None:
-        """Of the device, besides its processes' contexts, while nothing is asked of it, by what the reference's and the
-        baselines' workers say that they hold; None where that isn't known yet."""
+        """The bytes of device memory that the reference's and the baselines' workers report to hold between requests,
+        besides their contexts; None where they haven't reported yet."""
         held = None if self._reference is None else self._reference.held_bytes
         prepared = None if held is None else self.baselines.held_bytes
         return None if held is None or prepared is None else held + prepared

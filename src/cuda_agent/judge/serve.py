@@ -1,9 +1,8 @@
-"""A judge behind a Unix socket, for the commands inside a workspace (`utils/*`).
+"""Serves a judge behind a Unix socket, for the commands inside a workspace (`utils/*`).
 
-One request a connection: a line of JSON {"command": "compile" | "verification" | "profiling" | "inspection" |
-"status" | "stop"}.
-Answered by lines {"progress": [phase, text]} and at the end one {"build": …}, {"evaluation": …}, {"inspection": …},
-{"status": …} or {"error": …}.
+Each connection has one request, a line of JSON: {"command": "compile" | "verification" | "profiling" | "inspection" |
+"status" | "stop"}. The answer is lines of {"progress": [phase, text]} and at the end one {"build": …}, {"evaluation":
+…}, {"inspection": …}, {"status": …} or {"error": …}.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _REQUEST_TIMEOUT_S = 10.0
 
 
 class JudgeServer:
-    """Answers requests about one workspace at `path` from a thread of its own, until the `with` block ends."""
+    """Answers requests about one workspace at `path` from its own thread, until the `with` block ends."""
 
     def __init__(self, session: JudgeSession, workspace: Workspace, path: Path) -> None:
         self._session, self._workspace, self.path = session, workspace, path
@@ -56,7 +55,7 @@ class JudgeServer:
         self.path.unlink(missing_ok=True)
 
     def wait_until_idle(self, idle_s: float) -> None:
-        """Returns when nobody asked for `idle_s` seconds, or somebody asked to stop."""
+        """Returns when no request came for `idle_s` seconds, or when a client asked to stop."""
         while not self._stop.wait(0.5):
             if not self._busy and time.monotonic() - self._last_s > idle_s:
                 return
@@ -71,7 +70,7 @@ class JudgeServer:
                 return
             with connection:
                 self._busy = True
-                # A client that went away is no fault of ours.
+                # A client that has ended is no fault of ours.
                 with contextlib.suppress(BrokenPipeError, ConnectionError, TimeoutError):
                     self._answer(connection)
                 self._last_s = time.monotonic()
@@ -101,7 +100,7 @@ class JudgeServer:
             except CudaAgentError as error:
                 answer = {"error": {"cause": error.cause, "remedy": error.remedy, "exit_code": error.exit_code}}
             except Exception as error:
-                # Our own bug: whoever waits must hear of it, and the process must end with it.
+                # This is a bug of ours: the client must hear of it, and the process must end with it.
                 send({"error": {"cause": f"The judge failed: {error!r}", "remedy": "Report this", "exit_code": 1}})
                 self._stop.set()
                 raise
@@ -136,7 +135,7 @@ class JudgeServer:
 
 
 def without_seeds(evaluation: Evaluation) -> Evaluation:
-    """Seeds stay with the judge: whoever optimises reads what this returns."""
+    """Removes the seeds, which the judge keeps, since the author of a candidate reads the result."""
     verify = evaluation.verify
     if verify is None:
         return evaluation
@@ -145,7 +144,7 @@ def without_seeds(evaluation: Evaluation) -> Evaluation:
 
 
 def _copy_library(library: Path, target: Path) -> None:
-    """For the user's own `import cuda_extension`; the judge loads its own copy."""
+    """Copies the library for the user's own `import cuda_extension`. The judge loads its own copy."""
     try:
         handle, temporary = tempfile.mkstemp(prefix=".cuda_extension.", dir=target.parent)
         os.close(handle)

@@ -1,4 +1,4 @@
-"""A judge for one task: one verdict for each candidate."""
+"""The judge of one task, which gives one verdict for each candidate."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from cuda_agent.workers.process import WorkerFault
 
 
 class JudgeSession(Resources):
-    """`Resources`, and what is asked of them about candidates. Threads may share it, such as those of an agent's tools
-    and of the commands in its shell.
+    """Judges candidates with `Resources`. Threads may share it, such as those of an agent's tools and of the commands
+    in its shell.
 
     A bad candidate is data: `build`, `verify`, `screen` and `evaluate` return it as such.
     """
 
     def build(self, candidate: Candidate) -> BuildReport:
-        """Compiles a snapshot; a failure is in the report."""
+        """Compiles a snapshot. The report has its failure."""
         return self.built(candidate).report
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """Guard, build and verification without timing. Where all of that holds, the phase is VERIFY, `verify.passed`
-        is true and the verdict is TIMING_VOID: only `evaluate` can say PASSED."""
+        """Guards, builds and verifies without timing. On success the phase is VERIFY, `verify.passed` is true and the
+        verdict is TIMING_VOID, since only `evaluate` can return PASSED."""
         return self._judge(candidate, with_profile=False)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
-        """Everything, in a fresh worker: the verdict that pays. `stop`: another rule than the options' timing_stop."""
+        """Runs all phases in a fresh worker and returns the verdict that pays. `stop` replaces the options'
+        timing_stop."""
         return self._judge(candidate, with_profile=True, stop=stop)
 
     @one_at_a_time
     def screen(
         self, candidate: Candidate, configs: list[dict[str, int]], *, clock: DeviceUse = nullcontext
     ) -> ScreenReport:
-        """Times of several settings in one build, for a search's own information. `clock` is entered for the timing."""
+        """Times several settings in one build, for information in a search. `clock` is entered for the timing."""
 
         def failed(reason: str, *, out_of_memory: bool = False) -> ScreenReport:
             return ScreenReport(
@@ -70,7 +71,8 @@ class JudgeSession(Resources):
 
     @one_at_a_time
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """What limits it, for a search's own information; the build's report where it doesn't compile."""
+        """Finds what limits a candidate, for information in a search. Returns the build's report where it doesn't
+        compile."""
         return inspect(self, candidate)
 
     @one_at_a_time

@@ -1,4 +1,4 @@
-"""How a session shares its device with other tasks. By default there are none."""
+"""Settings of a session that shares its device with other tasks. By default there are none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MAX_COMPILE_THREADS = 4
 
 @dataclass
 class Sharing:
-    """Set before anything is asked of a session. `device_use` is entered while baselines are prepared, which computes
-    on the device. `give_up` ends the caller's own use of the device before it waits for something else."""
+    """Is set before the first request to a session. `device_use` is entered while baselines are prepared, which
+    computes on the device. `give_up` ends the caller's own use of the device before it waits for something else."""
 
     device_use: DeviceUse = nullcontext
     give_up: Callable[[], None] = lambda: None
-    #: the next candidate's worker is started ahead, after each candidate.
+    #: whether the next candidate's worker is started ahead, after each candidate.
     prewarms: bool = True
-    #: a candidate gives back the device memory that it caches before it waits for its timing.
+    #: whether a candidate frees cached device memory before it waits for its timing.
     gives_back: bool = False
     #: processes of the baselines' compiler on a GPU.
     compile_threads: int = MAX_COMPILE_THREADS
-    #: cores that other processes of ours keep off, for programs that are timed; see `affinity.Cores`.
+    #: cores that other processes of ours don't use, for timed programs; see `affinity.Cores`.
     timed_cores: frozenset[int] = frozenset()

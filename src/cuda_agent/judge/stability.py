@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cuda_agent.core import intervals
+from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Candidate, ProfileReport, Task, TrialReport, VerifyReport
-from cuda_agent.judge.profile.baselines import EAGER
 from cuda_agent.judge.profile.profile import Profiled, profile_candidate
 from cuda_agent.judge.session import JudgeSession
 
@@ -27,7 +27,7 @@ _ERROR = 1e-6
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KnownKernel:
     """One operator of torch on one tensor of normal values. `label` is about how long it takes."""
 
     label: str
@@ -50,15 +50,15 @@ class Kernel:
 
 KERNELS = {
     Device.CUDA: (
-        Kernel("5 µs", "torch.relu(x)", (1 << 20,)),
-        Kernel("50 µs", "torch.relu(x)", (24 << 20,)),
-        Kernel("1 ms", "x @ x", (3072, 3072)),
-        Kernel("20 ms", "x @ x", (8192, 8192)),
+        KnownKernel("5 µs", "torch.relu(x)", (1 << 20,)),
+        KnownKernel("50 µs", "torch.relu(x)", (24 << 20,)),
+        KnownKernel("1 ms", "x @ x", (3072, 3072)),
+        KnownKernel("20 ms", "x @ x", (8192, 8192)),
     ),
     Device.CPU: (
-        Kernel("0.2 ms", "torch.tanh(x)", (128, 1024)),
-        Kernel("2 ms", "torch.tanh(x)", (1024, 1024)),
-        Kernel("20 ms", "x @ x", (1024, 1024)),
+        KnownKernel("0.2 ms", "torch.tanh(x)", (128, 1024)),
+        KnownKernel("2 ms", "torch.tanh(x)", (1024, 1024)),
+        KnownKernel("20 ms", "x @ x", (1024, 1024)),
     ),
 }
 
@@ -93,7 +93,7 @@ class Sample:
 
 @contextmanager
 def same_twice(
-    kernel: Kernel,
+    kernel: KnownKernel,
     options: JudgeOptions,
     progress: Callable[[str, str], None] | None = None,
 ) -> Iterator[Callable[[], Sample]]:
@@ -105,7 +105,7 @@ def same_twice(
         yield lambda: _evaluate(session, kernel)
 
 
-def _evaluate(session: JudgeSession, kernel: Kernel) -> Sample:
+def _evaluate(session: JudgeSession, kernel: KnownKernel) -> Sample:
     begin = time.monotonic()
     model = session.task.source + "\n\nModelNew = Model\n"
     trial = TrialReport(kind="fresh", passed=True, max_abs_error=0.0, candidate_error=_ERROR, eager_error=_ERROR)
@@ -127,7 +127,7 @@ def _evaluate(session: JudgeSession, kernel: Kernel) -> Sample:
     return _sample(kernel, found, time.monotonic() - begin)
 
 
-def _sample(kernel: Kernel, found: Profiled, seconds: float) -> Sample:
+def _sample(kernel: KnownKernel, found: Profiled, seconds: float) -> Sample:
     if found.report is None:
         fault = found.fault
         if fault is not None and fault.verdict is not Verdict.TIMING_VOID:
@@ -159,8 +159,8 @@ def _sample(kernel: Kernel, found: Profiled, seconds: float) -> Sample:
 
 @dataclass(frozen=True)
 class Stability:
-    """Of one kernel: `worst` is the largest |ratio - 1|; `spread` the range of the ratios over their median; `coverage`
-    the share of intervals that hold 1; `half_width` their typical half width over the ratio."""
+    """The stability of one kernel's ratios: `worst` is the largest |ratio - 1|, `spread` their range over their median,
+    `coverage` the share of intervals that hold 1, and `half_width` their typical half width over the ratio."""
 
     kernel: str
     evaluations: int

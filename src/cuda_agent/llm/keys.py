@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cuda_agent.core.config import OPENAI_URL
 from cuda_agent.core.errors import UsageError
 
 #: the key of any endpoint.
@@ -77,7 +78,7 @@ def redacted(text: str, key: Key | None) -> str:
 
 def default_base_url() -> str:
     """Returns `$OPENAI_BASE_URL`, else OpenAI's endpoint."""
-    return os.environ.get("OPENAI_BASE_URL", "").rstrip("/") or "https://api.openai.com/v1"
+    return os.environ.get("OPENAI_BASE_URL", "").rstrip("/") or OPENAI_URL
 
 
 def _read(path: Path) -> str:

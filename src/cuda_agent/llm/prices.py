@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from cuda_agent.core.config import Price
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.settings import read_settings
 from cuda_agent.llm.chat import Usage
 
 _ANY = "*"
@@ -15,24 +14,18 @@ _FORM = "Write one line for each model, per million tokens: MODEL: {input: 1.25,
 
 
 def load_price(path: Path, model: str) -> Price:
-    """Returns the price of `model` from a YAML or JSON table of model -> {input, output, cached_input}; `*` is any
-    other model.
+    """Returns the price of `model` from a table of model -> {input, output, cached_input}; `*` is any other model.
 
     Raises UsageError: the file can't be read, isn't such a table, or doesn't name the model.
     """
-    try:
-        table = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise UsageError(f"Can't read the price table {path}: {error.strerror}", "Check its path") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise UsageError(f"The price table {path} is neither YAML nor JSON", _FORM) from None
-    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+    table = read_settings(path)
+    if not all(isinstance(row, dict) for row in table.values()):
         raise UsageError(f"The price table {path} isn't one", _FORM)
     row = table.get(model, table.get(_ANY))
     if row is None:
         named = ", ".join(map(str, table)) or "none"
         raise UsageError(f"The price table {path} doesn't name {model!r} (it names: {named})", _FORM)
-    return Price.parse(row)
+    return Price.parse(row, str(path))
 
 
 def cost_of(usage: Usage, price: Price) -> float:

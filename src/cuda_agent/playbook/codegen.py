@@ -19,6 +19,7 @@ from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.walk import reached
+from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
 _STORAGE = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "int16": "short",
@@ -92,12 +93,12 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 
 @dataclass
 class Printer:
-    """Prints the nodes of one kernel. `axis` gives the text of axis k's index, `known` the text of nodes that exist as
-    variables already, `load` the text of a load at an address."""
+    """Prints the nodes of one kernel. `axis` returns the text of axis k's index, and `load` that of a load (by default
+    `read`). `known` are the texts of nodes that are computed already."""
 
     kernel: Kernel
     axis: Callable[[int], str]
-    load: Callable[[int, Expr], str]
+    load: Callable[[int, Expr], str] | None = None
     known: dict[int, str] = field(default_factory=dict)
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
@@ -122,6 +123,16 @@ class Printer:
             if bound.high is not None:
                 parts.append(f"{text} < {bound.high}")
         return " && ".join(parts) or "true"
+
+    def read(self, expr: Expr) -> str:
+        """Returns the text of a load, with 0 where its guards don't hold."""
+        text, test = f"widen({cpp_name(expr.name)}[{self.address(expr.coord)}])", self.test(expr.guards)
+        return text if test == "true" else f"(({test}) ? {text} : {literal(0, expr.type)})"
+
+    def assign(self, store: Store, device: Device) -> str:
+        """Returns the statement that writes one element of a result, rounded to its stored type."""
+        value = f"narrow<{storage_type(store.dtype, device)}>({self.known[store.node]})"
+        return f"{cpp_name(store.name)}[{self.address(store.coord)}] = {value};"
 
     def needed(self, roots: Iterable[int]) -> list[int]:
         """Returns the nodes to compute for the roots, in order, without those that are known."""
@@ -171,7 +182,7 @@ class Printer:
         if expr.op == "inside":
             return f"({self.test(expr.guards)})"
         if expr.op == "load":
-            return self.load(at, expr)
+            return self.load(at, expr) if self.load is not None else self.read(expr)
         if expr.op in ("reduce", "scan"):
             raise AssertionError(f"{expr.op} {at} is used before its pass")
         return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])
@@ -211,16 +222,11 @@ def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
     return reads + [(f"{storage_type(dtype, device)}*", cpp_name(name)) for name, dtype in work.writes]
 
 
-def assignment(store: Store, address: str, value: str, device: Device) -> str:
-    """Returns the statement that stores one element, rounded to its stored type."""
-    return f"{cpp_name(store.name)}[{address}] = narrow<{storage_type(store.dtype, device)}>({value});"
-
-
 @cache
 def environment() -> jinja2.Environment:
-    """Templates of the whole playbook, by paths relative to it."""
+    """Returns the environment of templates. The skills' paths are relative to the parent of their folder."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -270,13 +276,11 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
     """Returns a kernel's source and the scalar, vector and reduction helpers that it includes."""
     cuda = device is Device.CUDA
     suffix = "cuh" if cuda else "h"
-    helpers = {
-        f"kernels/elementwise.{suffix}": environment().get_template(f"skills/shared/elementwise.{suffix}").render()
-    }
+    helpers = {f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()}
     if reduces and cuda:
-        helpers["kernels/reduction.cuh"] = environment().get_template("skills/shared/reduction.cuh").render()
+        helpers["kernels/reduction.cuh"] = environment().get_template("shared/reduction.cuh").render()
     if SPECIAL & set(re.findall(r"\bf_(\w+)\(", text)):
-        helper = environment().get_template("skills/shared/special.j2")
+        helper = environment().get_template("shared/special.j2")
         words = {
             "cuda": cuda,
             "suffix": suffix,

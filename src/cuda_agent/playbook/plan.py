@@ -15,8 +15,10 @@ from typing import Protocol
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Graph, Node, TensorMeta
+from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
+from cuda_agent.workspace.skills import SkillNotes
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch.
+    """One kernel launch or library call.
 
     inputs       names of the buffers that it reads (graph inputs, weights, derived values, outputs of earlier steps)
     outputs      buffers that it makes; their names are graph values (or names made by `PlanState.fresh`)
@@ -39,9 +41,9 @@ class Step:
     call         C++ statements of the binding, in terms of the names above
     tunables     tunable -> number of its settings (0 … n-1; 0 is the default)
     includes     headers that the binding needs for `call`, with their brackets or quotes
+    skill        the skill that made it; the planner fills it in
     """
 
-    skill: str
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[Buffer, ...]
@@ -51,18 +53,37 @@ class Step:
     tunables: Mapping[str, int] = field(default_factory=dict)
     scratch: tuple[Buffer, ...] = ()
     includes: tuple[str, ...] = ()
+    skill: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A skill's steps for a node: `step`, after the steps `before`. They compute the nodes `covers`, the claimed one
-    and those fused into it. A covered node's value exists afterwards only if it is among the step's outputs, or if
-    `then` defines it, which is called when those are known."""
+    """A skill's steps for a node. They compute the nodes `covers`, the claimed one and those fused into it. A covered
+    node's value exists afterwards only if it is among the step's outputs, or if `then` defines it, which is called when
+    those are known."""
 
     step: Step
     covers: frozenset[str]
-    before: tuple[Step, ...] = ()
     then: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a plan.
+
+    channels_last  convolutions, and the kernels between them, use a layout with the channels innermost where they can
+    written_out    small windows are element-wise chains, so neighbouring windows share their reads in the caches only
+    whole          operators that a skill computes as they are (`Skill.keeps`) aren't lowered
+    fused          operators are fused. Without it each one stores its result, as the baseline for fusion
+    """
+
+    channels_last: bool = False
+    written_out: bool = False
+    whole: bool = False
+    fused: bool = True
+
+
+DEFAULT = Options()
 
 
 @dataclass(frozen=True)
@@ -81,8 +102,7 @@ class PlanState(Protocol):
     graph: Graph
     device: Device
     precision: Precision
-    #: whether convolutions read and write their channels innermost, where they can
-    channels_last: bool
+    options: Options
     #: the graph's values as kernels compute them. A skill may add more.
     builder: Builder
 
@@ -111,13 +131,34 @@ class PlanState(Protocol):
         """Returns an unused name, for scratch or a step."""
 
 
-class Skill(Protocol):
-    """What the registry holds for anchors (matrix products, convolutions)."""
+@dataclass(frozen=True)
+class Skill:
+    """One way to write kernels, found by its folder (`registry.py`). It claims operators of the graph (`claim`), or
+    prints the fused kernels between these (`fits`, `step`), and overrides the methods that it needs."""
 
-    name: str
+    notes: SkillNotes
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made before."""
+        """Returns the step for a node, None where the skill doesn't apply. The step's inputs are put into memory
+        before it."""
+        return None
+
+    def fits(self, work: Kernel) -> bool:
+        """Returns whether it prints kernels of this form."""
+        return False
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step | None:
+        """Returns the step for a kernel that fits, None where another skill must print it."""
+        return None
+
+    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+        """Returns whether it claims the node as it is, so that the algebra needn't lower it."""
+        return False
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        """Returns the options of another plan that is worth measuring. `used` says whether the default plan uses the
+        skill."""
+        return None
 
 
 def pointer(buffer: str, offset: int, item_bytes: int) -> str:

@@ -13,10 +13,10 @@ from cuda_agent.playbook.algebra.recurrent import LAYERS
 from cuda_agent.playbook.lower import CantLower, NeedsOther
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators import TABLE
-from cuda_agent.playbook.plan import Skill, Step
+from cuda_agent.playbook.plan import DEFAULT, Options, Step
 from cuda_agent.playbook.state import State
 
-#: the operator that a layer of the algebra stands for.
+#: a recurrence of the algebra -> the operator that it comes from.
 LAYERS_OF = {layer: operator for operator, (layer, _) in LAYERS.items()}
 
 
@@ -24,17 +24,12 @@ def plan(
     graph: Graph,
     device: Device,
     precision: Precision,
-    skills: Sequence[Skill],
+    options: Options = DEFAULT,
     taken: Sequence[str] = (),
-    *,
-    channels_last: bool = False,
-    written_out: bool = False,
-    fused: bool = True,
 ) -> tuple[tuple[Step, ...], State]:
-    """Steps in order, and the state with the layouts. `taken` are names that no step may have. `written_out`: small
-    windows are element-wise chains, whose neighbours share what they read by the caches alone. Not `fused`: every
-    operator leaves its result in memory. Raises NotCovered naming every operator without a kernel."""
-    state = State(graph, device, precision, channels_last, written_out)
+    """Returns the steps in order, and the state with the layouts. No step gets a name of `taken`. Raises NotCovered,
+    which names every operator without a kernel."""
+    state = State(graph, device, precision, options)
     state._names.update(taken)
     live = live_nodes(graph)
     covered: set[str] = set()
@@ -42,11 +37,8 @@ def plan(
     for node in graph.nodes:
         if node.name in covered or node.name not in live:
             continue
-        claim = (
-            next((c for skill in skills if (c := skill.claim(state, node)) is not None), None) if not missing else None
-        )
+        claim = state.claim(node) if not missing else None
         if claim is not None:
-            state.accept(claim)
             covered |= claim.covers
             continue
         reason = state.builder.lower(node, TABLE)
@@ -56,7 +48,7 @@ def plan(
             missing.setdefault(LAYERS_OF[node.op], CantLower("states or weights that aren't plain tensors"))
         elif reason is not None:
             missing.setdefault(node.op, reason)
-        elif not fused and not missing and _is_one_tensor(node) and state.strided(node.name) is None:
+        elif not options.fused and not missing and _is_one_tensor(node) and state.strided(node.name) is None:
             state.require([node.name])
     if missing:
         # An operator that only reads a missing one's result is no cause.

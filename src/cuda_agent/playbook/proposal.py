@@ -13,11 +13,9 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.algebra.draft import Draft
-from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.plan import DEFAULT, Options, Step
 from cuda_agent.playbook.planner import plan
-from cuda_agent.playbook.registry import SKILLS
-from cuda_agent.playbook.skills.attention.skill import OPERATOR as ATTENTION
-from cuda_agent.playbook.skills.attention.skill import read as read_attention
+from cuda_agent.playbook.registry import skills
 
 _KNOWN_DTYPES = frozenset(ir.ITEM_BYTES)
 
@@ -51,20 +49,11 @@ class Proposal:
 
 
 def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Proposal, ...]:
-    """The plans worth measuring, the default one first: on cuda, one more whose convolutions run with their channels
-    innermost, one more without shared memory for small windows, and one more whose attentions are one kernel each,
-    where there are such. Raises NotCovered as `propose` does."""
+    """Returns the plans that are worth measuring, the default one first. Raises NotCovered as `propose` does."""
     found = [propose(graph, device, precision)]
-    others: list[dict[str, bool]] = []
-    if device is Device.CUDA and "convolution" in found[0].skills:
-        others.append({"channels_last": True})
-    if device is Device.CUDA and "stencil" in found[0].skills:
-        others.append({"written_out": True})
-    if any(node.op == ATTENTION for node in graph.nodes):
-        others.append({"attention": True})
-    for options in others:
+    for options in other_options(graph, device, found[0]):
         try:
-            other = propose(graph, device, precision, **options)
+            other = propose(graph, device, precision, options)
         except NotCovered:
             continue
         if all(other.files != one.files for one in found):
@@ -72,35 +61,31 @@ def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Propo
     return tuple(found)
 
 
-def propose(
-    graph: Graph,
-    device: Device,
-    precision: Precision,
-    *,
-    channels_last: bool = False,
-    attention: bool = False,
-    written_out: bool = False,
-    fused: bool = True,
-) -> Proposal:
-    """Raises NotCovered, naming the operators, where no skill covers the whole graph. `channels_last`: convolutions
-    read and write NHWC where they can, and what is between them too. `attention`: one kernel for each attention, where
-    it can be, instead of products and a softmax. `written_out`: small windows as element-wise chains. Not `fused`: a
-    kernel for each operator, which is what fusion is measured against."""
+def other_options(graph: Graph, device: Device, default: Proposal) -> list[Options]:
+    """Returns the options of the skills' other plans."""
+    found = (skill.other_options(graph, device, skill.notes.name in default.skills) for skill in skills())
+    return [options for options in found if options is not None]
+
+
+def propose(graph: Graph, device: Device, precision: Precision, options: Options = DEFAULT) -> Proposal:
+    """Plans a graph and prints its candidate. Raises NotCovered, which names the operators that no skill covers."""
     _check(graph)
 
-    def is_whole(draft: Draft, node: Node) -> bool:
-        return read_attention(node, draft.meta, device, precision) is not None
+    def is_kept(draft: Draft, node: Node) -> bool:
+        return any(skill.keeps(node, draft.meta, device, precision) for skill in skills())
 
-    whole = is_whole if attention else None
-    rewritten = rewrite(graph, expose_biases=device is Device.CUDA, channels_last=channels_last, whole=whole)
-    main = rewritten.graph
-    steps, state = plan(
-        main, device, precision, SKILLS, channels_last=channels_last, written_out=written_out, fused=fused
+    rewritten = rewrite(
+        graph,
+        expose_biases=device is Device.CUDA,
+        channels_last=options.channels_last,
+        whole=is_kept if options.whole else None,
     )
+    main = rewritten.graph
+    steps, state = plan(main, device, precision, options)
     inputs: dict[str, GraphInput] = {item.name: item for item in main.inputs}
     stages = [emit.Stage(emit.FORWARD, steps, _given(main, steps, state.returned), state.returned)]
     if rewritten.derive is not None:
-        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, SKILLS, [step.name for step in steps])
+        derived, derived_state = plan(rewritten.derive, device, Precision.FP32, taken=[step.name for step in steps])
         inputs |= {item.name: item for item in rewritten.derive.inputs}
         given = _given(rewritten.derive, derived, derived_state.returned)
         stages.append(emit.Stage(emit.DERIVE, derived, given, derived_state.returned))
@@ -111,7 +96,7 @@ def propose(
         plan=KernelPlan(
             kernels=tuple(PlannedKernel(name=step.name, skill=step.skill) for step in every),
             rewrites=tuple(dict.fromkeys(rewritten.applied)),
-            channels_last=channels_last,
+            channels_last=options.channels_last,
         ),
     )
 

@@ -1,13 +1,22 @@
-"""The anchors' skills, in the order in which they are asked."""
+"""Finds the skills that write kernels: the class `SKILL` of each folder with a `skill.py`, in the order of the
+notes."""
 
 from __future__ import annotations
 
-from cuda_agent.playbook.plan import Skill
-from cuda_agent.playbook.skills.attention.skill import SKILL as ATTENTION
-from cuda_agent.playbook.skills.convolution.skill import SKILL as CONVOLUTION
-from cuda_agent.playbook.skills.gemm.skill import SKILL as GEMM
-from cuda_agent.playbook.skills.recurrent.skill import SKILL as RECURRENT
-from cuda_agent.playbook.skills.scatter.skill import SKILL as SCATTER
-from cuda_agent.playbook.skills.selection.skill import SKILL as SELECTION
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
-SKILLS: tuple[Skill, ...] = (GEMM, CONVOLUTION, ATTENTION, SELECTION, SCATTER, RECURRENT)
+from cuda_agent.playbook.plan import Skill
+from cuda_agent.playbook.skills import __name__ as _PACKAGE
+from cuda_agent.workspace.skills import SkillNotes, skill_notes
+
+
+@cache
+def skills() -> tuple[Skill, ...]:
+    return tuple(_skill(notes) for notes in skill_notes() if find_spec(f"{_PACKAGE}.{notes.name}.skill"))
+
+
+def _skill(notes: SkillNotes) -> Skill:
+    kind: type[Skill] = import_module(f"{_PACKAGE}.{notes.name}.skill").SKILL
+    return kind(notes)

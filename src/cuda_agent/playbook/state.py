@@ -8,7 +8,7 @@ frame (`Conflict`) is put into memory by a kernel before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
@@ -20,12 +20,8 @@ from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators.windows import write_out
 from cuda_agent.playbook.passes import recomputed_by_rows
-from cuda_agent.playbook.plan import Buffer, Claim, Step, StridedView
-from cuda_agent.playbook.skills.colreduce.skill import column_step
-from cuda_agent.playbook.skills.pointwise.skill import pointwise_step
-from cuda_agent.playbook.skills.rowreduce.skill import row_step
-from cuda_agent.playbook.skills.scan.skill import scan_step
-from cuda_agent.playbook.skills.stencil.skill import stencil_step
+from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, Options, Skill, Step, StridedView
+from cuda_agent.playbook.registry import skills
 from cuda_agent.playbook.walk import reached
 
 #: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
@@ -34,13 +30,12 @@ _SPREAD = 8
 
 @dataclass
 class State:
-    """The planner's state; also what skills may ask (`plan.PlanState`)."""
+    """The planner's state. It implements `plan.PlanState`."""
 
     graph: Graph
     device: Device
     precision: Precision
-    channels_last: bool = False
-    written_out: bool = False
+    options: Options = DEFAULT
     builder: Builder = field(init=False)
     steps: list[Step] = field(default_factory=list)
     resident: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -170,7 +165,7 @@ class State:
         """Makes a kernel for the last pending value and all others that fit into it, or first one for a value that it
         needs in memory."""
         last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
-        if self.written_out:
+        if self.options.written_out:
             for name in self._below(last):
                 write_out(self.builder, name)
         try:
@@ -286,23 +281,16 @@ class State:
             Buffer(name, TensorMeta(shape=self.builder.values[name].shape, dtype=dtype, strides=strides[name]))
             for name, dtype in work.writes
         )
-        self.steps.append(self._step(work, buffers))
+        for skill in skills():
+            if skill.fits(work):
+                step = skill.step(work, buffers, self.device, self._step_name(work, skill.notes.kernels))
+                if step is not None:
+                    self._add(step, skill)
+                    break
         self.resident.update(strides)
 
-    def _step(self, work: kernel.Kernel, buffers: tuple[Buffer, ...]) -> Step:
-        """The kernel printed by the skill that it belongs to."""
-        if work.scans:
-            along = kernel.reads_along_columns(work)
-            return scan_step(work, buffers, self.device, self._step_name(work, "scan"), along_rows=not along)
-        if not work.reduces:
-            return pointwise_step(work, buffers, self.device, self._step_name(work, "pointwise"))
-        if work.slides:
-            step = stencil_step(work, buffers, self.device, self._step_name(work, "windows"))
-            if step is not None:
-                return step
-        if kernel.reads_along_columns(work):
-            return row_step(work, buffers, self.device, self._step_name(work, "rows"))
-        return column_step(work, buffers, self.device, self._step_name(work, "columns"))
+    def _add(self, step: Step, skill: Skill) -> None:
+        self.steps.append(replace(step, skill=skill.notes.name))
 
     def _step_name(self, work: kernel.Kernel, stem: str) -> str:
         words = [
@@ -313,12 +301,17 @@ class State:
         kinds = [e.name for e in work.nodes if e.op in ("reduce", "scan")]
         return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
 
-    def accept(self, claim: Claim) -> None:
-        """Adds a claim's steps after the kernels that compute their inputs."""
-        for step in (*claim.before, claim.step):
-            self.require([name for name in step.inputs if not self.in_memory(name)])
-            self.steps.append(step)
-            for buffer in step.outputs:
+    def claim(self, node: Node) -> Claim | None:
+        """Adds the step of the first skill that claims the node, after the kernels that compute its inputs."""
+        for skill in skills():
+            claim = skill.claim(self, node)
+            if claim is None:
+                continue
+            self.require([name for name in claim.step.inputs if not self.in_memory(name)])
+            self._add(claim.step, skill)
+            for buffer in claim.step.outputs:
                 self.builder.source(buffer.name, buffer.meta)
-        if claim.then is not None:
-            claim.then()
+            if claim.then is not None:
+                claim.then()
+            return claim
+        return None

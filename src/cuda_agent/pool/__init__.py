@@ -1,1 +1,1 @@
-"""Where evaluations run besides this machine."""
+"""Shares devices, cores and compilers between tasks, on this machine or on a cluster."""

@@ -1,4 +1,4 @@
-"""The builders of a pool: which of them is free, and how many there are."""
+"""Lends the builders of a pool to the threads that need one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ MOST_BUILDERS = 8
 
 
 class Builders(Generic[Helper]):
-    """Candidates that are to be judged get the next free builder before those that are compiled ahead."""
+    """The builders of a pool. Candidates that are to be judged get the next free builder before those that are compiled
+    ahead."""
 
     def __init__(self, builders: Sequence[Helper]) -> None:
         self.all = tuple(builders)
         self._free = list(builders)
         self._changed = threading.Condition()
         self._first = 0
-        #: threads that wait for a builder.
+        #: The number of threads that wait for a builder.
         self.waiting = 0
 
     def __len__(self) -> int:
@@ -47,7 +48,7 @@ class Builders(Generic[Helper]):
 
 
 def builders_for(options: JudgeOptions, *, devices: int, kept: int = 0) -> int:
-    """Returns how many builders leave two cores to each device (for a judge and the program that it times), or those
-    that are kept for timing; at most MOST_BUILDERS."""
+    """Returns how many builders leave two cores to each device (for a judge and the program that it times), or the
+    cores that are kept for timing. It is at most MOST_BUILDERS."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(MOST_BUILDERS, (cores - max(2 * devices, kept)) // options.compiler_jobs))

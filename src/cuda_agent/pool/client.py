@@ -1,4 +1,4 @@
-"""A process's way to a device: it asks the device's queue for turns."""
+"""Requests turns on a device from the device's queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeviceQueue:
     """The requests of one task. Every method raises WorkerError where the queue has ended.
 
     While a thread of this process holds the clock, the other requests of this task are granted at once: they are part
-    of what is timed or of its preparation.
+    of the timed work or of its preparation.
     """
 
     def __init__(self, address: Address, task: str = "", rank: float = 0.0) -> None:
@@ -108,13 +108,13 @@ class Stay:
         return answer == GRANTED
 
     def close(self) -> None:
-        """Gives the promise back; harmless when done before."""
+        """Gives the promise back. A second call does nothing."""
         with suppress(OSError):
             self._ticket.close()
 
 
-class Turn:
-    """One device step at a time that a thread can give up and take again."""
+class DeviceTurn:
+    """One device step at a time, which a thread can give up and take again."""
 
     def __init__(self, queue: DeviceQueue) -> None:
         self._queue, self._stack = queue, ExitStack()
@@ -123,9 +123,11 @@ class Turn:
         self._stack.enter_context(self._queue.device(step, step_bytes))
 
     def give_up(self) -> None:
-        """Harmless where none is held."""
+        """Ends the step, if there is one."""
         self._stack.close()
 
 
 def _ended() -> WorkerError:
-    return WorkerError("The queue of the device has ended", "Run the command again; a benchmark goes on with --resume")
+    return WorkerError(
+        "The queue of the device has ended", "Run the command again; a benchmark continues with --resume"
+    )

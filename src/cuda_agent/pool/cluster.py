@@ -1,7 +1,7 @@
-"""The judge's pool as Ray actors: builders on CPUs, a device host on each GPU, one evaluation per GPU at a time.
+"""The pool as Ray actors: builders on CPUs, a device host on each GPU, one evaluation per GPU at a time.
 
-Whoever opens a pool of the same name shares its actors; they end with the cluster, or with the job that made them. What
-a builder compiled travels as bytes, so machines need no common folder.
+Pools of the same name share their actors, which end with the cluster or with the job that made them. Compiled libraries
+are sent as bytes, so the machines need no common folder.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cuda_agent.pool.pool import SESSIONS, Pool
 from cuda_agent.pool.server import Address
 from cuda_agent.workers.helper import HelperProcess, Role
 
-#: path of a file that a builder made -> its bytes.
+#: The path of a file that a builder wrote -> its bytes.
 Parcel = dict[str, bytes]
 
 
 class ClusterPool(Pool):
-    """`Pool` over a cluster. `judges` GPUs, `builders` CPU actors of `compiler_jobs` cores each."""
+    """A `Pool` on a cluster: `judges` GPUs, and `builders` CPU actors of `compiler_jobs` cores each."""
 
     def __init__(
         self, options: JudgeOptions, *, judges: int, builders: int, sessions: int = SESSIONS, name: str = "cuda-agent"
     ) -> None:
-        """Raises DeviceError where ray isn't installed or no cluster is at hand."""
+        """Raises DeviceError where ray isn't installed or the process belongs to no cluster."""
         try:
             import ray
         except ImportError:
@@ -45,20 +45,20 @@ class ClusterPool(Pool):
         super().__init__(options, gpus=gpus, builders=builders, sessions=sessions)
 
     def _open_device(self, number: int, gpu: str | None, count: int, kept: frozenset[int]) -> Address | None:
-        """One host with several tasks: which machine it comes to is the cluster's business, so it queues by itself."""
+        """Adds one host for several tasks. The cluster chooses its machine, so the host has its own queue."""
         make = partial(DeviceHost, self._cluster_options, None, keep=self._cluster_sessions)
         self._add_host(make, f"device host {number + 1}", number)
         return None
 
     def _keep_cores(self, number: int, count: int) -> frozenset[int]:
-        """None, since the cores are another machine's."""
+        """Returns no cores, because they are another machine's."""
         return frozenset()
 
     def _kept_tasks(self) -> int:
         return self._cluster_sessions
 
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
-        """An actor. Ray says which GPU it has; the number in its name only tells actors apart."""
+        """Returns an actor. Ray assigns its GPU; the number in its name only tells actors apart."""
         on_gpu = device and self._cluster_options.device is Device.CUDA
         cpus = 2.0 if on_gpu else float(self._cluster_options.compiler_jobs)
         resources = {"num_cpus": cpus} | ({"num_gpus": 1.0} if on_gpu else {})
@@ -66,7 +66,7 @@ class ClusterPool(Pool):
 
 
 class RemoteHelper(HelperProcess):
-    """A Ray actor that does one job after the other, in place of a process of this machine."""
+    """A Ray actor in place of a process of this machine. It does one job after the other."""
 
     def __init__(
         self, make: Callable[[], Role], name: str, resources: dict[str, float], parcels: dict[str, Parcel]
@@ -77,7 +77,7 @@ class RemoteHelper(HelperProcess):
         self._making = threading.Lock()
 
     def call(self, job: str, *arguments: Any, told: Callable[[Any], None] = lambda value: None) -> Any:
-        """As `HelperProcess.call`, but nothing is told on the way."""
+        """Calls the role like `HelperProcess.call`, but reports nothing before the result."""
         import ray
         from ray.exceptions import RayActorError
 
@@ -86,7 +86,7 @@ class RemoteHelper(HelperProcess):
             kind, value, made = ray.get(self._get().call.remote(job, arguments, parcel))
         except RayActorError:
             self._actor = None
-            raise WorkerError(f"The cluster's {self._name} ended while at work", "It is started again") from None
+            raise WorkerError(f"The cluster's {self._name} ended during a call", "Try again") from None
         if kind == "failed":
             error, cause, remedy, detail = value
             raise error(cause, remedy, detail=detail)
@@ -95,7 +95,7 @@ class RemoteHelper(HelperProcess):
         return value
 
     def terminate(self) -> None:
-        """Others may be using the actor: it stays."""
+        """Leaves the actor alive, because other pools may use it."""
 
     def close(self) -> None:
         self._actor = None
@@ -106,20 +106,20 @@ class RemoteHelper(HelperProcess):
         with self._making:
             if self._actor is None:
                 options = {"name": self._name, "get_if_exists": True, "max_concurrency": 1, **self._resources}
-                self._actor = ray.remote(Remote).options(**options).remote(self._make)
+                self._actor = ray.remote(RoleActor).options(**options).remote(self._make)
             return self._actor
 
 
-class Remote:
-    """The actor: a role, and files of other machines laid down for it."""
+class RoleActor:
+    """The actor: it has a role and writes the files of other machines for it."""
 
     def __init__(self, make: Callable[[], Role]) -> None:
         self._role = make()
 
     def call(self, job: str, arguments: tuple[Any, ...], parcel: Parcel) -> tuple[str, Any, Parcel]:
-        """("done", what the method returned, files that it made) or ("failed", the error's parts, nothing)."""
+        """Returns ("done", the method's result, files that it wrote) or ("failed", the error's parts, no files)."""
         try:
-            _lay_down(parcel)
+            _unpack(parcel)
             value = getattr(self._role, job)(*arguments)
             return "done", value, _files(_library((value,)))
         except CudaAgentError as error:
@@ -127,7 +127,7 @@ class Remote:
 
 
 def _library(values: tuple[Any, ...]) -> Path | None:
-    """What was compiled, of the first value."""
+    """Returns the compiled library of the first value."""
     first = values[0] if values else None
     return first.library if isinstance(first, Case | Built) else None
 
@@ -138,8 +138,8 @@ def _files(library: Path | None) -> Parcel:
     return {str(path): path.read_bytes() for path in library.parent.rglob("*") if path.is_file()}
 
 
-def _lay_down(parcel: Parcel) -> None:
-    """Folders are named by their content, so what is there already is the same."""
+def _unpack(parcel: Parcel) -> None:
+    """Writes the files that are missing. Folders are named by their content, so existing files are the same."""
     for name, data in parcel.items():
         path = Path(name)
         if not path.exists():

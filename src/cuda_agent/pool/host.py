@@ -1,6 +1,6 @@
-"""What a pool runs in processes of its own: builders, which compile, and device hosts, which hold the judge of a task.
+"""The roles of a pool's processes: builders compile, and device hosts hold the judge of a task.
 
-Nothing that the caller or a builder computes delays the clock of a device host.
+The computations of the caller and of builders don't delay the clock of a device host.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import MAX_COMPILE_THREADS, Built, Case, Sharing, build_extension, device_roofline
 from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.queued import QueuedSession
-from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import keep_off
 
-#: builders give way to what is timed.
+#: The niceness of builders, so that timed programs come first.
 _NICE = 5
 
 
-class Builder:
-    """Compiles, without a device. `queue`: where compilers disturb what is timed, since the device is the CPU."""
+class BuilderRole:
+    """Compiles without a device. Where the device is the CPU, compilers disturb timing, so they take turns in its
+    `queue`."""
 
     def __init__(self, queue: Address | None, kept: frozenset[int] = frozenset()) -> None:
-        """`kept`: cores that are for programs that are timed."""
+        """`kept` are the cores for timed programs."""
         os.nice(_NICE)
         keep_off(kept)
         self._queue = None if queue is None else DeviceQueue(queue, f"builder {os.getpid()}", time.time())
 
     def build(self, case: Case) -> Case:
-        """The case with its build. Raises what `Case.build` raises."""
+        """Returns the case with its build. Raises what `Case.build` raises."""
         with nullcontext() if self._queue is None else self._queue.host("build"):
             case.build()
         return case
 
     def compile(self, candidate: Candidate, options: JudgeOptions) -> Built:
-        """Compiles without looking at the rules. Raises what `build_extension` raises."""
+        """Compiles without checking the rules. Raises what `build_extension` raises."""
         with nullcontext() if self._queue is None else self._queue.host("build"):
             return build_extension(candidate, device=options.device, options=options)
 
@@ -55,7 +56,7 @@ class Builder:
 
 
 class DeviceHost:
-    """Holds the judges of the tasks that it saw last, `keep` of them, and answers one request at a time."""
+    """Holds the judges of the `keep` latest tasks, and answers one request at a time."""
 
     def __init__(
         self,
@@ -69,13 +70,14 @@ class DeviceHost:
         kept: frozenset[int] = frozenset(),
         compile_threads: int = MAX_COMPILE_THREADS,
     ) -> None:
-        """`queue`: of its device; None: no other process asks for it. `gpu`: the UUID or number of the device. `cores`:
-        those that its processes may use, all where it is empty. `kept`: cores that are for programs that are timed."""
+        """`queue` is the device's queue, or None where no other process uses the device. `gpu` is the device's UUID or
+        number. `cores` are those that its processes may use; an empty set means all. `kept` are the cores for timed
+        programs."""
         # The stack counts the cores, so it is read before this process has fewer.
         read_stack()
         keep_off((os.sched_getaffinity(0) - cores if cores else frozenset()) | kept)
         if gpu is not None:
-            # The driver reads this once. Sandboxes pass it on to the workers.
+            # The driver reads this once, and sandboxes pass it on to the workers.
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         self._options, self._keep, self._hidden, self._kept = options, keep, hidden, kept
         self._compile_threads = compile_threads
@@ -90,34 +92,36 @@ class DeviceHost:
         self._call(task, "prewarm")
 
     def expect(self, task: Task, peak_bytes: int | None = None, rank: float = 0.0) -> None:
-        """Requests for the task will come. `peak_bytes`: what an eager call is known to hold; `rank`: when it began."""
+        """Makes a session for the task, which is opened by the first request. `peak_bytes` is the known memory of an
+        eager call, and `rank` the time at which the task began."""
         if task.key not in self._sessions:
             while len(self._sessions) >= self._keep:
                 self._sessions.popitem(last=False)[1].close()
             self._sessions[task.key] = self._new_session(task, peak_bytes, rank or time.time())
 
     def judge(self, case: Case, with_profile: bool) -> Evaluation:
-        """Raises what isn't the candidate's fault; the task's next candidate then finds a new session."""
+        """Returns the evaluation. Raises errors that the candidate didn't cause; the task's next candidate then gets a
+        new session."""
         evaluation: Evaluation = self._call(case.task, "judge", case, with_profile=with_profile)
         return evaluation
 
     def ask(self, task: Task, method: str, arguments: tuple[Any, ...]) -> Any:
-        """What a method of the task's `QueuedSession` returns. Raises what it raises."""
+        """Returns the result of a method of the task's `QueuedSession`. Raises what it raises."""
         return self._call(task, method, *arguments)
 
     def limits(self) -> Roofline | None:
-        """The device's roofline, measured if it isn't known."""
+        """Returns the device's roofline, which is measured once."""
         with DeviceQueue(self._queue, "limits", time.time()).clock("limits"):
             return device_roofline(self._options.device)
 
     def release(self, key: str) -> None:
-        """Ends the session of a task; harmless where there is none."""
+        """Ends the session of a task, if it has one."""
         session = self._sessions.pop(key, None)
         if session is not None:
             session.close()
 
     def release_idle(self) -> None:
-        """Ends all sessions, since another task waits for their memory."""
+        """Ends all sessions, because another task waits for their memory."""
         for key in list(self._sessions):
             self.release(key)
 
@@ -146,5 +150,5 @@ class DeviceHost:
 
     def _own_queue(self) -> Address:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-queue-"))
-        rule = Rule(None, shares_cores=self._options.device is Device.CPU)
+        rule = QueueRule(None, shares_cores=self._options.device is Device.CPU)
         return self._stack.enter_context(QueueServer(Path(folder) / "queue.sock", rule)).address

@@ -1,9 +1,9 @@
-"""The broker: many tasks share devices, cores and compilers of this machine through one `Pool`.
+"""The broker: many tasks share the devices, cores and compilers of this machine through one `Pool`.
 
-For each device there is a queue (`server.py`, by the rule of `rule.py`) and a number of device hosts (`host.py`), each
-of which holds the judge of one task. Builders compile for all of them. A task goes to an idle host on the device with
-the fewest waiting requests; further requests for the task go to the same host, or to a host on another device where
-many wait.
+Each device has a queue (`server.py`, by the rule of `rule.py`) and some device hosts (`host.py`), each of which holds
+the judge of one task. Builders compile for all of them. A task goes to an idle host on the device with the fewest
+waiting requests. Further requests for the task go to the same host, or to a host on another device where many requests
+wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cuda_agent.core.config import JudgeOptions, TimingStop
@@ -28,38 +27,40 @@ from cuda_agent.core.records import Candidate, Evaluation, Task
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge import MAX_COMPILE_THREADS, Built, Case
 from cuda_agent.pool.builders import Builders, builders_for
-from cuda_agent.pool.host import Builder, DeviceHost
-from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.host import BuilderRole, DeviceHost
+from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import Address, QueueServer
 from cuda_agent.workers.affinity import kept_for_timing, share
 from cuda_agent.workers.helper import HelperProcess, Role
 
-#: tasks whose judges a device keeps ready.
+#: The number of tasks whose judges a device keeps ready.
 SESSIONS = 4
-#: a task stays with its host until so many requests wait there and a host of another device is idle.
+#: A task leaves its host when more requests wait there and a host of another device is idle.
 _PATIENCE = 2
-#: share of a device's memory that is promised. The rest is for contexts of other programs and for fragmentation.
+#: The share of a device's memory that is promised. The rest is for contexts of other programs and for fragmentation.
 _PROMISED = 0.9
-#: cores of a host step: a task's processes that import side by side.
+#: The cores of a host step, in which several processes of a task import at the same time.
 _CORES_OF_A_STEP = 3
 
 
 @dataclass
 class _Host:
-    """What this process knows of a device host."""
+    """A device host and its state."""
 
     helper: HelperProcess
     device: int
     threads: ThreadPoolExecutor
-    #: keys of the tasks that it holds, the latest last; and requests that wait for it or are at work.
+    #: Keys of the tasks that it holds, the latest last.
     tasks: list[str] = field(default_factory=list)
+    #: The number of requests that wait for it or run on it.
     waiting: int = 0
-    #: a task has it for its whole stay.
+    #: Whether a task has this host until it ends.
     reserved: bool = False
 
 
 class Pool:
-    """A context manager. Leaving it, or `close`, cancels what waits, ends what runs, and leaves no process behind.
+    """A context manager. Leaving it, or `close`, cancels waiting requests, ends running ones, and ends all its
+    processes.
 
     Scripts that use it need the usual `if __name__ == "__main__":`, as with `multiprocessing`.
     """
@@ -75,17 +76,17 @@ class Pool:
         log: Path | None = None,
         card_bytes: int | None = None,
     ) -> None:
-        """`gpus`: UUIDs (or numbers) of GPUs; by default the GPU that torch takes. `builders`: how many candidates are
-        compiled at a time. `sessions`: how many tasks a device keeps ready. `hidden`: folders that no worker may read,
-        as `JudgeSession` has them. `log`: a file that gets a line for each turn. `card_bytes`: memory of a device that
-        may be promised, by default nearly all of it.
+        """`gpus` are UUIDs (or numbers) of GPUs; by default it is the GPU that torch uses. `builders` is how many
+        candidates are compiled at a time. `sessions` is how many tasks a device keeps ready. `hidden` are folders that
+        no worker may read, as in `JudgeSession`. `log` is a file that gets a line for each turn. `card_bytes` is the
+        memory of a device that may be promised, by default nearly all of it.
 
-        Raises UsageError where these make no sense.
+        Raises UsageError where these values are inconsistent.
         """
         if gpus and options.device is not Device.CUDA:
             raise UsageError("GPUs were named, but the device is cpu", "Set device to cuda")
         if sessions < 1 or (builders is not None and builders < 1):
-            raise UsageError("A pool needs at least one builder and one session", "Pass 1 or more")
+            raise UsageError("A pool needs at least one builder and one session", "Give 1 or more")
         self._options, self._sessions, self._hidden, self._log = options, sessions, tuple(hidden), log
         self._card = card_bytes
         self._stack = contextlib.ExitStack()
@@ -99,18 +100,18 @@ class Pool:
         queues = [self._open_device(number, gpu, len(places), kept[number]) for number, gpu in enumerate(places)]
         off = frozenset().union(*kept)
         count = builders or builders_for(options, devices=len(places), kept=len(off))
-        make = partial(Builder, queues[0] if options.device is Device.CPU else None, off)
+        make = partial(BuilderRole, queues[0] if options.device is Device.CPU else None, off)
         self.builders = Builders([self._helper(make, f"builder {i}", device=False) for i in range(count)])
         self._building = ThreadPoolExecutor(count, thread_name_prefix="build")
 
     def _open_device(self, number: int, gpu: str | None, count: int, kept: frozenset[int]) -> Address | None:
-        """The queue and the hosts of one device."""
+        """Opens the queue and the hosts of one device."""
         cuda = self._options.device is Device.CUDA
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
         slots = max(1, len(mine - kept) // _CORES_OF_A_STEP)
         card = (self._card or int(_PROMISED * _card_bytes(gpu))) if cuda else self._card
-        rule = Rule(card, host_slots=slots, shares_cores=not cuda)
+        rule = QueueRule(card, host_slots=slots, shares_cores=not cuda)
         path = self._folder / f"queue-{number}.sock"
         server = QueueServer(path, rule, log=self._log, is_short=partial(self._release_idle, number))
         self._stack.enter_context(server)
@@ -129,11 +130,11 @@ class Pool:
         self.hosts.append(_Host(helper, device, ThreadPoolExecutor(1, thread_name_prefix="host")))
 
     def _helper(self, make: Callable[[], Role], name: str, *, device: bool) -> HelperProcess:
-        """Where a role runs: a process of this machine. A pool over several machines overrides it."""
+        """Returns a process of this machine for the role. A pool over several machines overrides this method."""
         return HelperProcess(make, name=name)
 
     def _keep_cores(self, number: int, count: int) -> frozenset[int]:
-        """Cores for programs that this device times, until the pool is closed."""
+        """Returns cores for programs that this device times, until the pool is closed."""
         cores = os.sched_getaffinity(0)
         mine = share(cores, number, count)
         if self._options.device is not Device.CUDA or (count > 1 and mine == cores):
@@ -143,20 +144,17 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
-
-    # ------------------------------------------------------------ requests
 
     def submit(
         self, task: Task, candidate: Candidate, *, with_profile: bool = True, stop: TimingStop | None = None
     ) -> Future[Evaluation]:
-        """Returns at once. The future holds the evaluation, or raises what isn't the candidate's fault: TaskError,
-        DeviceError, SandboxError, StoreError, WorkerError. It can be cancelled until verification begins.
+        """Returns at once. The future has the evaluation, or raises an error that the candidate didn't cause:
+        TaskError, DeviceError, SandboxError, StoreError, WorkerError. It can be cancelled until verification begins.
 
-        `with_profile=False`: verification only, as `JudgeSession.verify`. `stop`: as `JudgeSession.evaluate`.
+        With `with_profile=False` it only verifies, like `JudgeSession.verify`. `stop` is the same as in
+        `JudgeSession.evaluate`.
         """
         future: Future[Evaluation] = Future()
         case = Case(task, self._options.stopping(stop), candidate)
@@ -170,14 +168,14 @@ class Pool:
         return future
 
     def compile(self, candidate: Candidate) -> Built:
-        """Waits for a builder that no submitted candidate wants, and its answer. Raises DeviceError, StoreError,
+        """Returns the build of a builder that no submitted candidate needs. Raises DeviceError, StoreError,
         SandboxError, WorkerError."""
         with self.builders.one(first=False) as builder:
             built: Built = builder.call("compile", candidate, self._options)
         return built
 
     def ask(self, task: Task, method: str, *arguments: Any) -> Any:
-        """What a method of the task's `QueuedSession` returns. Raises what it raises, and WorkerError."""
+        """Returns the result of a method of the task's `QueuedSession`. Raises what it raises, and WorkerError."""
         with self._lock:
             self._check_open()
             host = self._choose(task)
@@ -191,10 +189,10 @@ class Pool:
     def staying(
         self, task: Task, *, peak_bytes: int | None = None, rank: float = 0.0, load: bool = True
     ) -> Iterator[None]:
-        """The task has a host of its own in this block, and its judge ends with it. `peak_bytes`: what an eager call
-        is known to hold on the device. `rank`: when the task began, in seconds since the epoch; older tasks come
-        first. `load=False`: its judge is opened when it is first needed. Raises TaskError where the task can't be
-        judged, and WorkerError."""
+        """Reserves a host for the task in this block; its judge ends with the block. `peak_bytes` is the known memory
+        of an eager call on the device. `rank` is the time at which the task began, in seconds since the epoch; older
+        tasks come first. With `load=False` the judge is opened by the first request. Raises TaskError where the task
+        can't be judged, and WorkerError."""
         with self._lock:
             self._check_open()
             host = self._choose(task)
@@ -211,12 +209,12 @@ class Pool:
                 host.tasks = [key for key in host.tasks if key != task.key]
 
     def limits(self) -> Roofline | None:
-        """The device's roofline, measured if it isn't known. Raises WorkerError, DeviceError."""
+        """Returns the device's roofline, which is measured once. Raises WorkerError, DeviceError."""
         limits: Roofline | None = self.hosts[0].helper.call("limits")
         return limits
 
     def close(self) -> None:
-        """Harmless when done before. Futures that aren't done raise CancelledError or WorkerError."""
+        """Ends all processes. Unfinished futures raise CancelledError or WorkerError. A second call does nothing."""
         with self._lock:
             self._closed = True
             unfinished = tuple(self._unfinished)
@@ -232,14 +230,12 @@ class Pool:
             host.threads.shutdown(cancel_futures=True)
         self._stack.close()
 
-    # ------------------------------------------------------------ in threads of this process
-
     def _check_open(self) -> None:
         if self._closed:
             raise WorkerError("The pool is closed", "Open another one")
 
     def _choose(self, task: Task) -> _Host:
-        """The host that a request goes to, which then counts it as waiting."""
+        """Returns the host for a request, and counts the request as waiting there."""
         known = [host for host in self.hosts if task.key in host.tasks]
         free = [host for host in self.hosts if not host.waiting and not host.reserved]
         host = min(known, key=lambda host: host.waiting, default=None)
@@ -254,14 +250,14 @@ class Pool:
         return host
 
     def _kept_tasks(self) -> int:
-        """Tasks that one host keeps."""
+        """Returns how many tasks one host keeps."""
         return 1
 
     def _load(self, device: int) -> int:
         return sum(host.waiting for host in self.hosts if host.device == device)
 
     def _release_idle(self, device: int) -> None:
-        """A task waits for memory: hosts of this device that nothing waits for give up theirs."""
+        """Ends the sessions of idle hosts of a device, because a task waits for memory."""
         with self._lock:
             idle = [h for h in self.hosts if h.device == device and h.tasks and not h.waiting and not self._closed]
             for host in idle:
@@ -274,7 +270,7 @@ class Pool:
             helper.call(job, *arguments)
 
     def _prepare(self, host: _Host, task: Task) -> None:
-        """The task is loaded while its candidate compiles. An error is raised again when the candidate is judged."""
+        """Loads the task while its candidate compiles. An error is raised again when the candidate is judged."""
         self._quietly(host.helper, "prepare", task)
 
     def _finished(self, host: _Host, future: Future[Evaluation]) -> None:
@@ -292,7 +288,7 @@ class Pool:
                 host.threads.submit(self._judge, host, future, built, with_profile)
             elif future.set_running_or_notify_cancel():
                 future.set_result(built.evaluation())
-        except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the future's holder must hear of it
+        except BaseException as error:  # noqa: BLE001 - a thread's boundary: the future raises the error
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
 
@@ -306,7 +302,7 @@ class Pool:
 
 
 def _card_bytes(gpu: str | None) -> int:
-    """Memory of a GPU that is named by its UUID or number, in bytes."""
+    """Returns the memory of a GPU, given by its UUID or number, in bytes."""
     gpus = read_stack().gpus
     found = next((one for one in gpus if one.uuid == gpu), gpus[0] if gpus else None)
     return ((found.memory_mib if found else None) or 16384) << 20

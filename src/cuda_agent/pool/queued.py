@@ -1,4 +1,4 @@
-"""The judge of one task, each step in a turn of its device's queue."""
+"""The judge of one task, which takes each step in a turn of its device's queue."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, WorkerError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.inspection import InspectReport, Work
+from cuda_agent.core.inspection import InspectReport, LeastWork
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge import Case, JudgeSession, Sharing, total_bytes, work_needed
-from cuda_agent.pool.client import DeviceQueue, Stay, Turn
+from cuda_agent.pool.client import DeviceQueue, DeviceTurn, Stay
 from cuda_agent.pool.rule import Need
 from cuda_agent.workers.process import Worker
 
 Result = TypeVar("Result")
 
 _GIB = 1 << 30
-#: bytes of device memory that a task's processes hold for their contexts.
+#: Bytes of device memory that a task's processes hold for their contexts.
 CONTEXTS = int(3.6 * _GIB)
-#: bytes that an eager call of a task holds, where nothing is known of it.
+#: The assumed bytes of an eager call, where its memory is unknown.
 USUAL_PEAK = _GIB
-#: times what an eager call holds: what a task holds between its steps (weights, pools of captured graphs), until it has
-#: been measured.
+#: The assumed memory between steps (weights, pools of captured graphs) over that of an eager call, until it is
+#: measured.
 _RESTING = 0.3
-#: more than any device has: this task has the device's memory alone.
+#: More bytes than any device has; the task then has the device's memory alone.
 WHOLE = Need(resting=1 << 60)
 
 
-class Step(NamedTuple):
-    """What a turn is for, and how many copies of an eager call's inputs, outputs and other memory it needs."""
+class DeviceStep(NamedTuple):
+    """The name of a step, and how many copies of an eager call's inputs, outputs and other memory it needs."""
 
     name: str
     inputs: float = 0.0
@@ -43,38 +43,39 @@ class Step(NamedTuple):
     rest: float = 0.0
 
 
-#: answers come also in float64, and for a verified candidate besides.
-ADMISSION, VERIFICATION = Step("admission", 4, 6, 2), Step("verification", 5, 8, 3)
-BASELINES, LOADING = Step("baselines", 2, 2, 2), Step("loading", 3, 3, 3)
-#: one more verified call, whose kernels are recorded.
-OBSERVATION = Step("observation", 4, 8, 3)
+#: Outputs are also computed in float64, and a verified candidate has its own outputs.
+ADMISSION, VERIFICATION = DeviceStep("admission", 4, 6, 2), DeviceStep("verification", 5, 8, 3)
+BASELINES, LOADING = DeviceStep("baselines", 2, 2, 2), DeviceStep("loading", 3, 3, 3)
+#: A further verified call, whose kernels are recorded.
+OBSERVATION = DeviceStep("observation", 4, 8, 3)
 STEPS = (ADMISSION, VERIFICATION, BASELINES, LOADING, OBSERVATION)
 
 
-class Size(NamedTuple):
-    """Bytes of the device that an eager call holds: inputs, outputs, and the rest at its peak."""
+class CallSize(NamedTuple):
+    """The bytes that an eager call holds on the device: inputs, outputs, and the rest at its peak."""
 
     inputs: int
     outputs: int
     rest: int = 0
 
-    def of(self, step: Step) -> int:
-        """Bytes that a step needs."""
+    def of(self, step: DeviceStep) -> int:
+        """Returns the bytes that a step needs."""
         return int(step.inputs * self.inputs + step.outputs * self.outputs + step.rest * self.rest)
 
     def need(self, kept: int | None) -> Need:
-        """`kept`: bytes that the task's processes hold between steps besides their contexts; None: not known yet."""
+        """Returns the task's need. `kept` are the bytes that its processes hold between steps besides their contexts;
+        None where they aren't measured yet."""
         resting = int(_RESTING * sum(self)) if kept is None else kept
         return Need(CONTEXTS + resting, max(map(self.of, STEPS)))
 
 
 class QueuedSession:
-    """A `JudgeSession` that is opened when it is first needed. It promises its memory before it uses it: by an estimate
-    at first, by what the reference has measured once it is loaded. If the measured need isn't free, or a step finds too
-    little memory, the session ends, waits for that memory, and begins again; a task that finds too little memory has
-    the whole device for its second attempt.
+    """A `JudgeSession` that is opened by the first request. It reserves memory before it uses it, at first by an
+    estimate, and once the reference is loaded by its measurement. If the measured memory isn't free, or a step runs out
+    of memory, the session ends, waits for that memory, and begins again. A task that ran out of memory has the whole
+    device for its second attempt.
 
-    Methods return and raise what those of `JudgeSession` do, and raise WorkerError where the queue has ended.
+    Methods return and raise the same as those of `JudgeSession`, and raise WorkerError where the queue has ended.
     """
 
     def __init__(
@@ -87,31 +88,30 @@ class QueuedSession:
         hidden: Sequence[Path] = (),
         peak_bytes: int | None = None,
     ) -> None:
-        """`peak_bytes`: what an eager call is known to hold on the device."""
+        """`peak_bytes` is the known memory of an eager call on the device."""
         self.task = task
         self._options, self._queue, self._hidden = options, queue, tuple(hidden)
         peak = peak_bytes or USUAL_PEAK
-        self._size = Size(peak // 2, peak // 2)
+        self._size = CallSize(peak // 2, peak // 2)
         self._need = self._size.need(None)
-        self._turn = Turn(queue)
+        self._turn = DeviceTurn(queue)
         self._sharing = sharing
         sharing.device_use, sharing.give_up = self._prepares, self._turn.give_up
         self._session: JudgeSession | None = None
         self._stay: Stay | None = None
-        #: the session was opened and its memory promised, or it failed.
+        #: Set when the session has its memory, or when opening it failed.
         self._stays = threading.Event()
 
     def admit(self) -> None:
-        """Raises TaskError."""
+        """Loads and checks the task. Raises TaskError."""
         self._with_memory(lambda: self._admitted() and None, lambda _none: False)
 
     def graph(self) -> Graph:
-        """Raises TaskError."""
-        # The admission has captured it.
+        """Returns the task's graph, which the admission has captured. Raises TaskError."""
         return self._admitted().graph()
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        """As `JudgeSession.screen`."""
+        """Times several settings in one build, like `JudgeSession.screen`."""
 
         def screened() -> ScreenReport:
             session = self._admitted()
@@ -122,14 +122,14 @@ class QueuedSession:
         return self._with_memory(screened, lambda report: report.out_of_memory)
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """As `JudgeSession.inspect`."""
+        """Says what limits a candidate, like `JudgeSession.inspect`."""
         session = self._admitted()
         session.settle()
         with self._queue.clock("inspection"):
             return session.inspect(candidate)
 
     def judge(self, case: Case, *, with_profile: bool) -> Evaluation:
-        """Verification and timing of a case that was built."""
+        """Verifies and times a case that was built."""
 
         def judged() -> Evaluation:
             session = self._admitted()
@@ -139,23 +139,23 @@ class QueuedSession:
                 session.rest()
             return case.evaluation()
 
-        return self._with_memory(judged, self._lacked_memory)
+        return self._with_memory(judged, lambda evaluation: evaluation.verdict is Verdict.OUT_OF_MEMORY)
 
     def prewarm(self) -> None:
-        """A candidate will be judged: its worker imports torch while the candidate is compiled."""
+        """Starts the next candidate's worker, which imports torch while the candidate is compiled."""
         if self._session is not None:
             self._import(self._session, self._session.next_candidate)
 
-    def work(self) -> Work | None:
-        """The least work of one call; None before the task is loaded."""
+    def work(self) -> LeastWork | None:
+        """Returns the least work of one call, or None before the task is loaded."""
         return None if self._session is None or self._session.spec is None else work_needed(self._session)
 
     def close(self) -> None:
-        """Ends the session and gives its memory back; harmless when done before."""
+        """Ends the session and gives its memory back. A second call does nothing."""
         session, self._session = self._session, None
         if session is not None:
             session.end_workers()
-            # The driver takes contexts apart, which a timing would feel.
+            # The driver destroys contexts, which would disturb a timing.
             with suppress(WorkerError), self._queue.device("end"):
                 session.close()
             session.close()
@@ -163,10 +163,8 @@ class QueuedSession:
             self._stay.close()
             self._stay = None
 
-    # ------------------------------------------------------------ parts of a step
-
     def _admitted(self) -> JudgeSession:
-        """The session, with the task admitted and its need known."""
+        """Returns the session, with the task admitted and its memory known."""
         session = self._opened()
         if not session.admitted:
             with self._device(ADMISSION):
@@ -193,7 +191,7 @@ class QueuedSession:
         self._session = session
         self._stays.clear()
         try:
-            # Nothing of this needs the device.
+            # This needs no device.
             with self._queue.host("imports"):
                 session.start()
             self._stay = self._queue.stay(self._need)
@@ -205,14 +203,14 @@ class QueuedSession:
         return session
 
     def _learn(self, session: JudgeSession) -> bool:
-        """Promises what is known of the task by now. Returns False where its measured size isn't free; that is then
-        asked for first. What it keeps between steps is promised when it is free."""
+        """Reserves the measured memory of the task. Returns False where it isn't free; the next session then waits for
+        it. The memory that it holds between steps is reserved when it is free."""
         spec, stay = session.spec, self._stay
         if self._options.device is Device.CPU or self._need is WHOLE or spec is None or not spec.peak_bytes:
             return True
         assert stay is not None
         known = self._size
-        self._size = Size(total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes)
+        self._size = CallSize(total_bytes(spec.inputs), total_bytes(spec.outputs), spec.rest_bytes)
         need = self._size.need(session.kept_bytes)
         if need == stay.need or stay.change(need):
             self._need = need
@@ -223,7 +221,7 @@ class QueuedSession:
         return False
 
     def _with_memory(self, call: Callable[[], Result], lacked: Callable[[Result], bool]) -> Result:
-        """The call's result. Where it found too little memory beside other tasks: that of a second one, alone."""
+        """Returns the call's result. A call that ran out of memory beside other tasks is repeated alone."""
         alone = self._options.device is Device.CPU or self._need is WHOLE
         try:
             result = call()
@@ -236,11 +234,8 @@ class QueuedSession:
         self._need = WHOLE
         return call()
 
-    def _lacked_memory(self, evaluation: Evaluation) -> bool:
-        return evaluation.verdict is Verdict.OUT_OF_MEMORY
-
     @contextmanager
-    def _device(self, step: Step) -> Iterator[None]:
+    def _device(self, step: DeviceStep) -> Iterator[None]:
         self._turn.take(step.name, self._size.of(step))
         try:
             yield
@@ -249,15 +244,16 @@ class QueuedSession:
 
     @contextmanager
     def _prepares(self) -> Iterator[None]:
-        """Baselines are prepared, in a thread of their own. On a GPU they wait for the task's promise of memory."""
+        """Runs the preparation of baselines in a turn. On a GPU it waits for the task's promise of memory."""
         if self._options.device is Device.CUDA:
             self._stays.wait()
         with self._queue.device(BASELINES.name, self._size.of(BASELINES)):
             yield
 
     @contextmanager
-    def _clock(self, session: JudgeSession, *, then: Step | None = None) -> Iterator[None]:
-        """The device alone, with no baseline still being prepared. `then`: the device step that follows."""
+    def _clock(self, session: JudgeSession, *, then: DeviceStep | None = None) -> Iterator[None]:
+        """This block has the device alone, when no baseline is being prepared any more. `then` is the device step that
+        follows."""
         self._turn.give_up()
         session.settle()
         try:

@@ -1,33 +1,32 @@
-"""The rule of the broker: who has a device, and how much of its memory. Pure: no sockets, no processes, no clock.
+"""The rule of the queue: which task has a device, and how much of its memory. It has no sockets, processes or clock.
 
-A task that uses the device has a *stay*: bytes that it holds while it waits (its *resting* bytes), and the bytes that
-its largest step needs besides. Steps come in three kinds:
+A task that uses the device has a *stay*: the bytes that it holds while it waits (its *resting* bytes), and the
+additional bytes of its largest step. There are three kinds of steps:
 
 - `host`: imports and compilers, which need no device. They run side by side while cores are free.
 - `device`: work on the device that isn't timed. Steps run side by side while the promised bytes fit.
 - `clock`: a timing, which has the device alone. On a CPU it excludes `host` steps too, since they compute there.
 
 Two invariants keep the ledger sound. The resting bytes of all stays and the largest step of any of them fit on the
-card, so that each step can run when no other does, and no task waits for ever. The resting bytes and the bytes of all
-running steps fit on the card, so that no task finds too little memory because of another. A task that is too large for
-that beside others has the card alone.
+card, so each step can run when no other does, and no task waits forever. The resting bytes and the bytes of all running
+steps fit on the card, so no task runs out of memory because of another. A task that is too large for this has the card
+alone.
 
-Requests of equal kind are granted by rank, oldest task first. A clock that waits stops new device steps after `join_s`
-seconds; when the device is free, all clocks that waited then run one after the other.
+Requests of equal kind are granted by rank, oldest task first. A waiting clock stops new device steps after `join_s`
+seconds. When the device is free, all clocks that waited then run one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: seconds in which device steps may still join others while a clock waits.
+#: The seconds in which device steps may still join others while a clock waits.
 JOIN_S = 3.0
 
 
 class Kind(StrEnum):
-    """What a request is for."""
+    """The kind of a request."""
 
     STAY = "stay"
     HOST = "host"
@@ -37,16 +36,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of device memory of one task: while it waits, and of its largest step besides."""
+    """The device memory of one task in bytes: while it waits, and the additional bytes of its largest step."""
 
     resting: int = 0
     step: int = 0
 
 
 @dataclass
-class Request:
-    """`task` is any name that is unique among tasks. `rank` is the time at which the task began. `need.step` is that of
-    the request itself, except for a stay."""
+class QueueRequest:
+    """A request for a stay or a step. `task` is a unique name of the task. `rank` is the time at which the task began.
+    `need.step` is that of the request itself, except for a stay."""
 
     ticket: int
     kind: Kind
@@ -55,35 +54,36 @@ class Request:
     need: Need = Need()
 
 
-class Rule:
-    """The queue and the ledger of one device. Each method returns the tickets that are granted from now on."""
+class QueueRule:
+    """The queue and the ledger of one device. Each method returns the tickets that it grants."""
 
     def __init__(
         self, card: int | None, *, host_slots: int = 4, shares_cores: bool = False, join_s: float = JOIN_S
     ) -> None:
-        """`card`: bytes of the device that may be promised; None: memory isn't counted. `host_slots`: host steps at a
-        time. `shares_cores`: the device is the CPU, so that a host step counts as a device step."""
+        """`card` is how many bytes of the device may be promised; with None, memory isn't counted. `host_slots` is the
+        number of host steps at a time. With `shares_cores` the device is the CPU, so a host step counts as a device
+        step."""
         self._card, self._host_slots, self._shares_cores, self._join_s = card, host_slots, shares_cores, join_s
-        self._waiting: dict[int, Request] = {}
-        self._granted: dict[int, Request] = {}
-        #: clocks that waited when the last device step ended.
+        self._waiting: dict[int, QueueRequest] = {}
+        self._granted: dict[int, QueueRequest] = {}
+        #: Clocks that waited when the last device step ended.
         self._batch: set[int] = set()
         self._phase_began = 0.0
 
     @property
     def promised(self) -> int:
-        """Bytes that are promised now: resting bytes of all stays, and those of the running steps."""
+        """The bytes that are promised now: the resting bytes of all stays, and those of the running steps."""
         return self._resting() + sum(one.need.step for one in self._running(Kind.DEVICE, Kind.CLOCK))
 
-    def ask(self, request: Request, now: float) -> list[int]:
-        """A request joins the queue. A host step on a CPU becomes a device step."""
+    def ask(self, request: QueueRequest, now: float) -> list[int]:
+        """Adds a request to the queue. A host step on a CPU becomes a device step."""
         if self._shares_cores and request.kind is Kind.HOST:
             request.kind = Kind.DEVICE
         self._waiting[request.ticket] = request
         return self._grant(now)
 
     def leave(self, ticket: int, now: float) -> list[int]:
-        """A request has ended, or is given up."""
+        """Removes a request that has ended or was given up."""
         self._waiting.pop(ticket, None)
         self._batch.discard(ticket)
         left = self._granted.pop(ticket, None)
@@ -92,20 +92,14 @@ class Rule:
         return self._grant(now)
 
     def change(self, ticket: int, need: Need, now: float) -> tuple[bool, list[int]]:
-        """A stay needs something else than was promised. Returns whether that is promised: if not, nothing changes. The
-        steps that run now aren't counted, since the task holds what it has measured already."""
+        """Changes the need of a stay if it fits, and returns whether it does. Running steps aren't counted, because the
+        task already holds what it has measured."""
         stay = self._granted[ticket]
         others = [one.need for one in self._running(Kind.STAY) if one is not stay]
         if not self._fits(others, need):
             return False, []
         stay.need = need
         return True, self._grant(now)
-
-    def is_short(self) -> bool:
-        """Whether a task waits for memory to stay."""
-        return any(one.kind is Kind.STAY for one in self._waiting.values())
-
-    # ------------------------------------------------------------ the rule
 
     def _grant(self, now: float) -> list[int]:
         granted = self._stays() + self._hosts()
@@ -116,7 +110,8 @@ class Rule:
         return granted
 
     def _stays(self) -> list[int]:
-        """The first that doesn't fit keeps all after it waiting, so that a large task isn't overtaken for ever."""
+        """Grants stays. The first that doesn't fit keeps all later ones waiting, so a large task isn't overtaken
+        forever."""
         granted = []
         for request in self._queue(Kind.STAY):
             others = [one.need for one in self._running(Kind.STAY)]
@@ -143,18 +138,18 @@ class Rule:
                 return [self._begin(request)]
             self._phase_began = now
         is_open = not clocks or not running or now - self._phase_began < self._join_s
-        at_work = {one.task for one in running}
+        running_tasks = {one.task for one in running}
         granted = []
         for request in self._queue(Kind.DEVICE):
-            # A task that is at work isn't kept from the step that its other thread needs.
-            if not is_open and request.task not in at_work:
+            # A running task gets the step that its other thread needs.
+            if not is_open and request.task not in running_tasks:
                 continue
             if not self._has_room(request):
                 break
             granted.append(self._begin(request))
         return granted
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: QueueRequest) -> bool:
         running = self._running(Kind.DEVICE)
         if self._card is None or not running:
             return True
@@ -169,17 +164,13 @@ class Rule:
     def _resting(self) -> int:
         return sum(one.need.resting for one in self._running(Kind.STAY))
 
-    def _begin(self, request: Request) -> int:
+    def _begin(self, request: QueueRequest) -> int:
         self._granted[request.ticket] = self._waiting.pop(request.ticket)
         return request.ticket
 
-    def _running(self, *kinds: Kind) -> list[Request]:
+    def _running(self, *kinds: Kind) -> list[QueueRequest]:
         return [one for one in self._granted.values() if one.kind in kinds]
 
-    def _queue(self, kind: Kind) -> list[Request]:
-        """Oldest task first; requests of one task in their order."""
-        return _by_rank(one for one in self._waiting.values() if one.kind is kind)
-
-
-def _by_rank(requests: Iterable[Request]) -> list[Request]:
-    return sorted(requests, key=lambda request: request.rank)
+    def _queue(self, kind: Kind) -> list[QueueRequest]:
+        """Returns waiting requests, oldest task first; requests of one task keep their order."""
+        return sorted((one for one in self._waiting.values() if one.kind is kind), key=lambda request: request.rank)

@@ -1,6 +1,6 @@
-"""The server of one device's queue: it applies the `Rule` to requests that come over a Unix socket.
+"""The server of one device's queue. It applies the `QueueRule` to requests that come over a Unix socket.
 
-A request is a connection, so it ends with the process that made it, however that ends.
+A request is a connection, so it ends with the client's process in any case.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 
-from cuda_agent.pool.rule import Kind, Need, Request, Rule
+from cuda_agent.pool.rule import Kind, Need, QueueRequest, QueueRule
 from cuda_agent.workspace.sockets import bound_socket
 
-#: what the server answers: a request is granted, a change isn't promised.
+#: The server's answers: a request is granted, a change is refused.
 GRANTED, REFUSED = b"g", b"r"
-#: bytes of the longest message: the secret word and a request.
+#: The bytes of the longest message: the secret word and a request.
 _LONGEST = 2048
 
 
 class Address(NamedTuple):
-    """Where requests are made. The server ignores clients without the word, since a candidate could find the socket."""
+    """The address of a queue. The server ignores clients without the word, because a candidate could find the
+    socket."""
 
     path: Path
     word: bytes
@@ -38,26 +38,21 @@ class Address(NamedTuple):
 class _Turn:
     """A request with its times, in seconds of the monotonic clock."""
 
-    request: Request
+    request: QueueRequest
     step: str
     asked: float
     begun: float | None = None
 
 
 class QueueServer:
-    """A context manager. It serves from a thread of its own until the block ends; clients that wait then hear of it.
+    """A context manager. Its thread serves until the block ends, which ends the connections of waiting clients.
 
     `log` gets a JSON line for each request that ends: task, step, kind, bytes, times in seconds since the epoch, and
     the bytes that were promised when it ended. `is_short` is called when a task waits for memory.
     """
 
     def __init__(
-        self,
-        path: Path,
-        rule: Rule,
-        *,
-        log: Path | None = None,
-        is_short: Callable[[], None] = lambda: None,
+        self, path: Path, rule: QueueRule, *, log: Path | None = None, is_short: Callable[[], None] = lambda: None
     ) -> None:
         self.address = Address(path, secrets.token_bytes(16))
         self._rule, self._log_path, self._is_short = rule, log, is_short
@@ -70,7 +65,7 @@ class QueueServer:
 
     def __enter__(self) -> QueueServer:
         if self._log_path is not None:
-            # A log that can't be written is no reason to stop: the run's own records then fail too.
+            # The run continues if the log can't be written; its own records then fail too.
             with suppress(OSError):
                 self._log = self._log_path.open("a", buffering=1)
         self._epoch = time.time() - time.monotonic()
@@ -82,9 +77,7 @@ class QueueServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._end.close()
         self._thread.join()
         for open_socket in (self._listener, self._ended, *self._clients.values()):
@@ -114,13 +107,13 @@ class QueueServer:
         """Handles a client's message or its end. A client that sends anything else is disconnected."""
         client = self._clients[ticket]
         try:
-            said = client.recv(_LONGEST)
+            received = client.recv(_LONGEST)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
+            received = b""
         now = time.monotonic()
-        message = _parsed(said, self.address.word)
+        message = _parsed(received, self.address.word)
         if message is not None and ticket not in self._turns:
             self._ask(ticket, message, now)
         elif message is not None and self._turns[ticket].request.kind is Kind.STAY:
@@ -129,15 +122,15 @@ class QueueServer:
             self._leave(ticket, now)
 
     def _ask(self, ticket: int, message: dict[str, Any], now: float) -> None:
-        need = Need(int(message["resting"]), int(message["step_bytes"]))
-        request = Request(ticket, Kind(message["kind"]), str(message["task"]), float(message["rank"]), need)
+        kind, task, rank = Kind(message["kind"]), str(message["task"]), float(message["rank"])
+        request = QueueRequest(ticket, kind, task, rank, _need(message))
         self._turns[ticket] = _Turn(request, str(message["step"]), now)
         self._tell(self._rule.ask(request, now))
         if request.kind is Kind.STAY and self._turns[ticket].begun is None:
             self._is_short()
 
     def _change(self, ticket: int, message: dict[str, Any], now: float) -> None:
-        promised, granted = self._rule.change(ticket, Need(int(message["resting"]), int(message["step_bytes"])), now)
+        promised, granted = self._rule.change(ticket, _need(message), now)
         with suppress(OSError):
             self._clients[ticket].send(GRANTED if promised else REFUSED)
         self._tell(granted)
@@ -156,7 +149,7 @@ class QueueServer:
         now = time.monotonic()
         for ticket in granted:
             self._turns[ticket].begun = now
-            # The connection of a client that has just ended is closed when the server reads from it.
+            # A client that has just ended is removed when the server reads from its connection.
             with suppress(OSError):
                 self._clients[ticket].send(GRANTED)
 
@@ -172,8 +165,12 @@ class QueueServer:
             self._log.write(json.dumps(line) + "\n")
 
 
+def _need(message: dict[str, Any]) -> Need:
+    return Need(int(message["resting"]), int(message["step_bytes"]))
+
+
 def _parsed(received: bytes, word: bytes) -> dict[str, Any] | None:
-    """The message behind the secret word; None for anything else."""
+    """Returns the message after the secret word, or None for anything else."""
     if not received.startswith(word):
         return None
     try:

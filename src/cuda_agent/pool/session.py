@@ -1,4 +1,4 @@
-"""The judge of one task, asked through a pool: the remote counterpart of `JudgeSession`."""
+"""The judge of one task, used through a pool: the remote counterpart of `JudgeSession`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import cast
 from cuda_agent.core.config import TimingStop
 from cuda_agent.core.errors import CudaAgentError, WorkerError
 from cuda_agent.core.graph import Graph
-from cuda_agent.core.inspection import InspectReport, Work
+from cuda_agent.core.inspection import InspectReport, LeastWork
 from cuda_agent.core.records import BuildReport, Candidate, Evaluation, ScreenReport, Task
 from cuda_agent.judge import Built, JudgeServer, JudgeSession
 from cuda_agent.pool.pool import Pool
 from cuda_agent.workspace.layout import Workspace
 
-#: progress(phase, text): one line for a person.
+#: progress(phase, text) gets one line for a person.
 Progress = Callable[[str, str], None]
 
 
 class PooledSession:
-    """What one agent has of a pool. Methods return and raise what those of `JudgeSession` do; they wait for a
+    """An agent's use of a pool. Methods return and raise the same as those of `JudgeSession`; they wait for a
     device."""
 
     def __init__(self, pool: Pool, task: Task, progress: Progress) -> None:
@@ -31,7 +31,7 @@ class PooledSession:
 
     @contextmanager
     def telling(self, progress: Progress) -> Iterator[None]:
-        """`progress` is told in this block."""
+        """Reports to `progress` in this block."""
         before, self.progress = self.progress, progress
         try:
             yield
@@ -39,17 +39,17 @@ class PooledSession:
             self.progress = before
 
     def admit(self) -> None:
-        """Raises TaskError."""
+        """Loads and checks the task. Raises TaskError."""
         self._pool.ask(self.task, "admit")
 
     def graph(self) -> Graph:
-        """Raises TaskError."""
+        """Returns the task's graph. Raises TaskError."""
         self.progress("task", "capturing the graph")
         graph: Graph = self._pool.ask(self.task, "graph")
         return graph
 
     def built(self, candidate: Candidate) -> Built:
-        """The build's report with the library itself."""
+        """Returns the build's report with the library itself."""
         self.progress("build", "")
         return self._pool.compile(candidate)
 
@@ -58,26 +58,26 @@ class PooledSession:
         return self.built(candidate).report
 
     def screen(self, candidate: Candidate, configs: list[dict[str, int]]) -> ScreenReport:
-        """Times of several settings in one build."""
-        # The host then finds the library in the cache.
+        """Times several settings in one build."""
+        # The device host then finds the library in the cache.
         self.built(candidate)
         self.progress("profile", f"screening {len(configs)} settings")
         report: ScreenReport = self._pool.ask(self.task, "screen", candidate, configs)
         return report
 
     def inspect(self, candidate: Candidate) -> InspectReport | BuildReport:
-        """What limits a candidate; the build's report where it doesn't compile."""
+        """Says what limits a candidate. Returns the build's report where it doesn't compile."""
         self.built(candidate)
         self.progress("inspect", "in the queue of the device")
         report: InspectReport | BuildReport = self._pool.ask(self.task, "inspect", candidate)
         return report
 
     def verify(self, candidate: Candidate) -> Evaluation:
-        """Verification without timing."""
+        """Verifies without timing."""
         return self._judged(candidate, with_profile=False)
 
     def evaluate(self, candidate: Candidate, *, stop: TimingStop | None = None) -> Evaluation:
-        """The verdict that pays."""
+        """Verifies and times a candidate for its reward."""
         return self._judged(candidate, with_profile=True, stop=stop)
 
     def _judged(self, candidate: Candidate, *, with_profile: bool, stop: TimingStop | None = None) -> Evaluation:
@@ -89,7 +89,7 @@ class PooledSession:
 
 
 class PooledJudges:
-    """Opens sessions of a pool for runs, as `agent.judging.open_judge` opens a judge of its own."""
+    """Opens sessions of a pool for runs; `agent.judging.open_judge` is its counterpart without a pool."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -98,11 +98,11 @@ class PooledJudges:
     def __call__(
         self, task: Task, workspace: Workspace, progress: Progress, hidden: tuple[Path, ...], *, admitted: bool = False
     ) -> Iterator[tuple[PooledSession, Path]]:
-        """The session, with the task admitted unless it was `admitted` before, and the path of the socket for commands
-        inside the workspace. Raises TaskError, and what `Pool` raises."""
+        """Yields the session, with the task admitted unless it was `admitted` before, and the path of the socket for
+        commands inside the workspace. Raises TaskError, and what `Pool` raises."""
         with self._open(task, progress, admitted) as session, ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cuda-agent-socket-")))
-            # The server asks a session for no more than `PooledSession` has.
+            # The server uses only the methods that `PooledSession` has.
             same = cast("JudgeSession", session)
             server = stack.enter_context(JudgeServer(same, workspace, folder / "judge.sock"))
             yield session, server.path
@@ -116,9 +116,9 @@ class PooledJudges:
 
 
 class StayingJudge(PooledJudges):
-    """Opens the judge of one task of a benchmark: the task has a device host of its own until the run ends."""
+    """Opens the judge of one task of a benchmark: the task has its own device host until the run ends."""
 
-    def __init__(self, pool: Pool, *, peak_bytes: int | None, rank: float, told: Callable[[Work], None]) -> None:
+    def __init__(self, pool: Pool, *, peak_bytes: int | None, rank: float, told: Callable[[LeastWork], None]) -> None:
         """`told` is called with the least work of one call, where it is known."""
         super().__init__(pool)
         self._peak_bytes, self._rank, self._told = peak_bytes, rank, told

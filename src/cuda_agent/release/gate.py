@@ -6,15 +6,15 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 
+from cuda_agent.core.baselines import COMPILE, EAGER, forms
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Precision
-from cuda_agent.core.errors import UsageError
-from cuda_agent.release.lock import one_line
+from cuda_agent.core.settings import Settings
 
-BaselineName = Literal["eager", "compile", "matched", "autotune"]
+#: names the fastest baseline at the policy's precision.
+MATCHED = "matched"
 #: fewer processes wouldn't show how times differ between processes.
 LEAST_PROCESSES = 3
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -55,11 +55,20 @@ class SpeedGate(Configuration):
 
     processes: int = Field(default=LEAST_PROCESSES, ge=LEAST_PROCESSES)
     margin: float = Field(default=1.05, gt=0)
-    baselines: tuple[BaselineName, ...] = ("eager", "compile", "matched", "autotune")
+    baselines: tuple[str, ...] = (EAGER, COMPILE, MATCHED, "autotune")
     kernels: dict[str, Path] = Field(default_factory=dict)
     timing_budget_s: float = Field(default=10.0, gt=0)
     compile_timeout_s: float = Field(default=900.0, gt=0)
     missing: Literal["fail", "note"] = "fail"
+
+    @field_validator("baselines")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = (MATCHED, *forms())
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name!r} is no baseline: {', '.join(sorted(known))}")
+        return value
 
     @field_validator("kernels")
     @classmethod
@@ -94,34 +103,10 @@ class GateOptions(Configuration):
     whole_model: WholeModelGate = WholeModelGate()
 
 
-_SECTIONS: dict[str, type[Configuration]] = {
-    "rebuild": RebuildGate,
-    "verification": VerificationGate,
-    "speed": SpeedGate,
-    "whole_model": WholeModelGate,
-}
-
-
 def load_gate(path: Path | None) -> GateOptions:
     """Reads gate.yaml, or returns the defaults without one. Paths are relative to the file's folder, or to the current
     one. Raises UsageError."""
-    values: Any = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(path.read_text()) or {}
-        except OSError as error:
-            raise UsageError(f"Can't read the gate {path}: {error.strerror}", "Check the path") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not YAML: {one_line(error)}", "Correct it") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UsageError(f"{path} holds no settings", "Write them as `name: value`, see docs/promotion.md")
-    for name, section in _SECTIONS.items():
-        inner = values.get(name)
-        if name in values and not isinstance(inner, dict):
-            raise UsageError(f"{path}: {name} holds no settings", "Write them indented below it")
-        if isinstance(inner, dict):
-            values[name] = section.parse({str(key): value for key, value in inner.items()}, f"{name}.")
-    return _from(path.parent if path is not None else Path(), GateOptions.parse(values))
+    return _from(path.parent if path is not None else Path(), Settings(path).parse(GateOptions))
 
 
 def _from(folder: Path, gate: GateOptions) -> GateOptions:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cuda_agent.core.baselines import COMPILED
+from cuda_agent.core.baselines import forms
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError, LockMismatch, StoreError, UsageError
 from cuda_agent.core.files import write_durably
@@ -100,7 +100,8 @@ def read_lock() -> StackLock:
     hardware = {"gpus": gpus, "cpu": stack["cpu"], "cpu_cores": stack["cpu_cores"], "cpu_governor": _governor()}
     names = ("driver", "cuda_compiler", "cxx_compiler", "torch", "cudnn", "triton", "python", "cuda_agent")
     software = {name: stack[name] for name in names} | {"judge": judge_digest()}
-    compile_settings: dict[str, Any] = {"torch.compile": {mode: _arguments(given) for mode, given in COMPILED.items()}}
+    compiled = {form.name: form.compile for form in forms().values() if form.compile is not None}
+    compile_settings: dict[str, Any] = {"torch.compile": {name: _arguments(given) for name, given in compiled.items()}}
     compile_settings |= _flags(gpus[0]["compute_capability"] if gpus else None)
     compile_settings["environment"] = {name: os.environ[name] for name in _THREADS if name in os.environ}
     return StackLock(hardware=hardware, software=software, compile=compile_settings)

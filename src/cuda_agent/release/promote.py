@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.core.baselines import forms
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
@@ -235,7 +236,7 @@ class Examination:
             "trials": FEW_TRIALS,
             "variants": "usual",
             "regressions": (),
-            "autotune": "autotune" in self._gate.speed.baselines,
+            "autotune": any(form.on_request for name, form in forms().items() if name in self._gate.speed.baselines),
             "timing_budget_s": self._gate.speed.timing_budget_s,
             "timing_stop": "settled",
             "compile_baseline_timeout_s": self._gate.speed.compile_timeout_s,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation, ProfileReport
 from cuda_agent.release.checks import failed, passed
-from cuda_agent.release.gate import SpeedGate
+from cuda_agent.release.gate import MATCHED, SpeedGate
 from cuda_agent.release.records import GateResult
 
 NAME = "speed"
@@ -74,7 +75,8 @@ def compared(
             found[form] = Speedup(mine.ratios[form].value, mine.ratios[form].low, mine.ratios[form].high)
         else:
             failures = mine.failed_baselines
-            missing[name] = next((why for failing, why in failures.items() if failing.startswith(name)), "not made")
+            why = [why for failing, why in failures.items() if Baseline.parse(failing).form == name]
+            missing[name] = why[0] if why else "not made"
     for kernel, other in others.items():
         theirs = _timed(other)
         if theirs is None:
@@ -86,9 +88,10 @@ def compared(
 
 def _form(name: str, profile: ProfileReport) -> str:
     """Returns the judge's name of a baseline; some names include the policy's precision."""
-    if name == "matched":
+    if name == MATCHED:
         return profile.matched
-    return next((form for form in profile.ratios if form.startswith("autotune")), name) if name == "autotune" else name
+    named = [form for form in profile.ratios if Baseline.parse(form).form == name]
+    return name if name in named or not named else named[0]
 
 
 def _over_kernel(mine: ProfileReport, theirs: ProfileReport) -> Speedup:

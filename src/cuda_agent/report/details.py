@@ -14,7 +14,7 @@ from cuda_agent.agent.best import BestRecord
 from cuda_agent.agent.storage.store import ContentStore
 from cuda_agent.agent.storage.transcript import FILE_NAME, read_transcript
 from cuda_agent.core.errors import StoreError
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate, Evaluation, Task, ToolCall, ToolResult, Trajectory, Turn
 from cuda_agent.report.blobs import Blobs
@@ -85,7 +85,7 @@ class Details:
     notes: tuple[str, ...]
     evaluation: Evaluation | None = None
     limits: Roofline | None = None
-    work: Work | None = None
+    work: LeastWork | None = None
 
 
 def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT) -> Details:
@@ -115,7 +115,7 @@ def details(directory: Path | None, source: str, blobs: Blobs, kept: int = KEPT)
         tuple(notes),
         evaluation,
         _inspected(every, "roofline", Roofline),
-        _inspected(every, "work", Work),
+        _inspected(every, "work", LeastWork),
     )
 
 

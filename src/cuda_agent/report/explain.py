@@ -11,14 +11,15 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.plan import AppliedRule, PlannedKernel
 from cuda_agent.core.records import Evaluation, ProfileReport, ToolCall, Turn
 from cuda_agent.report.plain import plain
 from cuda_agent.report.rows import ReportRow
-from cuda_agent.report.tables.evaluation import baseline_label
 from cuda_agent.report.units import microseconds, percent, times
+from cuda_agent.workspace.skills import skill_notes
 
 _FULL = 0.85
 _ROOM = 0.6
@@ -88,28 +89,15 @@ def _last_words(turns: Sequence[Turn]) -> str:
 
 def _steps(kernels: Sequence[PlannedKernel]) -> tuple[ExplainedStep, ...]:
     """Kernels by skill, in the order in which they run."""
-    notes = skill_notes()
+    notes = {skill.name: skill for skill in skill_notes()}
     by_skill: dict[str, list[str]] = {}
     for kernel in kernels:
         if kernel.skill in notes:
             by_skill.setdefault(kernel.skill, []).append(plain(kernel.name))
     return tuple(
-        ExplainedStep(skill, notes[skill][0], tuple(named), notes[skill][1]) for skill, named in by_skill.items()
+        ExplainedStep(skill, notes[skill].title, tuple(named), _prose(notes[skill].why))
+        for skill, named in by_skill.items()
     )
-
-
-@lru_cache(maxsize=1)
-def skill_notes() -> dict[str, tuple[str, Markup]]:
-    """Returns skill -> (title, why it is fast) from its notes."""
-    from cuda_agent.workspace.layout import skill_files
-
-    found = {}
-    for path, text in skill_files().items():
-        title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        why = re.search(r"^\*\*Why it is fast\.\*\*(.+?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-        if title and why:
-            found[path.split("/")[1]] = (title[1], _prose(why[1]))
-    return found
 
 
 def _prose(text: str) -> Markup:
@@ -249,9 +237,10 @@ def _bytes(row: ReportRow, limits: Roofline | None) -> Iterator[str]:
 
 def _precision(profile: ProfileReport) -> Iterator[str]:
     eager, matched = profile.ratios.get("eager"), profile.ratios.get(profile.matched)
-    if eager is None or matched is None or "_" not in profile.matched or eager.value < 1.5 * matched.value:
+    strongest = Baseline.parse(profile.matched)
+    if eager is None or matched is None or strongest.precision is None or eager.value < 1.5 * matched.value:
         return
     yield (
         f"Most of the {times(eager.value)} over eager float32 comes from the precision that the policy allows: over "
-        f"{baseline_label(profile.matched)}, at the same precision, it is {times(matched.value)}."
+        f"{strongest.label}, at the same precision, it is {times(matched.value)}."
     )

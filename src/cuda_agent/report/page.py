@@ -15,7 +15,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cuda_agent.core.bench import Against, Audit, Estimate, Group, Metrics
+from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.bench import Against, Audit, Estimate, Metrics, MetricsGroup
 from cuda_agent.core.inspection import Roofline
 from cuda_agent.core.records import Timing
 from cuda_agent.report import charts
@@ -27,7 +28,7 @@ from cuda_agent.report.load import Recorded
 from cuda_agent.report.plain import plain, symbol
 from cuda_agent.report.rows import BASELINES, STATES, ReportRow
 from cuda_agent.report.samples import STRIP, Program, programs
-from cuda_agent.report.tables.evaluation import baseline_label, errors_line, stack_line
+from cuda_agent.report.tables.evaluation import errors_line, stack_line
 from cuda_agent.report.training import Series
 from cuda_agent.report.units import bounds, interval, microseconds, moment, percent, seconds, times
 
@@ -158,7 +159,7 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _tiles(whole: Group | None) -> list[tuple[str, Against]]:
+def _tiles(whole: MetricsGroup | None) -> list[tuple[str, Against]]:
     return [(item.baseline, item) for item in whole.against] if whole is not None else []
 
 
@@ -214,7 +215,7 @@ def _environment() -> Environment:
         "plain": plain,
         "percent": percent,
         "estimate": _estimate,
-        "baseline": baseline_label,
+        "baseline": lambda name: Baseline.parse(name).label,
         "symbol": symbol,
     }
     environment.globals |= {

@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.records import ProfileReport, Ratio, Timing
 from cuda_agent.report.scales import AxisTick, Scale
-from cuda_agent.report.tables.evaluation import baseline_label
 
 STRIP = (420.0, 44.0)
 BAR = (220.0, 16.0)
@@ -55,7 +55,7 @@ def programs(profile: ProfileReport) -> tuple[Program, ...]:
     found = [_program("ours", "this candidate", "ours", profile.candidate, None, scale)]
     for name in order:
         role = "matched" if name == profile.matched else name if name in ("eager", "compile") else "other"
-        label = baseline_label(name) + (" — matched baseline" if name == profile.matched else "")
+        label = Baseline.parse(name).label + (" — matched baseline" if name == profile.matched else "")
         found.append(_program(name, label, role, profile.baselines[name], profile.ratios.get(name), scale))
     return tuple(found)
 

@@ -1,1 +1,1 @@
-"""Task synthesis: seeds crawled from torch and transformers, composed, filtered on the hardware, decontaminated."""
+"""Synthesises tasks: seeds from torch and transformers are composed, filtered on the hardware and decontaminated."""

@@ -1,7 +1,9 @@
-"""The whole synthesis from one configuration: crawl; compose, filter, decontaminate until enough is left; export.
+"""Builds a dataset from one configuration: it crawls, then composes, filters and decontaminates until enough tasks are
+left, and exports them.
 
-Every stage goes on where its files end, so a build that was killed is simply started again. Given the same recorded
-measurements the same configuration gives the same set: how many candidates are composed next depends on nothing else.
+Each stage continues where its files end, so a build that was killed is just started again. The same recorded
+measurements and configuration give the same dataset, because the number of candidates in the next round depends on
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
 from pydantic import Field
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError, UsageError
 from cuda_agent.core.files import write_durably
+from cuda_agent.core.settings import Settings
+from cuda_agent.tasks.captured import MEMORY_MIB
 from cuda_agent.tasks.choose import choose
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
 from cuda_agent.tasks.compose.rates import rates_for
@@ -34,74 +37,52 @@ from cuda_agent.tasks.compose.run import (
 )
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl.crawl import SEEDS_FILE, crawl
-from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
 from cuda_agent.tasks.dataset.export import Chosen, export
 from cuda_agent.tasks.dataset.folder import graphs_of, passing, read_tasks, stack_name
-from cuda_agent.tasks.decontaminate.capture import MEMORY_MIB, capturing
-from cuda_agent.tasks.decontaminate.references import Reference, load_references
+from cuda_agent.tasks.decontaminate.capture import capturing
+from cuda_agent.tasks.decontaminate.references import EvaluationTask, load_references
 from cuda_agent.tasks.decontaminate.stage import THRESHOLD, compare
 from cuda_agent.tasks.filter.funnel import write_funnel
-from cuda_agent.tasks.filter.measurements import Measured, merge, read_all, read_measured
-from cuda_agent.tasks.filter.options import FilterOptions
+from cuda_agent.tasks.filter.measurements import Measurements, merge, read_all, read_measured
+from cuda_agent.tasks.filter.options import FilterOptions, FilterSettings
 from cuda_agent.tasks.filter.run import filter_folder
+from cuda_agent.tasks.options import ComposeOptions, CopiesSetting, LibrariesSetting, ThresholdSetting
 from cuda_agent.tasks.records import Seed
-from cuda_agent.tasks.store import only_one, read_lines
+from cuda_agent.tasks.store import only_one, read_lines, write_lines
 from cuda_agent.workspace.sandbox import resolve_level
 
 EXPORT_FOLDER = "export"
 _CONFIG_FILE = "build.json"
 Say = Callable[[str, str], None]
-#: candidates of the first round, for each task that is wanted; of later ones, for each that is missing at their rate.
+#: The candidates of the first round for each wanted task, and those of later rounds for each task that is missing at
+#: their rate.
 _FIRST, _MORE = 1.15, 1.05
 
 
-class ComposeOptions(Configuration):
-    """What is composed. `window_ms`: of the predicted eager times on `stack`. `runs_with`: versions of the libraries
-    there, by name; seeds that need newer ones are left out."""
-
-    stack: str = "H200"
-    window_ms: tuple[float, float] = (1.5, 70.0)
-    memory_gb: float = Field(default=8.0, gt=0)
-    runs_with: dict[str, str] = Field(default_factory=dict)
-
-
 class BuildOptions(Configuration):
-    """A whole build. `against`: evaluation sets, as `tasks decontaminate --against` takes them. `candidates`: of the
-    first round, where it isn't a little more than the tasks that are wanted; `most_candidates`: of all rounds."""
+    """The options of a build. `against` are evaluation sets, as in `tasks decontaminate --against`. `candidates` is
+    their number in the first round, by default a little more than the wanted tasks. `most_candidates` is the limit of
+    all rounds."""
 
     folder: Path
     against: tuple[str, ...] = Field(min_length=1)
     tasks: int = Field(default=6000, ge=1)
     seed: int = 0
-    #: a file of seeds that is taken; None: those that a crawl of the installed libraries finds.
+    #: A file of seeds; None crawls the installed libraries.
     seeds: Path | None = None
-    libraries: tuple[str, ...] = ("torch", "transformers")
+    libraries: LibrariesSetting = ("torch", "transformers")
     compose: ComposeOptions = ComposeOptions()
-    #: without the device.
-    filter: dict[str, Any] = Field(default_factory=dict)
-    threshold: float = Field(default=THRESHOLD, gt=0, le=1)
-    copies: int = Field(default=1, ge=1)
+    filter: FilterSettings = FilterSettings()
+    threshold: ThresholdSetting = THRESHOLD
+    copies: CopiesSetting = 1
     candidates: int | None = Field(default=None, ge=1)
     most_candidates: int | None = Field(default=None, ge=1)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From YAML; relative paths are as seen from its folder. Raises UsageError."""
-        try:
-            values = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            line = " ".join(str(error).split())
-            raise UsageError(f"Can't read {path}: {line}", "Give a YAML file") from None
-        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise UsageError(f"{path} holds no settings", "Write `name: value` on each line")
-        if isinstance(values.get("compose"), dict):
-            values["compose"] = ComposeOptions.parse(values["compose"], "compose.").model_dump()
-        options = cls.parse(values)
-        FilterOptions.parse({"device": "cpu", **options.filter}, "filter.")
-        low, high = options.compose.window_ms
-        if not 0 < low < high:
-            said = f"compose.window_ms is impossible: {low:g} to {high:g}"
-            raise UsageError(said, "Give [LOW, HIGH] with 0 < LOW < HIGH")
+        """Reads options from YAML or TOML, with paths relative to its folder. Raises UsageError."""
+        options = Settings(path).parse(cls)
         rates_for(options.compose.stack)
         against = tuple(_beside(path, name) for name in options.against)
         changes: dict[str, Any] = {"folder": path.parent / options.folder, "against": against}
@@ -111,15 +92,15 @@ class BuildOptions(Configuration):
 
 
 def _beside(path: Path, name: str) -> str:
-    """A path as seen from the configuration's folder; the name of a data set on the hub stays."""
+    """Returns a path relative to the configuration's folder; the name of a dataset on the hub doesn't change."""
     there = path.parent / name
     return str(there) if there.exists() or name.startswith(".") else name
 
 
 @dataclass(frozen=True)
 class Build:
-    """What a build made: counts of candidates, of those that have no recorded measurement and so aren't in it, of those
-    that kept every rule, and of the set by split."""
+    """The result of a build: the counts of candidates, of those without a recorded measurement (they are left out), of
+    those that passed every rule, and of the dataset by split."""
 
     folder: Path
     candidates: int
@@ -130,8 +111,8 @@ class Build:
 
 @dataclass(frozen=True)
 class _Round:
-    """What the stages left of the first so many candidates. `unmeasured`: whom nobody measured. `chosen`: None where no
-    set can be chosen of it."""
+    """What the stages left of the first candidates. `unmeasured` counts those without a measurement. `chosen` is None
+    where they aren't enough for a dataset."""
 
     kept: int
     unmeasured: int
@@ -139,10 +120,11 @@ class _Round:
 
 
 def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | None = None) -> Build:
-    """`recorded`: a file of measurements, or the name of the stack of one in the folder (see `tasks filter`), that is
-    taken; nothing is measured, and what wasn't measured there is left out.
+    """Builds a dataset. `recorded` is a file of measurements, or the name of a stack with measurements in the folder
+    (see `tasks filter`). With it nothing is measured, and candidates without a measurement are left out.
 
-    Raises UsageError, TaskError where too few candidates pass, and what the stages raise."""
+    Raises UsageError, TaskError where too few candidates pass, and the stages' errors.
+    """
     folder = options.folder
     taken = None if recorded is None else _recorded(folder, recorded)
     seeds = None if options.seeds is None else _seeds_of(options.seeds)
@@ -151,26 +133,28 @@ def build(options: BuildOptions, device: Device, say: Say, *, recorded: str | No
         return _build(options, device, say, taken, seeds)
 
 
-def _build(options: BuildOptions, device: Device, say: Say, recorded: Measured | None, seeds: str | None) -> Build:
+def _build(
+    options: BuildOptions, device: Device, say: Say, recorded: Measurements | None, seeds: list[Seed] | None
+) -> Build:
     folder = options.folder
-    filtering = FilterOptions.parse({"device": device.value, **options.filter}, "filter.")
+    filtering = FilterOptions(device=device, **options.filter.model_dump())
     level = resolve_level(filtering.sandbox)
 
-    def measure(count: int) -> Measured:
+    def measure(count: int) -> Measurements:
         if recorded is not None:
             return recorded
         done = filter_folder(folder, filtering, lambda text: say("filter", text), below=count)
         if done.left:
-            raise TaskError(f"{len(done.left)} tasks couldn't be timed: others use the device", "Run the build again")
+            raise TaskError(f"{len(done.left)} tasks couldn't be timed beside foreign load", "Run the build again")
         return read_measured(done.path)
 
     if recorded is not None and recorded.path.parent != folder:
         merge(folder, [recorded.path])
     if seeds is not None:
-        write_durably(folder / SEEDS_FILE, seeds)
+        write_lines(folder / SEEDS_FILE, seeds)
     elif not (folder / SEEDS_FILE).exists():
-        way = Way(level, default_workers(), lambda text: say("crawl", text))
-        crawl(options.libraries, way).write(folder)
+        trials = TrialOptions(level, default_workers(), lambda text: say("crawl", text))
+        crawl(options.libraries, trials).write(folder)
     references = load_references(
         options.against,
         capturing(Device.CPU, level, MEMORY_MIB),
@@ -186,19 +170,20 @@ def _build(options: BuildOptions, device: Device, say: Say, recorded: Measured |
         if made.unmeasured:
             raise UsageError(
                 f"{made.unmeasured} of {count} candidates have no recorded measurement, too few are left",
-                "Give --recorded a file of measurements of them all, or measure here (without --recorded)",
+                "Give --recorded measurements of all candidates, or measure here (without --recorded)",
             )
         say("build", f"{made.kept} of {count} candidates are left, {options.tasks} are wanted at the published shares")
         if count >= most:
             raise TaskError(
                 f"Of {count} candidates {made.kept} are left, too few for {options.tasks} at the published shares",
-                "Look at funnel.json for the rule that most break, or raise most_candidates",
+                "See funnel.json for the most frequent failure, or raise most_candidates",
             )
         count = min(most, _next_count(count, made.kept, options.tasks))
 
 
-def _recorded(folder: Path, name: str) -> Measured:
-    """Raises UsageError where it is neither a file nor a stack that was measured in the folder, StoreError."""
+def _recorded(folder: Path, name: str) -> Measurements:
+    """Returns recorded measurements. Raises UsageError where `name` is neither a file nor a stack with measurements in
+    the folder, StoreError."""
     path = Path(name)
     if name and path.is_file():
         return read_measured(path)
@@ -206,24 +191,28 @@ def _recorded(folder: Path, name: str) -> Measured:
     if len(found) != 1:
         known = ", ".join(map(stack_name, read_all(folder))) or "none"
         raise UsageError(
-            f"{name!r} is neither a file nor a stack that was measured in {folder} (there: {known})",
+            f"{name!r} is neither a file nor a stack with measurements in {folder} (known: {known})",
             "Give --recorded a file of measurements, such as data/measured/h200.jsonl.gz",
         )
     return found[0]
 
 
-def _seeds_of(path: Path) -> str:
-    """The lines of a file of seeds. Raises UsageError where there is none, StoreError."""
+def _seeds_of(path: Path) -> list[Seed]:
+    """Returns the seeds of a file. Raises UsageError where there is no file, StoreError."""
     if not path.is_file():
-        raise UsageError(f"No such file: {path}", "Name a file of seeds, or none to crawl")
-    return "".join(seed.model_dump_json() + "\n" for seed in read_lines(path, Seed))
+        raise UsageError(f"No such file: {path}", "Give a file of seeds, or omit it to crawl")
+    return read_lines(path, Seed)
 
 
 def _round(
-    options: BuildOptions, count: int, measure: Callable[[int], Measured], references: Sequence[Reference], say: Say
+    options: BuildOptions,
+    count: int,
+    measure: Callable[[int], Measurements],
+    references: Sequence[EvaluationTask],
+    say: Say,
 ) -> _Round:
-    """All stages with the candidates whose numbers are below `count`, even where the folder holds more: a build that
-    is started again goes through the same rounds."""
+    """Runs all stages on the candidates with numbers below `count`, even where the folder has more, so that a restarted
+    build has the same rounds."""
     folder = options.folder
     _compose(options, count, lambda text: say("compose", text))
     measured = measure(count)
@@ -272,20 +261,20 @@ def _compose(options: BuildOptions, count: int, say: Callable[[str], None]) -> N
 
 
 def _next_count(count: int, kept: int, wanted: int) -> int:
-    """As many more as are missing at the rate at which candidates were kept; at least a twentieth more, since what is
-    missing may be a rare kind."""
+    """Returns the next number of candidates: as many more as are missing at the rate of kept ones, and at least a
+    twentieth more, because the missing ones may be of a rare kind."""
     rate = max(kept / count, 0.02)
     missing = max(0, wanted - kept)
     return count + max(math.ceil(_MORE * missing / rate), math.ceil(count / 20), 20)
 
 
 def _settle(options: BuildOptions, folder: Path) -> None:
-    """Notes the configuration. Raises UsageError where the folder was begun with another that isn't only larger."""
+    """Writes the configuration. Raises UsageError where the folder has another one that isn't only smaller."""
     path = folder / _CONFIG_FILE
     values = options.model_dump(mode="json", exclude={"folder", "seeds"})
     if path.exists():
         begun = json.loads(path.read_text())
         for name in ("seed", "libraries", "compose"):
             if begun.get(name) != values[name]:
-                raise UsageError(f"{folder} was begun with another {name}", "Build into another folder")
+                raise UsageError(f"{folder} was built with another {name}", "Build into another folder")
     write_durably(path, json.dumps(values, indent=1))

@@ -1,4 +1,4 @@
-"""Which of the tasks that passed everything make the set: the first ones of each kind, at the published shares."""
+"""Chooses the tasks of the dataset from those that passed: the first ones of each kind, at the published shares."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES
 from cuda_agent.tasks.records import DatasetTask
 
-#: points by which a kind's share may miss the published one, so that a rare kind doesn't cost thousands of candidates.
+#: The points by which a kind's share may differ from the published one, so that a rare kind doesn't cost thousands of
+#: candidates.
 SLACK_POINTS = 0.5
 
 
 def kind_of(task: DatasetTask) -> int:
-    """Number of torch operators; 0 for a transformers module, as the shares have it."""
+    """Returns the number of torch operators, or 0 for a transformers module, as in the shares."""
     library, _, count = task.data_source.partition("#")
     return 0 if library == "transformers" else int(count or 0)
 
@@ -20,7 +21,7 @@ def kind_of(task: DatasetTask) -> int:
 def choose(
     passed: Sequence[DatasetTask], wanted: int, shares: Mapping[int, float] = PUBLISHED_SHARES
 ) -> list[DatasetTask] | None:
-    """`wanted` tasks in their order; None where there are too few of some kind. `shares` in percent."""
+    """Returns `wanted` tasks in their order, or None where a kind has too few. `shares` are in percent."""
     by_kind: dict[int, list[DatasetTask]] = {kind: [] for kind in shares}
     for task in passed:
         by_kind.setdefault(kind_of(task), []).append(task)
@@ -32,14 +33,14 @@ def choose(
 
 
 def _counts(there: Mapping[int, int], wanted: int, shares: Mapping[int, float]) -> dict[int, int] | None:
-    """How many of each kind: as near to the shares as there are tasks; what one kind lacks, the others give."""
+    """Returns the number of each kind, as near to the shares as the tasks allow; other kinds replace missing ones."""
     counts = {kind: min(there[kind], int(wanted * share / 100)) for kind, share in shares.items()}
     most = {kind: min(there[kind], int(wanted * (share + SLACK_POINTS) / 100) + 1) for kind, share in shares.items()}
     while sum(counts.values()) < wanted:
         able = [kind for kind in shares if counts[kind] < most[kind]]
         if not able:
             return None
-        # Who lags furthest behind its share has the next one.
+        # The kind that is furthest below its share gets the next task.
         behind = min(able, key=lambda kind: (counts[kind] - wanted * shares[kind] / 100, kind))
         counts[behind] += 1
     least = {kind: int(wanted * max(0.0, share - SLACK_POINTS) / 100) for kind, share in shares.items()}

@@ -1,4 +1,4 @@
-"""The small language of seeds: arithmetic over named sizes, and layouts such as `N C H W` or `* 2*D`."""
+"""The language of seeds: arithmetic over named sizes, and layouts such as `N C H W` or `* 2*D`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def _compiled(text: str) -> CodeType:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError:
-        raise UsageError(f"{text!r} is no expression", "Seeds hold Python arithmetic over sizes") from None
+        raise UsageError(f"{text!r} isn't an expression", "Write Python arithmetic over sizes") from None
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             kind = type(node).__name__
-            raise UsageError(f"{text!r} holds a {kind}", "Only arithmetic, comparisons and tuples can be used")
+            raise UsageError(f"{text!r} has a {kind}", "Only arithmetic, comparisons and tuples can be used")
     return compile(tree, "<seed>", "eval")
 
 
 def evaluate(text: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of a seed. Raises UsageError when it isn't arithmetic over `names`."""
+    """Returns the value of an expression. Raises UsageError when it isn't arithmetic over `names`."""
     try:
         return eval(_compiled(text), {"__builtins__": {}}, dict(names))
     except (NameError, TypeError, ArithmeticError) as error:
@@ -44,7 +44,8 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def dimensions(layout: str) -> tuple[bool, tuple[str, ...]]:
-    """(begins with any number of dimensions, the named ones): `* 2 * D` gives (True, ("2*D",))."""
+    """Returns (whether any number of dimensions comes first, the named dimensions): `* 2 * D` gives (True,
+    ("2*D",))."""
     words = layout.strip()
     starred = words == "*" or words.startswith("* ")
     named = _AROUND_OPERATOR.sub(lambda found: found[1] or "", words[1:].strip() if starred else words)
@@ -52,25 +53,25 @@ def dimensions(layout: str) -> tuple[bool, tuple[str, ...]]:
 
 
 def shape(layout: str, names: Mapping[str, Any], leading: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Sizes of a layout; `leading` stands for its `*`. Raises UsageError."""
+    """Returns the sizes of a layout; `leading` replaces its `*`. Raises UsageError."""
     starred, named = dimensions(layout)
     return (leading if starred else ()) + tuple(int(evaluate(item, names)) for item in named)
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names in an expression or a layout, in order, each once; words in quotes and constants are none."""
+    """Returns the names in an expression or a layout in order, each once, without quoted words and constants."""
     found = _WORD.findall(_QUOTED.sub("", text))
     return tuple(dict.fromkeys(word for word in found if not keyword.iskeyword(word)))
 
 
 def placeholders(template: str) -> tuple[str, ...]:
-    """The names in braces, in order, each once."""
+    """Returns the names in braces in order, each once."""
     return tuple(dict.fromkeys(_IN_BRACES.findall(template)))
 
 
 def fill(template: str, names: Mapping[str, str]) -> str:
-    """The template with every name in braces replaced. Raises UsageError when one is missing."""
+    """Returns the template with every name in braces replaced. Raises UsageError when a name is missing."""
     missing = [name for name in placeholders(template) if name not in names]
     if missing:
-        raise UsageError(f"{template!r} asks for {missing[0]}", "Name it as a port, a parameter or a dimension")
+        raise UsageError(f"{template!r} uses the unknown name {missing[0]}", "Use a port, a parameter or a dimension")
     return _IN_BRACES.sub(lambda match: names[match[1]], template)

@@ -1,7 +1,7 @@
-"""What the stages of task synthesis hand to each other.
+"""The records of task synthesis.
 
-Seed (crawl) -> DatasetTask (compose) -> Measurement (filter) -> Similarity (decontaminate) -> parquet (export).
-Sizes are expressions: Python arithmetic over the letters of the layouts and the names of the parameters.
+Seed (crawl) -> DatasetTask (compose) -> Measurement (filter) -> Similarity (decontaminate) -> parquet (export). Sizes
+are expressions: Python arithmetic over the letters of the layouts and the names of the parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.core.records import Task
 from cuda_agent.core.stack import Stack
 
-#: what a tensor holds, as `get_inputs` draws it.
+#: The values of a tensor that `get_inputs` draws.
 Values = Literal[
     "normal", "uniform", "positive", "probabilities", "log_probabilities", "signs", "indices", "mask", "positions"
 ]
@@ -24,8 +24,8 @@ Values = Literal[
 class Port(Record):
     """One tensor that a seed takes.
 
-    `layout`: its dimensions by name, such as `N C H W`; a leading `*` stands for any number of dimensions, and a
-    dimension may be an expression, such as `2 * D`. `high`: exclusive bound of `indices`, an expression.
+    `layout` names its dimensions, such as `N C H W`. A leading `*` is any number of dimensions, and a dimension may be
+    an expression, such as `2 * D`. `high` is the exclusive bound of `indices`, an expression.
     """
 
     name: str
@@ -36,29 +36,29 @@ class Port(Record):
 
 
 class Parameter(Record):
-    """A constructor's or a call's argument: one of `choices`, each an expression over the dimensions and the
-    parameters before it."""
+    """An argument of a constructor or a call. It is one of `choices`, each an expression over the dimensions and the
+    earlier parameters."""
 
     name: str
     choices: tuple[str, ...] = Field(min_length=1)
 
 
 class Seed(Record):
-    """One operator of a library, and how a person would call it.
+    """One operator of a library, with its usual call.
 
-    `constructor`: of a module that holds weights or settings, as in `nn.Conv2d({C}, {out_channels}, {kernel_size})`;
-    None for a function. `call`: an expression in which `{layer}` is the constructed module and every port stands in
-    braces by its name, as in `{layer}({x})` or `torch.cumsum({x}, dim={dim})`. The first port takes what the seed
-    before has made. `where`: conditions that must hold, as in `C % groups == 0`. `flops` and `moved` (bytes that
-    eager's kernels read and write): expressions that may also use `inputs`, `weights` and `outputs`, their elements.
-    `sizes`: dimensions at which the seed was run, and which look natural for it. `initialize`: lines to run after a
-    constructor that leaves weights without values, with `{layer}` for the module. `needs`: a library's oldest version
-    that has it, where an older one was seen not to.
+    `constructor` makes a module with weights or settings, as in `nn.Conv2d({C}, {out_channels}, {kernel_size})`; it is
+    None for a function. `call` is an expression with `{layer}` for the module and every port's name in braces, as in
+    `{layer}({x})` or `torch.cumsum({x}, dim={dim})`. The first port takes the output of the seed before. `where` are
+    conditions, as in `C % groups == 0`. `flops` and `moved` (bytes that eager's kernels read and write) are expressions
+    that may also use the element counts `inputs`, `weights` and `outputs`. `sizes` are natural dimensions at which the
+    seed was run. `initialize` are lines to run after a constructor that leaves weights without values, with `{layer}`
+    for the module. `needs` is the oldest version of a library that has the operator, where an older one is known not to
+    have it.
     """
 
     name: str
     library: Literal["torch", "transformers"]
-    #: the operation, the same for its module, functional and method spelling.
+    #: The operation, which is the same for its module, functional and method spelling.
     operator: str
     family: str
     spelling: Literal["module", "functional", "method"]
@@ -73,7 +73,7 @@ class Seed(Record):
     flops: str = "outputs"
     moved: str = "4 * (inputs + weights + outputs)"
     sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    #: what it computes, a phrase for a docstring: "2-D convolution".
+    #: A phrase for a docstring: "2-D convolution".
     says: str
 
 
@@ -85,25 +85,33 @@ class LeftOut(Record):
 
 
 class Cost(Record):
-    """Of one forward pass in eager. `predicted_us` on the stack for which it was composed, `parts_us` of each operator;
-    `held_bytes`: inputs, weights and every operator's outputs, were nothing freed."""
+    """The cost of one forward pass in eager."""
 
     flops: float
+    """Operations."""
     bytes: float
+    """Bytes that eager's kernels read and write."""
     predicted_us: float
+    """Predicted time in eager."""
     parts_us: tuple[float, ...] = ()
+    """Predicted time of each operator."""
     held_bytes: int = 0
+    """Inputs, weights and every operator's output together."""
 
 
 class DatasetTask(StoredRecord):
-    """A composed task. `ops`: names of its seeds in order; `number`: its place in the stream of its composer, which
-    with the composer's seed reproduces it."""
+    """A composed task."""
 
     task: Task
+    """The task."""
     ops: tuple[str, ...]
+    """Names of its seeds in order."""
     composer: str
+    """The composer."""
     number: int
+    """Its place in the composer's stream; with the composer's seed it reproduces the task."""
     cost: Cost | None = None
+    """Cost of a forward pass."""
 
     @property
     def data_source(self) -> str:
@@ -112,7 +120,7 @@ class DatasetTask(StoredRecord):
 
 
 class Rule(StrEnum):
-    """The filters, in the order in which they are asked."""
+    """The filter's rules, in the order in which they are checked."""
 
     RUNS = "runs"
     FINITE = "finite"
@@ -128,23 +136,23 @@ class Rule(StrEnum):
     SIMILAR = "similar"
 
 
-class Finding(Record):
-    """A rule that a task broke. `detail`: one line."""
+class TaskFinding(Record):
+    """A rule that a task broke. `detail` is one line."""
 
     rule: Rule
     detail: str
 
 
 class Measurement(StoredRecord):
-    """What the filters found about one task on one stack. Times are None where it did not come so far."""
+    """The filter's result for one task on one stack. Times are None where the task broke an earlier rule."""
 
     task_key: str
-    finding: Finding | None
+    finding: TaskFinding | None
     eager_us: float | None = None
     eager_low_us: float | None = None
     eager_high_us: float | None = None
     peak_memory_bytes: int | None = None
-    #: canonical hash of the operator graph with shapes abstracted, and its operators.
+    #: The canonical hash of the operator graph with shapes abstracted, and the graph's operators.
     graph_hash: str | None = None
     graph_operators: tuple[str, ...] = ()
     seconds: dict[str, float] = Field(default_factory=dict)
@@ -155,20 +163,20 @@ class Measurement(StoredRecord):
 
 
 class MeasurementFile(StoredRecord):
-    """The head of a file of measurements."""
+    """The first line of a file of measurements."""
 
     stack: Stack
 
 
 class Similarity(StoredRecord):
-    """How near a task is to evaluation tasks, and to the tasks of its own set that stand before it.
+    """The similarity of a task to evaluation tasks, and to earlier tasks of its own dataset.
 
-    `similarity`: of syntax trees, 0 to 1, to the nearest evaluation task. `same_graph`: an evaluation task with its
-    operator graph. `twin`: key of the nearest earlier task that is kept.
+    `similarity` is that of syntax trees, 0 to 1, to the nearest evaluation task. `same_graph` is an evaluation task
+    with the same operator graph. `twin` is the key of the nearest earlier task that is kept.
     """
 
     task_key: str
-    finding: Finding | None
+    finding: TaskFinding | None
     nearest: str | None = None
     similarity: float = 0.0
     same_graph: str | None = None

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended to durably, so that a kill loses at most the line in flight."""
+"""Reads files of JSON lines, and appends to them durably, so that a kill loses at most the line being written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import fcntl
 import gzip
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError
-from cuda_agent.core.files import append_lines
+from cuda_agent.core.files import append_lines, write_durably
 from cuda_agent.core.record import SCHEMA_VERSION, Record
 
-#: of a data set's folder: every candidate, a line each.
+#: The file of a dataset's folder that has every candidate, a line each.
 CANDIDATES_FILE = "candidates.jsonl"
 
 _GZIP = b"\x1f\x8b"
@@ -26,13 +26,14 @@ Head = TypeVar("Head", bound=Record)
 
 
 def read_lines(path: Path, kind: type[Line]) -> list[Line]:
-    """All records of a file, compressed by gzip or not; what was half-written at its end is dropped. Raises StoreError
-    when it can't be read or a whole line isn't such a record."""
+    """Returns all records of a file, compressed by gzip or not, without an incomplete last line. Raises StoreError when
+    the file can't be read or a line isn't such a record."""
     return [_record(path, number, line, kind) for number, line in _whole_lines(path)]
 
 
 def read_headed(path: Path, head: type[Head], kind: type[Line]) -> tuple[Head | None, list[Line]]:
-    """The same for a file whose first line is of another kind; None where it has no whole line yet."""
+    """Returns the first line's record (None in an empty file), which is of another kind, and those of the other
+    lines."""
     lines = _whole_lines(path)
     if not lines:
         return None, []
@@ -48,7 +49,7 @@ def _whole_lines(path: Path) -> list[tuple[int, bytes]]:
     try:
         raw = gzip.decompress(raw) if raw.startswith(_GZIP) else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise StoreError(f"Can't read {path}: {error}", "Copy it again: it isn't a whole gzip file") from None
+        raise StoreError(f"Can't read {path}: {error}", "Copy it again: it isn't a complete gzip file") from None
     return list(enumerate(raw[: raw.rfind(b"\n") + 1].splitlines(), 1))
 
 
@@ -58,7 +59,7 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
     except ValidationError as error:
         first = error.errors()[0]
         field = "".join(f"{part}: " for part in first["loc"])
-        remedy = f"Restore the file, or give one of {kind.__name__} lines"
+        remedy = f"Restore the file, or give a file of {kind.__name__} lines"
         raise StoreError(f"{path}, line {number}: {field}{first['msg']}", remedy) from None
     version = getattr(record, "schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
@@ -69,16 +70,21 @@ def _record(path: Path, number: int, line: bytes, kind: type[Line]) -> Line:
     return record
 
 
-def append(path: Path, records: Sequence[Record] | Iterable[Record]) -> None:
-    """Appends records durably. An incomplete last line, left by a kill, is removed. Raises StoreError."""
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Appends records durably, and removes an incomplete last line that a kill left. Raises StoreError."""
     lines = [record.model_dump_json() for record in records]
     if lines:
         append_lines(path, lines)
 
 
+def write_lines(path: Path, records: Iterable[Record]) -> None:
+    """Writes the records as a whole file, durably. Raises StoreError."""
+    write_durably(path, "".join(record.model_dump_json() + "\n" for record in records))
+
+
 @contextlib.contextmanager
 def only_one(folder: Path, work: str) -> Iterator[None]:
-    """Nobody else does that work in the folder meanwhile. Raises StoreError."""
+    """Locks a kind of work in the folder for this process. Raises StoreError."""
     try:
         handle = os.open(folder / f".{work}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -87,7 +93,7 @@ def only_one(folder: Path, work: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(f"Another {work} works in {folder}", "Wait for it, or end it") from None
+            raise StoreError(f"Another {work} is running in {folder}", "Wait for it, or end it") from None
         yield
     finally:
         os.close(handle)

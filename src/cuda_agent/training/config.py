@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import types
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,6 +10,7 @@ from pydantic import Field, model_validator
 
 from cuda_agent.core.config import Configuration
 from cuda_agent.core.errors import UsageError
+from cuda_agent.core.settings import Settings
 
 Precision = Literal["float32", "bfloat16", "float16"]
 #: how token losses are averaged: over all tokens of a batch, or first within each episode.
@@ -211,50 +209,30 @@ class TrainingOptions(Configuration):
         return self
 
 
-def read_options(path: Path, settings: Sequence[str] = ()) -> TrainingOptions:
+def read_options(path: Path, changes: Sequence[str] = ()) -> TrainingOptions:
     """Reads a configuration file or a preset by its name, with some settings changed (`ppo.steps=20`). Raises
     UsageError that names the bad key or value."""
-    import yaml
-
     source = preset(str(path)) if not path.exists() and path.suffix == "" else path
-    try:
-        values = yaml.safe_load(source.read_text())
-    except OSError as error:
+    if not source.exists():
         known = ", ".join(preset_names())
-        raise UsageError(
-            f"Can't read {path}: {error.strerror}", f"Give a file, or one of the presets: {known}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UsageError(f"{path} holds no settings", "Begin with a preset: docs/training.md")
-    for setting in settings:
-        _change(values, setting)
-    return parse_options(values)
+        raise UsageError(f"Can't read {path}: no such file", f"Give a file, or one of the presets: {known}")
+    settings = Settings(source)
+    for change in changes:
+        _change(settings, change)
+    return settings.parse(TrainingOptions)
 
 
-def _change(values: dict[str, Any], setting: str) -> None:
+def _change(settings: Settings, change: str) -> None:
     import yaml
 
-    name, equals, text = setting.partition("=")
-    *outer, last = name.split(".")
-    for key in outer:
-        inner = values.setdefault(key, {})
-        if not isinstance(inner, dict):
-            inner = values[key] = {}
-        values = inner
+    name, equals, text = change.partition("=")
     try:
-        values[last] = yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
         equals = ""
-    if not equals or not last:
-        raise UsageError(f"Can't read the setting {setting!r}", "Write it as ppo.steps=20")
-
-
-def parse_options(values: dict[str, Any]) -> TrainingOptions:
-    """Raises UsageError that names the bad key or value, nested ones too, with a suggestion."""
-    _check_keys(TrainingOptions, values, "")
-    return TrainingOptions.parse(values)
+    if not equals or not name:
+        raise UsageError(f"Can't read the setting {change!r}", "Write it as ppo.steps=20")
+    settings.put(name, value, f"--set {name}")
 
 
 def preset_names() -> list[str]:
@@ -268,21 +246,3 @@ def preset(name: str) -> Path:
 
 def _presets() -> Path:
     return Path(__file__).parent / "presets"
-
-
-def _check_keys(kind: type[Configuration], values: dict[str, Any], where: str) -> None:
-    hints = typing.get_type_hints(kind)
-    for key, value in values.items():
-        if key not in kind.model_fields:
-            near = difflib.get_close_matches(str(key), kind.model_fields, n=1)
-            remedy = f"Did you mean {where + near[0]!r}?" if near else f"Known: {', '.join(kind.model_fields)}"
-            raise UsageError(f"Unknown setting {where + str(key)!r}", remedy)
-        inner = _configuration(hints[key])
-        if inner is not None and isinstance(value, dict):
-            _check_keys(inner, value, f"{where}{key}.")
-
-
-def _configuration(hint: Any) -> type[Configuration] | None:
-    """Returns the configuration class in `X` or `X | None`."""
-    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return next((one for one in choices if isinstance(one, type) and issubclass(one, Configuration)), None)

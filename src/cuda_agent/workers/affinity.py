@@ -1,12 +1,11 @@
-"""Which CPU cores a round's bursts are launched from on a GPU.
+"""Chooses the CPU cores from which timed programs launch their kernels.
 
-A launch of some microseconds depends on the core that it runs on (its clock, its neighbour, its distance to the GPU),
-and a scheduler leaves a worker where it is for seconds: rounds would share a mood that belongs to no program. So all
-programs of a round run on one core, another one each round, drawn at random among those that nobody uses.
+The time of a launch depends on its core: on the core's clock, its sibling thread and its distance to the GPU. A
+scheduler leaves a process on one core for seconds, which would bias all rounds of that time alike. So all programs of
+a round run on one core, and each round draws another idle core at random.
 
-Where compilers and imports go on beside what is timed, they fill the machine, and each of the judge's and the worker's
-messages waits for a scheduler's slice of milliseconds. There some cores are kept for what is timed
-(`kept_for_timing`).
+Compilers and imports that run beside a timing fill the machine, and each message between the judge and a worker then
+waits milliseconds for the scheduler. `kept_for_timing` reserves cores for timed programs in that case.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from pathlib import Path
 
 from cuda_agent.workers.gpulock import claimed
 
-#: share of the last interval that a core may have worked and still count as free.
+#: busy share of the last interval up to which a core counts as free.
 FREE = 0.2
-#: with fewer free cores the scheduler knows better.
+#: with fewer free cores the choice is left to the scheduler.
 LEAST_FREE = 3
-#: for a judge, the program that it times, and the next one's worker, with some to choose from.
+#: cores for a judge, the timed program and the next worker, with some to choose from.
 LEAST_SHARE = 6
-#: of a machine's node with so many cores, so many are kept for what is timed: for a judge, and for programs to change
-#: between.
+#: a NUMA node with at least LEAST_TO_KEEP cores reserves KEPT of them for timing: one for the judge, the others for the
+#: timed programs to change between.
 LEAST_TO_KEEP, KEPT = 12, 4
 
 _CPUS, _NODES = Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node")
 
 
 class Cores:
-    """Draws a core for a round; `pick` is to be called between rounds."""
+    """Draws a core for each round. Call `pick` between rounds."""
 
     def __init__(self, rng: random.Random, near: set[int] | None = None, kept: Iterable[int] = ()) -> None:
-        """`near`: the cores beside the device; others aren't drawn, as long as some of these are ours. `kept`: cores
-        that everybody else keeps off."""
+        """`near`: cores on the device's NUMA node, which are preferred. `kept`: cores that other processes of this
+        program don't use."""
         self._rng = rng
         self._allowed = os.sched_getaffinity(0)
         self._allowed = (self._allowed & near if near else set()) or self._allowed
@@ -46,32 +45,32 @@ class Cores:
         self._judge, self._programs = divided(kept, near)
 
     def pick(self) -> int | None:
-        """A core that was free since the last call; None where too few are."""
+        """Returns a core that was free since the last call, or None where too few were."""
         now = core_ticks()
         free = free_cores(self._before, now)
         self._before = now
         if self._programs:
-            # The last round's own is busy, so they change.
+            # The core of the last round counts as busy, so the cores alternate.
             return self._rng.choice(sorted(free & self._programs or self._programs))
         free &= self._allowed
         return self._rng.choice(sorted(free)) if len(free) >= LEAST_FREE else None
 
     @contextlib.contextmanager
     def timing(self) -> Iterator[None]:
-        """This thread has its core for itself, if one is kept."""
+        """Runs this thread on the judge's reserved core, if there is one."""
         with _on(self._elsewhere if self._judge is None else {self._judge}):
             yield
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Amid `timing`, for what starts processes, which stay where they are started."""
+        """Lifts `timing` for a block that starts processes, since they inherit the thread's cores."""
         with _on(self._elsewhere):
             yield
 
 
 def divided(kept: Iterable[int], near: set[int] | None = None) -> tuple[int | None, set[int]]:
-    """Of cores that everybody else keeps off, those `near` the device: the judge's own, and those that programs are
-    timed on. None and none where they aren't enough for both."""
+    """Divides reserved cores `near` the device into the judge's core and those of timed programs. Returns None and an
+    empty set where they aren't enough for both."""
     mine = set(kept) & near if near else set(kept)
     judge = min(mine, default=-1)
     programs = mine - siblings(judge)
@@ -80,8 +79,8 @@ def divided(kept: Iterable[int], near: set[int] | None = None) -> tuple[int | No
 
 @contextlib.contextmanager
 def kept_for_timing(cores: set[int]) -> Iterator[frozenset[int]]:
-    """Of these cores those that whoever times has for itself, as long as everybody who is told keeps off: on every node
-    that has enough some whole cores, with all their threads. Nobody else of this machine is given them meanwhile."""
+    """Reserves whole cores, with all their threads, on every node that has enough. The caller tells its other processes
+    to keep off. No other process of this machine is given these cores until the block ends."""
     with contextlib.ExitStack() as stack:
         found: set[int] = set()
         for node in _nodes() or [cores]:
@@ -95,8 +94,8 @@ def kept_for_timing(cores: set[int]) -> Iterator[frozenset[int]]:
 
 
 def _groups(cores: set[int]) -> Iterator[set[int]]:
-    """Whole cores, KEPT threads or more at a time, as long as others have twice as many; the last first, since the
-    first often serve the machine's devices."""
+    """Yields groups of whole cores with at least KEPT threads, as long as twice as many stay for others. It begins with
+    the last cores, since the first often serve the machine's devices."""
     left = set(cores)
     while len(left) >= LEAST_TO_KEEP:
         group: set[int] = set()
@@ -107,17 +106,17 @@ def _groups(cores: set[int]) -> Iterator[set[int]]:
 
 
 def keep_off(kept: Iterable[int]) -> None:
-    """This thread, and what it starts from now on, leaves these cores to others, where it has any besides."""
+    """Takes these cores from this thread and from what it starts later, unless it has no others."""
     _go_to(os.sched_getaffinity(0) - set(kept))
 
 
 def siblings(core: int) -> set[int]:
-    """The threads of a core, itself among them; its neighbour where the system doesn't say."""
+    """Returns all threads of a core, with its neighbour where the system doesn't tell them."""
     return (_list_in(_CPUS / f"cpu{core}/topology/thread_siblings_list") or {core ^ 1}) | {core}
 
 
 def _nodes() -> list[set[int]]:
-    """Cores by the part of the machine whose memory is near them, as far as the system says."""
+    """Returns the cores of each NUMA node, as far as the system tells them."""
     lists = (_list_in(path) for path in sorted(_NODES.glob("node[0-9]*/cpulist")))
     return [cores for cores in lists if cores]
 
@@ -133,21 +132,20 @@ def _on(cores: set[int]) -> Iterator[None]:
 
 
 def _go_to(cores: set[int]) -> None:
-    # A container may forbid it; nobody has none.
+    # A container may forbid it, and an empty set is refused.
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cores)
 
 
 def share(cores: set[int], number: int, count: int) -> set[int]:
-    """Those of one of `count` that are at work side by side, the `number`-th from 0: of every part of the machine about
-    as many; all where any of them would have fewer than `LEAST_SHARE`. Both threads of a core mostly go to one, whether
-    they are neighbours or half of all apart."""
+    """Returns the share of part `number` (from 0) of `count` that work side by side, spread over all nodes; all cores
+    where a share would have fewer than `LEAST_SHARE`. Both threads of a core mostly belong to one share."""
     shares = [{core for core in cores if core // 2 % count == each} for each in range(count)]
     return shares[number] if min(map(len, shares)) >= LEAST_SHARE else cores
 
 
 def near_gpu() -> set[int] | None:
-    """Cores on the side of the machine where torch's GPU is; None where the system doesn't say."""
+    """Returns the cores on the NUMA node of torch's GPU, or None where the system doesn't tell them."""
     import torch
 
     facts = torch.cuda.get_device_properties(0)
@@ -166,7 +164,7 @@ def _list_in(path: Path) -> set[int] | None:
 
 
 def parse_list(text: str) -> set[int] | None:
-    """`0-3,8` -> {0, 1, 2, 3, 8}; None where it isn't such a list."""
+    """Returns {0, 1, 2, 3, 8} for `0-3,8`, and None for a text of another form."""
     found: set[int] = set()
     try:
         for part in text.strip().split(","):
@@ -178,19 +176,19 @@ def parse_list(text: str) -> set[int] | None:
 
 
 def free_cores(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]]) -> set[int]:
-    """Cores that were idle between two readings; a core without a whole tick in between counts as idle."""
+    """Returns the cores that were idle between two readings. A core without a whole tick in between counts as idle."""
     found = set()
     for core, (busy, total) in after.items():
         if core in before:
             worked, passed = busy - before[core][0], total - before[core][1]
-            # One tick is 10 ms, about what a short round lasts: a single one says nothing.
+            # One tick is 10 ms, about the length of a short round, so a single tick means nothing.
             if worked <= max(1.0, FREE * passed):
                 found.add(core)
     return found
 
 
 def core_ticks() -> dict[int, tuple[int, int]]:
-    """(busy, total) ticks of each core since the machine started; empty where the system doesn't say."""
+    """Returns (busy, total) ticks of each core since the start; nothing where the system doesn't tell them."""
     found = {}
     try:
         with open("/proc/stat") as stream:

@@ -19,6 +19,8 @@ from typing import Any
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.workers.requests import Slot
+from cuda_agent.workers.requests.lifecycle import Attach
 
 #: Offsets as torch's own allocators align them, so that vector loads see what they would see outside.
 ALIGNMENT = {Device.CPU: 64, Device.CUDA: 512}
@@ -47,27 +49,6 @@ def gpu_memory() -> tuple[int, int]:
 
 class OutOfDeviceMemory(Exception):
     """The judge couldn't allocate an arena."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Where one tensor lies in its arena: `offset` in bytes."""
-
-    offset: int
-    meta: TensorMeta
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "offset": self.offset,
-            "shape": list(self.meta.shape),
-            "strides": list(self.meta.strides),
-            "dtype": self.meta.dtype,
-        }
-
-    @staticmethod
-    def from_wire(wire: dict[str, Any]) -> Slot:
-        meta = TensorMeta(shape=tuple(wire["shape"]), strides=tuple(wire["strides"]), dtype=wire["dtype"])
-        return Slot(wire["offset"], meta)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -110,9 +91,6 @@ class Layout:
 
     slots: tuple[Slot, ...]
     nbytes: int
-
-    def to_wire(self) -> list[dict[str, Any]]:
-        return [slot.to_wire() for slot in self.slots]
 
     @staticmethod
     def pack(metas: Iterable[TensorMeta], device: Device, copies: int = 1) -> Layout:
@@ -212,12 +190,12 @@ class Arena(Memory):
             os.close(self._descriptor)
             raise OutOfDeviceMemory(f"{self.nbytes >> 20} MiB of shared memory: {error.strerror}") from None
 
-    def export(self) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Parameters and descriptors of the `attach` request."""
-        message: dict[str, Any] = {"arena": self.name, "nbytes": self.nbytes, "device": self.device.value}
-        if self.device is Device.CPU:
-            return message, (self._descriptor,)
-        return {**message, "handle": cuda_runtime().export(self._pointer).hex()}, ()
+    def export(self) -> tuple[Attach, tuple[int, ...]]:
+        """The request that maps it into a worker, and its descriptors."""
+        on_cpu = self.device is Device.CPU
+        handle = "" if on_cpu else cuda_runtime().export(self._pointer).hex()
+        request = Attach(arena=self.name, nbytes=self.nbytes, device=self.device, handle=handle)
+        return request, (self._descriptor,) if on_cpu else ()
 
     def fill(self, byte: int) -> None:
         self.raw().fill_(byte)
@@ -240,15 +218,15 @@ class Arena(Memory):
 class Attached(Memory):
     """The worker's side of an arena."""
 
-    def __init__(self, message: dict[str, Any], descriptors: Sequence[int]) -> None:
-        super().__init__(Device(message["device"]), int(message["nbytes"]))
+    def __init__(self, request: Attach, descriptors: Sequence[int]) -> None:
+        super().__init__(request.device, request.nbytes)
         if self.device is Device.CPU:
             (descriptor,) = descriptors
             # Populated at once, so that first touches don't fault inside a timed call.
             self._map = mmap.mmap(descriptor, self.nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             os.close(descriptor)
         else:
-            self._pointer = cuda_runtime().open(bytes.fromhex(message["handle"]))
+            self._pointer = cuda_runtime().open(bytes.fromhex(request.handle))
 
     def detach(self) -> None:
         self._map = None

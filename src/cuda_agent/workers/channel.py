@@ -1,9 +1,10 @@
 """Bounded JSON messages between the judge and one worker, over a socket pair that only these two hold.
 
-A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}`; the worker
-answers exactly once with `{id, ok}` or `{id, error: {kind, message}}`. Whatever else the worker sends (another id,
-two answers, a frame that is too long or too deep, something that isn't JSON) is a protocol violation. File
-descriptors (the memory of CPU tensors) travel from the judge to the worker only. Nothing is ever unpickled.
+A frame is a 4-byte little-endian length and that many bytes of JSON. The judge sends `{id, op, params}` (see
+`workers.requests`); the worker answers exactly once with `{id, ok}` or `{id, error: {kind, message, remedy}}`. Whatever
+else the worker sends (another id, two answers, an answer of another form, a frame that is too long or too deep,
+something that isn't JSON) is a protocol violation. File descriptors (the memory of CPU tensors) travel from the judge
+to the worker only. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -17,12 +18,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
+from cuda_agent.workers.requests import A, Done, FaultKind, WorkerAnswer, WorkerRequest
+
 MAX_FRAME_BYTES = 8 << 20
 MAX_DEPTH = 64
 MAX_DESCRIPTORS = 8
 MAX_ERROR_BYTES = 4096
 
 _HEADER = struct.Struct("<I")
+#: what a worker may say of itself.
+REPORTED = (
+    FaultKind.LOAD, FaultKind.STRUCTURE, FaultKind.RAISED, FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE,
+    FaultKind.TASK,
+)  # fmt: skip
+
+
+def name_of(request: WorkerRequest[Any]) -> str:
+    """The operation that a request asks for."""
+    return type(request).__name__
 
 
 class ChannelError(Exception):
@@ -42,10 +57,10 @@ class ProtocolViolation(ChannelError):
 
 
 class RemoteFailure(ChannelError):
-    """The worker answered that the operation failed. `kind` is a short word, `message` at most 4 KiB."""
+    """The worker answered that the operation failed. `message` and `remedy` have at most 4 KiB."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind, self.message = kind, message
+    def __init__(self, kind: FaultKind, message: str, remedy: str) -> None:
+        self.kind, self.message, self.remedy = kind, message, remedy
         super().__init__(f"{kind}: {message}")
 
 
@@ -107,22 +122,22 @@ class JudgeChannel:
 
     def request(
         self,
-        op: str,
-        params: dict[str, Any] | None = None,
+        request: WorkerRequest[A],
         *,
         timeout_s: float,
         descriptors: Sequence[int] = (),
         spin_s: float = 0.0,
-    ) -> Any:
-        """The worker's `ok` value. For `spin_s` seconds this thread doesn't sleep while it waits: to wake up takes a
+    ) -> A:
+        """The worker's answer. For `spin_s` seconds this thread doesn't sleep while it waits: to wake up takes a
         virtual machine's processor some 100 µs, sometimes more, sometimes less.
 
         Raises RemoteFailure (it answered with an error), ChannelClosed, DeadlinePassed, ProtocolViolation.
         """
         self._next_id += 1
+        op = name_of(request)
         deadline = time.monotonic() + timeout_s
         self._refuse_unasked()
-        frame = _encode({"id": self._next_id, "op": op, "params": params or {}})
+        frame = _encode({"id": self._next_id, "op": op, "params": request.model_dump()})
         try:
             self._socket.settimeout(timeout_s)
             if descriptors:
@@ -136,16 +151,17 @@ class JudgeChannel:
             raise ChannelClosed(f"{op}: {error.strerror}") from None
         if spin_s > 0:
             spin(self._socket, min(deadline, time.monotonic() + spin_s))
-        return self._answer(self._next_id, op, deadline)
+        answer: A = self._answer(self._next_id, op, deadline, request.answer)
+        return answer
 
-    def hello(self, *, timeout_s: float) -> Any:
-        """The worker's first message, id 0, sent when it is ready."""
-        return self._answer(0, "hello", time.monotonic() + timeout_s)
+    def hello(self, *, timeout_s: float) -> None:
+        """Waits for the worker's first message, id 0, sent when it is ready."""
+        self._answer(0, "hello", time.monotonic() + timeout_s, Done)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _answer(self, wanted: int, op: str, deadline: float) -> Any:
+    def _answer(self, wanted: int, op: str, deadline: float, form: type[WorkerAnswer]) -> Any:
         (length,) = _HEADER.unpack(self._exactly(_HEADER.size, op, deadline))
         if length > MAX_FRAME_BYTES:
             raise ProtocolViolation(f"{op}: a frame of {length} bytes")
@@ -153,14 +169,19 @@ class JudgeChannel:
         if not isinstance(message, dict) or message.get("id") != wanted or isinstance(message.get("id"), bool):
             raise ProtocolViolation(f"{op}: an answer to another request")
         if set(message) == {"id", "ok"}:
-            return message["ok"]
+            try:
+                return form.model_validate(message["ok"])
+            except ValidationError as invalid:
+                first = invalid.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ProtocolViolation(f"{op}: {where}: {first['msg']}"[:400]) from None
         error = message.get("error")
         if set(message) != {"id", "error"} or not isinstance(error, dict):
             raise ProtocolViolation(f"{op}: an answer without result")
-        kind, text = error.get("kind"), error.get("message")
-        if not isinstance(kind, str) or not isinstance(text, str):
+        kind, text, remedy = error.get("kind"), error.get("message"), error.get("remedy")
+        if kind not in REPORTED or not isinstance(text, str) or not isinstance(remedy, str):
             raise ProtocolViolation(f"{op}: a malformed error")
-        raise RemoteFailure(kind[:64], text[-MAX_ERROR_BYTES:])
+        raise RemoteFailure(FaultKind(kind), text[-MAX_ERROR_BYTES:], remedy[-MAX_ERROR_BYTES:])
 
     def _exactly(self, count: int, op: str, deadline: float) -> bytes:
         data = bytearray()
@@ -195,8 +216,8 @@ class JudgeChannel:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a worker reads: `descriptors` are its own and must be closed by who takes them."""
+class Received:
+    """What a worker reads. The operation that takes the `descriptors` closes them."""
 
     id: int
     op: str
@@ -211,10 +232,7 @@ class WorkerChannel:
         self._socket = sock
         self._socket.setblocking(True)
 
-    def hello(self, value: Any) -> None:
-        self.answer(0, value)
-
-    def receive(self, *, spin_s: float = 0.0) -> Request:
+    def receive(self, *, spin_s: float = 0.0) -> Received:
         """The next request; for `spin_s` seconds this thread doesn't sleep meanwhile. Raises ChannelClosed when the
         judge is gone."""
         if spin_s > 0:
@@ -222,14 +240,14 @@ class WorkerChannel:
         header, descriptors = self._first(_HEADER.size)
         (length,) = _HEADER.unpack(header)
         message = json.loads(self._rest(b"", length))
-        return Request(message["id"], message["op"], message["params"], descriptors)
+        return Received(message["id"], message["op"], message["params"], descriptors)
 
-    def answer(self, request_id: int, value: Any) -> None:
-        self._send({"id": request_id, "ok": value})
+    def answer(self, request_id: int, answer: WorkerAnswer) -> None:
+        self._send({"id": request_id, "ok": answer.model_dump()})
 
-    def fail(self, request_id: int, kind: str, message: str) -> None:
+    def fail(self, request_id: int, kind: FaultKind, message: str, remedy: str = "") -> None:
         text = message.encode(errors="replace")[-MAX_ERROR_BYTES:].decode(errors="ignore")
-        self._send({"id": request_id, "error": {"kind": kind, "message": text}})
+        self._send({"id": request_id, "error": {"kind": kind, "message": text, "remedy": remedy}})
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

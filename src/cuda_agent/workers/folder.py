@@ -1,4 +1,4 @@
-"""A judge's own temporary folder: locked while its judge lives, and removed after it, by the next judge if need be."""
+"""A judge's temporary folder, locked while the judge lives. The next judge removes the folder of a killed one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cuda_agent.core.errors import StoreError
 
 PREFIX = "cuda-agent-judge-"
 _LOCK = "judge.lock"
-#: a folder without a lock is left alone for so long: its judge may be about to take it.
+#: seconds for which a folder without a lock is kept, since its judge may be about to lock it.
 _GRACE_S = 60.0
 
 
 @contextlib.contextmanager
 def judge_folder() -> Iterator[Path]:
-    """A new folder, gone after the block. Also removes those of judges that were killed. Raises StoreError."""
+    """Makes a folder and removes it after the block. Also removes the folders of killed judges. Raises StoreError."""
     remove_stale()
     try:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -39,8 +39,8 @@ def judge_folder() -> Iterator[Path]:
 
 
 def remove_stale() -> list[Path]:
-    """Removes, and returns, this user's folders whose judge is gone: a lock ends with its process, however that ends.
-    Process numbers would say less where containers share /tmp."""
+    """Removes and returns this user's folders whose judge has ended. A lock ends with its process; process numbers
+    would be ambiguous where containers share /tmp."""
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):

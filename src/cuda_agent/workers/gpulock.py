@@ -1,4 +1,4 @@
-"""One timing per GPU at a time: a lock that every process of this machine respects, and a look for foreign load."""
+"""A lock for one timing per GPU at a time, which every process of this machine respects."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SHARED = Path("/tmp")
 
 
 def lock_path(uuid: str) -> Path:
-    """The lock's file for a GPU's UUID (or `cpu`). Everybody's folder, whatever TMPDIR says: processes with different
-    ones share the GPU."""
+    """Returns the lock's file for a GPU's UUID (or `cpu`). It ignores TMPDIR, since processes with different ones share
+    the GPU."""
     word = "".join(c if c.isalnum() or c == "-" else "_" for c in uuid)
     folder = _SHARED if os.access(_SHARED, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
     return folder / f"cuda-agent-{word}.lock"
 
 
 def gpu_uuid(device: Device) -> str | None:
-    """UUID of the GPU that torch uses, as NVML spells it; None on the CPU."""
+    """Returns the UUID of torch's GPU in NVML's spelling, or None on the CPU."""
     if device is not Device.CUDA:
         return None
     import torch
@@ -42,10 +42,10 @@ def gpu_lock(
     given_up: Callable[[], bool] = lambda: False,
     path: Path | None = None,
 ) -> Iterator[None]:
-    """Hold the GPU's timing lock. It ends with the process, however that ends; it isn't inherited.
+    """Holds the GPU's timing lock. The system releases it when the process ends; child processes don't inherit it.
 
-    `waiting` is called once with the holder when it isn't free at once. Raises DeviceError after `timeout_s` seconds,
-    or as soon as `given_up` says so.
+    `waiting` is called once with the holder where the lock isn't free. Raises DeviceError after `timeout_s` seconds, or
+    as soon as `given_up` returns true.
     """
     path = path or lock_path(uuid)
     descriptor = _open(path)
@@ -59,8 +59,8 @@ def gpu_lock(
 
 
 def claimed(word: str) -> int | None:
-    """A descriptor that holds a lock of this machine until it is closed, or the process ends; None where somebody else
-    holds it, or it can't be opened."""
+    """Returns a descriptor that holds a lock of this machine until it is closed or the process ends. Returns None where
+    another process holds the lock, or where it can't be opened."""
     with contextlib.suppress(DeviceError):
         descriptor = _open(lock_path(word))
         try:
@@ -73,7 +73,7 @@ def claimed(word: str) -> int | None:
 
 
 def _open(path: Path) -> int:
-    """Everybody's file: whoever comes first makes it, others may be other users. Links are not followed."""
+    """Opens or creates the file, which other users may open too. Links are not followed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""A process of ours that does one job after the other for this one, and ends with it.
+"""A helper process that does one job after the other for this process, and ends with it.
 
-Trusted on both sides, so jobs and answers are pickled. Nothing of a candidate runs in it but inside sandboxes that it
-starts itself.
+Both sides are trusted, so jobs and answers are pickled. Code of a candidate runs only inside sandboxes that the helper
+starts.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any, Protocol
 
 from cuda_agent.core.errors import CudaAgentError, WorkerError
 
-#: a helper that is asked to end has so long to end its sandboxes and remove its files.
+#: seconds in which a helper that is asked to end ends its sandboxes and removes its files.
 _END_TIMEOUT_S = 20.0
-#: in a helper: how its role's words get to the caller.
+#: in a helper: sends a value of its role to the caller.
 _tell: Callable[[Any], None] | None = None
 
 
 def tell(value: Any) -> None:
-    """From a role that is at work: its caller's `told` hears the value. Elsewhere nobody does."""
+    """Sends a value from a role at work to its caller's `told`. Outside a helper it does nothing."""
     if _tell is not None:
         _tell(value)
 
 
 class Role(Protocol):
-    """What a helper runs: jobs are its methods' names and arguments; `close` ends what it holds."""
+    """An object whose methods are a helper's jobs. `close` ends what it holds."""
 
     def close(self) -> None: ...
 
 
 class HelperProcess:
-    """Started when first needed, and again after it died. One call at a time; whoever comes second waits."""
+    """Starts its process at the first call, and again after that has died. Calls run one at a time."""
 
     def __init__(self, make: Callable[[], Role], *, name: str) -> None:
         """`make` is called in the process; it must be picklable."""
@@ -54,8 +54,8 @@ class HelperProcess:
         return None if self._process is None else self._process.pid
 
     def call(self, job: str, *arguments: Any, told: Callable[[Any], None] = lambda value: None) -> Any:
-        """What the role's method returned; meanwhile `told` hears what it tells. Raises what the method raised of
-        CudaAgentError, and WorkerError where the process ended on the way."""
+        """Returns what the role's method returns; `told` gets the values that it tells meanwhile. Raises the method's
+        CudaAgentError, and WorkerError where the process ends meanwhile."""
         with self._lock:
             connection = self._connected()
             try:
@@ -73,14 +73,14 @@ class HelperProcess:
         raise error(cause, remedy, detail=detail)
 
     def terminate(self) -> None:
-        """Asks it to end; callers that wait for an answer get WorkerError. No call starts it again."""
+        """Asks the process to end. Callers that wait for an answer get WorkerError, and no call starts it again."""
         with self._starting:
             self._ended = True
             if self._process is not None and self._process.is_alive():
                 self._process.terminate()
 
     def close(self) -> None:
-        """Ends it and waits for that."""
+        """Ends the process and waits for its end."""
         self.terminate()
         with self._lock:
             self._drop()
@@ -113,9 +113,9 @@ class HelperProcess:
 
 
 def _serve(connection: Connection, make: Callable[[], Role]) -> None:
-    """The process's main: answers until it is told to end, or its parent is gone."""
+    """Runs the helper's main loop until it is told to end or its parent has ended."""
     signal.signal(signal.SIGTERM, _end)
-    # A terminal's Ctrl-C reaches the whole group; the parent says what becomes of us.
+    # A terminal's Ctrl-C reaches the whole group, but the parent decides when its helpers end.
     signal.signal(signal.SIGINT, lambda *_: None)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     lock = threading.Lock()
@@ -138,7 +138,7 @@ def _serve(connection: Connection, make: Callable[[], Role]) -> None:
 
 
 def _read(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:
-    """Jobs, and the end of the parent, which the main thread can't see while it is at work."""
+    """Reads jobs, and detects the parent's end, which the main thread can't do while it is at work."""
     while True:
         try:
             jobs.put(connection.recv())
@@ -148,6 +148,6 @@ def _read(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    # Once: what ends now must not be ended on its way.
+    # Only once, so that a second signal doesn't interrupt the ending.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cuda_agent.core import bytecode
 from cuda_agent.core.enums import Device, SandboxLevel, Verdict
@@ -22,7 +21,16 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.records import Task, Violation
 from cuda_agent.workers.affinity import near_gpu
 from cuda_agent.workers.buffers import Arena, synchronize
-from cuda_agent.workers.channel import ChannelError, DeadlinePassed, JudgeChannel, ProtocolViolation, RemoteFailure
+from cuda_agent.workers.channel import (
+    ChannelError,
+    DeadlinePassed,
+    JudgeChannel,
+    ProtocolViolation,
+    RemoteFailure,
+    name_of,
+)
+from cuda_agent.workers.requests import A, Done, FaultKind, WorkerRequest
+from cuda_agent.workers.requests.lifecycle import Detach, ImportTask, Start
 from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
@@ -45,26 +53,27 @@ _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED"
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 _VERDICTS = {
-    "load": Verdict.LOAD_FAILED,
-    "structure": Verdict.WRONG_STRUCTURE,
-    "oom": Verdict.OUT_OF_MEMORY,
-    "device": Verdict.CRASHED,
-    "raised": Verdict.RAISED,
-    "task": Verdict.RAISED,
+    FaultKind.LOAD: Verdict.LOAD_FAILED,
+    FaultKind.STRUCTURE: Verdict.WRONG_STRUCTURE,
+    FaultKind.OUT_OF_MEMORY: Verdict.OUT_OF_MEMORY,
+    FaultKind.DEVICE: Verdict.CRASHED,
+    FaultKind.RAISED: Verdict.RAISED,
+    FaultKind.TASK: Verdict.RAISED,
 }
 
 
 @dataclass(frozen=True)
 class Fault:
-    """How a worker failed. `kind` is the worker's own word (`task`, `load`, …) or `died`, `deadline`, `protocol`.
-    `how` is the part of a death's reason that doesn't name the request."""
+    """How a worker failed. `how` is the part of a death's reason that doesn't name the request."""
 
     verdict: Verdict
     reason: str
-    kind: str
+    kind: FaultKind
     log_tail: str = ""
     violations: tuple[Violation, ...] = ()
     how: str = ""
+    #: what to do about it, where an error of ours says so.
+    remedy: str = ""
 
 
 class WorkerFault(Exception):
@@ -171,20 +180,20 @@ class Worker:
         finally:
             theirs.close()
 
-    def imported(self, op: str = "", params: dict[str, Any] | None = None) -> None:
-        """Waits until it has imported torch and done `op`, without its device. Raises WorkerError."""
+    def imported(self, request: WorkerRequest[Done] | None = None) -> None:
+        """Waits until it has imported torch and done what is asked, without its device. Raises WorkerError."""
         with self._starting():
             if not self._imported:
                 self._imported = True
                 self._channel.hello(timeout_s=START_TIMEOUT_S)
-            if op:
-                self._channel.request(op, params, timeout_s=START_TIMEOUT_S)
+            if request is not None:
+                self._channel.request(request, timeout_s=START_TIMEOUT_S)
 
     def import_task(self, task: Task) -> None:
-        """As `imported`, and has imported what a task imports: runs the task's source. A worker that this ends is found
-        dead by who next needs it."""
+        """Imports what a task imports, after `imported`, which runs the task's source. If that ends the worker, its
+        next user finds it dead."""
         with contextlib.suppress(WorkerError):
-            self.imported("import_task", {"name": task.name, "source": task.source})
+            self.imported(ImportTask(name=task.name, source=task.source))
 
     def ready(self) -> None:
         """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
@@ -196,13 +205,11 @@ class Worker:
             self.imported()
             # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
             near = near_gpu() if self.settings.device is Device.CUDA else None
-            params = {
-                "device": self.settings.device.value,
-                "cores": sorted(near or ()),
-                "small_context": self._small_context,
-            }
+            request = Start(
+                device=self.settings.device, cores=tuple(sorted(near or ())), small_context=self._small_context
+            )
             with self._starting():
-                self._channel.request("start", params, timeout_s=START_TIMEOUT_S)
+                self._channel.request(request, timeout_s=START_TIMEOUT_S)
             self._ready = True
 
     def begin(self) -> None:
@@ -234,34 +241,33 @@ class Worker:
 
     def request(
         self,
-        op: str,
-        params: dict[str, Any] | None = None,
+        request: WorkerRequest[A],
         *,
         timeout_s: float,
         descriptors: Sequence[int] = (),
         spin_s: float = 0.0,
-    ) -> Any:
+    ) -> A:
         """The answer, waited for without sleep for the first `spin_s` seconds. Raises WorkerFault; the worker is then
         ended, except after an error that it reported itself."""
         self.ready()
         try:
-            return self._channel.request(op, params, timeout_s=timeout_s, descriptors=descriptors, spin_s=spin_s)
+            return self._channel.request(request, timeout_s=timeout_s, descriptors=descriptors, spin_s=spin_s)
         except ChannelError as error:
-            raise WorkerFault(self._fault(error, op, timeout_s)) from None
+            raise WorkerFault(self._fault(error, name_of(request), timeout_s)) from None
 
     def attach(self, arena: Arena) -> None:
         """Maps an arena into the worker, once."""
         if arena.name in self._attached:
             return
         synchronize(arena.device)
-        message, descriptors = arena.export()
-        self.request("attach", message, timeout_s=60.0, descriptors=descriptors)
+        request, descriptors = arena.export()
+        self.request(request, timeout_s=60.0, descriptors=descriptors)
         self._attached.add(arena.name)
 
     def detach(self, arena: Arena) -> None:
         if arena.name in self._attached:
             self._attached.discard(arena.name)
-            self.request("detach", {"arena": arena.name}, timeout_s=60.0)
+            self.request(Detach(arena=arena.name), timeout_s=60.0)
 
     @property
     def awake(self) -> bool:
@@ -270,7 +276,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Of the outermost process of its sandbox."""
+        """The process number of the outermost process of its sandbox."""
         return self._process.pid
 
     @property
@@ -278,7 +284,7 @@ class Worker:
         return not self._killed and self._process.poll() is None
 
     def doom(self) -> None:
-        """As `kill`, without waiting, for many that end together; `kill` must follow."""
+        """Kills without waiting, for many workers that end together. `kill` must follow."""
         self._killed = True
         self._process.doom()
 
@@ -294,16 +300,17 @@ class Worker:
 
     def _fault(self, error: ChannelError, op: str, timeout_s: float = START_TIMEOUT_S) -> Fault:
         if isinstance(error, RemoteFailure):
-            verdict = _VERDICTS.get(error.kind, Verdict.RAISED)
-            return Fault(verdict, error.message, error.kind if error.kind in _VERDICTS else "raised", self.tail())
+            return Fault(_VERDICTS[error.kind], error.message, error.kind, self.tail(), remedy=error.remedy)
         if isinstance(error, DeadlinePassed):
             self.kill()
             reason = f"{op} gave no answer within {timeout_s:.0f} s"
-            return Fault(Verdict.TIMED_OUT, reason, "deadline", self.tail())
+            return Fault(Verdict.TIMED_OUT, reason, FaultKind.DEADLINE, self.tail())
         if isinstance(error, ProtocolViolation):
             self.kill()
             violation = Violation(rule="protocol", layer="channel", detail=str(error))
-            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", self.tail(), (violation,))
+            return Fault(
+                Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, self.tail(), (violation,)
+            )
         return self._death(op)
 
     def _death(self, op: str) -> Fault:
@@ -318,7 +325,7 @@ class Worker:
             how = f"killed, most likely for its memory ({self._process.peak_memory_mib:.0f} MiB seen)"
         elif limit is not None:
             how = f"ended for exceeding the limit of {limit}"
-        return Fault(verdict, f"{op}: {how}", "died", self.tail(), how=how)
+        return Fault(verdict, f"{op}: {how}", FaultKind.DIED, self.tail(), how=how)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Where the seconds of a step go."""
+"""Measures the parts of a step."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Spent(dict[str, float]):
-    """Seconds by part of a step; a part that comes again adds up."""
+class Stopwatch(dict[str, float]):
+    """Holds the seconds of each part of a step. A repeated part adds up."""
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """Counts the block, also where it raises."""
+        """Adds the seconds of a block, also where it raises."""
         begin = time.monotonic()
         try:
             yield

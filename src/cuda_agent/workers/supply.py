@@ -1,4 +1,4 @@
-"""Where a session's workers come from: started ahead, ended together."""
+"""The workers of a session, which are started ahead and ended together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.workers.process import Worker, WorkerSettings
 from cuda_agent.workers.roles import CANDIDATE, Role
 
-#: with so many, a worker that may not be needed costs nobody anything.
+#: with this many cores, a worker that may not be needed disturbs nothing.
 _MANY_CORES = 8
 
 
@@ -20,8 +20,8 @@ def _cores_abound() -> bool:
 
 
 class WorkerSupply:
-    """A spare candidate worker is started ahead, so that torch is imported when a candidate comes; where cores abound
-    one for screenings too, since a verdict mostly follows one at once. A verdict's worker serves one candidate."""
+    """Starts a spare candidate worker ahead, so that torch is imported when a candidate comes. With many cores it also
+    keeps one for screenings, since a verdict mostly follows a screening. A verdict's worker serves one candidate."""
 
     def __init__(self, settings: WorkerSettings, directory: Path) -> None:
         self.settings = settings
@@ -35,7 +35,7 @@ class WorkerSupply:
         self._closed = False
 
     def start(self, role: Role, writable: tuple[Path, ...] = (), *, small_context: bool = False) -> Worker:
-        """A new worker, still importing. May be called from any thread."""
+        """Returns a new worker, which still imports. May be called from any thread."""
         with self._lock:
             if self._closed:
                 raise WorkerError("The judge is closing", "Run again")
@@ -47,7 +47,7 @@ class WorkerSupply:
         return worker
 
     def _forget_ended(self) -> None:
-        """A session lives long: candidates that were judged leave neither a record nor their files."""
+        """Drops ended workers and their files, since a session lives long."""
         for worker in self._all:
             if worker.ended:
                 shutil.rmtree(worker.directory, ignore_errors=True)
@@ -59,47 +59,47 @@ class WorkerSupply:
             self._spare = self.start(CANDIDATE)
 
     def prewarm_screenings(self) -> None:
-        """Starts their first worker, where cores abound."""
+        """Starts the first worker for screenings, if there are many cores."""
         if not self._screens and _cores_abound():
             self._screens = True
             self._for_screenings = self.start(CANDIDATE, small_context=True)
 
     def rouse(self) -> None:
-        """The next candidate's worker starts its device while that candidate is still compiled."""
+        """Makes the spare worker start its device, while the candidate is still compiled."""
         if self._spare is not None:
             self._spare.begin()
 
     def settle(self) -> None:
-        """Waits until the next candidate's worker has started its device, if it was told to."""
+        """Waits until the spare worker has started its device, if `rouse` was called."""
         spare = self._spare
         if spare is not None:
             spare.settle()
 
     @property
     def spare(self) -> Worker | None:
-        """The next candidate's."""
+        """The next candidate's worker."""
         return self._spare
 
     @property
     def next_screener(self) -> Worker | None:
-        """What `screener` would take."""
+        """The worker that `screener` would return, if it lives."""
         return self._for_screenings or self._spare
 
     def candidate(self) -> Worker:
-        """The spare (or a new one); the caller kills it."""
+        """Returns the spare worker or a new one. The caller ends it."""
         worker, self._spare = self._spare, None
         return worker if worker is not None and worker.alive else self.start(CANDIDATE)
 
     def screener(self) -> Worker:
-        """A worker for screenings; the caller kills it."""
+        """Returns a worker for screenings. The caller ends it."""
         worker, self._for_screenings = self._for_screenings, None
         return worker if worker is not None and worker.alive else self.candidate()
 
     def close(self) -> None:
-        """Ends every worker that it started; no more can be started."""
+        """Ends all workers. No more can be started."""
         with self._lock:
             self._closed = True
-            # A driver takes a context apart in a third of a second: side by side.
+            # All end at the same time, since a driver takes a third of a second to destroy a context.
             for worker in self._all:
                 worker.doom()
             for worker in self._all:

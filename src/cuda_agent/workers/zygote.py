@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import WorkerError
@@ -23,8 +22,11 @@ from cuda_agent.workers.channel import (
     JudgeChannel,
     ProtocolViolation,
     RemoteFailure,
+    name_of,
 )
 from cuda_agent.workers.process import Fault, Worker, WorkerFault, how_it_ended
+from cuda_agent.workers.requests import A, FaultKind, WorkerRequest
+from cuda_agent.workers.requests.zygote import EndFork, ForkTask, WarmZygote
 
 _WARM_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 30.0
@@ -50,8 +52,8 @@ class Zygote:
         worker = self._ready()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            params = {"environment": _compiler_folders(worker.scratch)}
-            worker.request("fork", params, timeout_s=_FORK_TIMEOUT_S, descriptors=(theirs.fileno(),))
+            request = ForkTask(environment=_compiler_folders(worker.scratch))
+            worker.request(request, timeout_s=_FORK_TIMEOUT_S, descriptors=(theirs.fileno(),))
         except WorkerFault as error:
             mine.close()
             self._lose()
@@ -66,8 +68,7 @@ class Zygote:
         if worker is None:
             return None
         try:
-            code = worker.request("end", timeout_s=_END_TIMEOUT_S).get("code")
-            return code if isinstance(code, int) else None
+            return worker.request(EndFork(), timeout_s=_END_TIMEOUT_S).code
         except WorkerFault as error:
             self._lose()
             return error.fault
@@ -95,14 +96,9 @@ class Zygote:
 
     def _prepare(self, worker: Worker) -> None:
         settings = worker.settings
-        params = {
-            "device": settings.device.value,
-            "level": settings.level.value,
-            "compiler": self._warm,
-            "serves": self._serves,
-        }
-        reply = worker.request("warm", params, timeout_s=_WARM_TIMEOUT_S)
-        if settings.device is Device.CUDA and reply.get("cuda") is not False:
+        request = WarmZygote(device=settings.device, level=settings.level, compiler=self._warm, serves=self._serves)
+        warmed = worker.request(request, timeout_s=_WARM_TIMEOUT_S)
+        if settings.device is Device.CUDA and warmed.cuda:
             self._lose()
             raise WorkerError(
                 "Importing torch's compiler has started CUDA, and no process can be forked after that",
@@ -128,12 +124,12 @@ class Fork:
     def __exit__(self, *_exception: object) -> None:
         self.end()
 
-    def request(self, op: str, params: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
+    def request(self, request: WorkerRequest[A], *, timeout_s: float) -> A:
         """The answer. Raises WorkerFault; the process is then ended, except after an error that it reported itself."""
         try:
-            return self._channel.request(op, params, timeout_s=timeout_s)
+            return self._channel.request(request, timeout_s=timeout_s)
         except ChannelError as error:
-            raise WorkerFault(self._fault(error, op, timeout_s)) from None
+            raise WorkerFault(self._fault(error, name_of(request), timeout_s)) from None
 
     def end(self) -> Fault | int | None:
         """Its exit code, or what became of its whole sandbox; harmless when done before."""
@@ -146,17 +142,17 @@ class Fork:
     def _fault(self, error: ChannelError, op: str, timeout_s: float) -> Fault:
         tail = self._zygote.tail()
         if isinstance(error, RemoteFailure):
-            verdict = Verdict.OUT_OF_MEMORY if error.kind == "oom" else Verdict.RAISED
-            return Fault(verdict, error.message, error.kind, tail)
+            verdict = Verdict.OUT_OF_MEMORY if error.kind is FaultKind.OUT_OF_MEMORY else Verdict.RAISED
+            return Fault(verdict, error.message, error.kind, tail, remedy=error.remedy)
         ended = self.end()
         if isinstance(error, DeadlinePassed):
-            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", "deadline", tail)
+            return Fault(Verdict.TIMED_OUT, f"{op} gave no answer within {timeout_s:.0f} s", FaultKind.DEADLINE, tail)
         if isinstance(error, ProtocolViolation):
-            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", "protocol", tail)
+            return Fault(Verdict.VIOLATION, f"protocol violation: {error}", FaultKind.PROTOCOL, tail)
         assert isinstance(error, ChannelClosed)
         if isinstance(ended, Fault):
             return replace(ended, reason=f"{op}: {ended.how or ended.reason}")
-        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", "died", tail)
+        return Fault(Verdict.CRASHED, f"{op}: {how_it_ended(ended)}", FaultKind.DIED, tail)
 
 
 def _compiler_folders(scratch: Path) -> dict[str, str]:

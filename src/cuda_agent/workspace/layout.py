@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.core.records import Candidate, Task
+from cuda_agent.workspace.skills import skill_notes
 
 KERNEL_SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 MAX_FILES = 200
@@ -27,10 +27,7 @@ MAX_BYTES = 2 << 20
 _MAX_DEPTH, _MAX_ENTRIES = 16, 20_000
 _PRIVATE = ".cuda-agent"
 _TEMPLATE = Path(__file__).with_name("files")
-#: The playbook's notes are read as text; no code of the playbook is imported.
-_NOTES = Path(__file__).parents[1] / "playbook"
 _SKILLS = "skills"
-_NAME = re.compile(r"\A---\nname: ([a-z0-9-]+)\n")
 
 
 class WorkspaceInfo(StoredRecord):
@@ -47,15 +44,14 @@ class WorkspaceInfo(StoredRecord):
 def fixed_files() -> Mapping[str, str]:
     """Returns path -> text of the files that are the same in every workspace."""
     found = sorted(path for path in _TEMPLATE.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return MappingProxyType({path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found})
+    texts = {path.relative_to(_TEMPLATE).as_posix(): path.read_text() for path in found}
+    table = "\n".join(f"| `{notes.name}` | {notes.purpose} |" for notes in skill_notes())
+    return MappingProxyType({**texts, "SKILL.md": texts["SKILL.md"].replace("{{ skills }}", table)})
 
 
-@cache
 def skill_files() -> Mapping[str, str]:
-    """Returns path -> text of the playbook's notes, as Agent Skills: `skills/<name>/SKILL.md`."""
-    texts = [path.read_text() for path in sorted(_NOTES.rglob("notes.md"))]
-    named = {found.group(1): text for text in texts if (found := _NAME.match(text))}
-    return MappingProxyType({f"{_SKILLS}/{name}/SKILL.md": named[name] for name in sorted(named)})
+    """Returns path -> text of the playbook's notes as Agent Skills: `skills/<name>/SKILL.md`, for reading."""
+    return MappingProxyType({f"{_SKILLS}/{notes.name}/SKILL.md": notes.page for notes in skill_notes()})
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from cuda_agent.core.bench import BenchResult
 from cuda_agent.core.config import JudgeOptions, OptimizeOptions
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import PolicyError, StoreError, UsageError
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 
 
 def options(**judge: float) -> BenchOptions:
@@ -30,16 +30,16 @@ def test_begun_and_gone_on_with(tmp_path: Path) -> None:
     out, problems = tmp_path / "run", [problem(name, "1") for name in "abc"]
     bench = begin(["suite"], problems, options(), out)
     assert [entry.id for entry in bench.manifest.tasks] == ["level1-a", "level1-b"]
-    with pytest.raises(UsageError, match="holds a benchmark run"):
+    with pytest.raises(UsageError, match="has a benchmark run"):
         begin(["suite"], problems, options(), out)
     again = go_on(out, suite=["suite"], options=options())
     assert again.problems == problems[:2] and again.options == options()
     with pytest.raises(UsageError, match=r"run\.judge\.timing_budget_s 2.0 instead of 10.0"):
         go_on(out, options=options(timing_budget_s=2.0))
-    with pytest.raises(UsageError, match="begun with the suite suite"):
+    with pytest.raises(UsageError, match="has the suite suite"):
         go_on(out, suite=["other"])
     (out / SUITE_FILE).write_text(problems[2].task.model_dump_json() + "\n")
-    with pytest.raises(StoreError, match="isn't what the run was begun with"):
+    with pytest.raises(StoreError, match="isn't the suite of the run"):
         go_on(out)
 
 
@@ -128,7 +128,7 @@ def test_results_come_as_they_are_known() -> None:
 
 def test_a_policy_that_fails_again_and_again_ends_the_benchmark() -> None:
     with (
-        pytest.raises(PolicyError, match="3 tasks one after the other: no key"),
+        pytest.raises(PolicyError, match="3 tasks in a row: no key"),
         players(*(_Played(name, "policy_error") for name in "abcde")) as at_work,
     ):
         list(at_work.results())
@@ -136,9 +136,9 @@ def test_a_policy_that_fails_again_and_again_ends_the_benchmark() -> None:
 
 def test_roofline_classes() -> None:
     limits = Roofline(bandwidth_gb_s=4000, fp32_tflops=50, tf32_tflops=400)
-    moving = Work(bytes=400_000_000, product_flops=0, other_flops=100_000_000)
-    multiplying = Work(bytes=4_000_000, product_flops=40_000_000_000, other_flops=0)
+    moving = LeastWork(bytes=400_000_000, product_flops=0, other_flops=100_000_000)
+    multiplying = LeastWork(bytes=4_000_000, product_flops=40_000_000_000, other_flops=0)
     assert bound(moving, limits, Precision.TF32) == "memory"
     assert bound(multiplying, limits, Precision.TF32) == "compute", "100 µs at the policy's peak, 1 µs of memory"
-    assert bound(Work(bytes=4_000, product_flops=0, other_flops=0), limits, Precision.TF32) == "latency"
+    assert bound(LeastWork(bytes=4_000, product_flops=0, other_flops=0), limits, Precision.TF32) == "latency"
     assert bound(moving, None, Precision.TF32) is None

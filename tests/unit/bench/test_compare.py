@@ -62,5 +62,5 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
         compare([first, other])
     with pytest.raises(UsageError, match="no benchmark run"):
         compare([first, tmp_path])
-    with pytest.raises(UsageError, match="alone"):
+    with pytest.raises(UsageError, match="single"):
         compare([first])

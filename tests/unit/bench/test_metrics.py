@@ -9,7 +9,7 @@ import pytest
 from bench_records import failed, passed, problem, result
 
 from cuda_agent.bench.metrics import THRESHOLDS, interval, metrics_of, top_tenth_share
-from cuda_agent.core.bench import Against, BenchResult, Group
+from cuda_agent.core.bench import Against, BenchResult, MetricsGroup
 from cuda_agent.core.enums import Verdict
 from cuda_agent.core.records import Evaluation
 
@@ -25,7 +25,7 @@ def run() -> list[BenchResult]:
     ]
 
 
-def against(group: Group, baseline: str) -> Against:
+def against(group: MetricsGroup, baseline: str) -> Against:
     return next(a for a in group.against if a.baseline == baseline)
 
 

@@ -82,10 +82,10 @@ def test_names_in_any_script_and_a_file_that_isnt_there(tmp_path: Path) -> None:
 
 
 def test_what_is_no_suite(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no task"):
+    with pytest.raises(UsageError, match="has no task"):
         ids(tmp_path)
     (tmp_path / "tasks.txt").write_text("")
-    with pytest.raises(UsageError, match="is no suite"):
+    with pytest.raises(UsageError, match="isn't a suite"):
         ids(tmp_path / "tasks.txt")
 
 
@@ -136,7 +136,7 @@ def test_an_id_is_a_folders_name() -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such suite"):
         read_suite([str(tmp_path / "missing")])
-    with pytest.raises(UsageError, match=r"holds no task"):
+    with pytest.raises(UsageError, match=r"has no task"):
         read_suite([str(tmp_path)])
 
 

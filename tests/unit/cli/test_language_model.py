@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.cli.main import run
-from cuda_agent.cli.support.language_model import language_model
-from cuda_agent.core.config import Price
+from cuda_agent.cli.support.language_model import complete_run
+from cuda_agent.core.config import OptimizeOptions, Price
+from cuda_agent.core.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -16,10 +17,10 @@ from cuda_agent.core.config import Price
     [
         (["--policy", "llm"], "Give --model"),
         (["--model", "m"], "Add --policy llm"),
-        (["--policy", "llm", "--model", "m", "--base-url", "http://user:secret@h/v1"], "no user, password or query"),
+        (["--policy", "llm", "--model", "m", "--base-url", "http://user:secret@h/v1"], "user, password or query"),
         (["--policy", "llm", "--model", "m", "--base-url", "h:8000"], "http(s)://HOST"),
         (["--policy", "llm", "--model", "m", "--max-cost", "1"], "Give --prices FILE"),
-        (["--policy", "llm", "--model", "m", "--prices", "/no/such"], "Can't read the price table"),
+        (["--policy", "llm", "--model", "m", "--prices", "/no/such"], "Can't read /no/such"),
         (["--policy", "llm", "--model", "m", "--tools", "other"], "'tagged'"),
     ],
 )
@@ -34,8 +35,16 @@ def test_what_they_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     prices = tmp_path / "prices.json"
     prices.write_text('{"m": {"input": 1, "output": 2}}')
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1/")
-    made = language_model("llm", "m", None, prices, 3.0, reasoning="drop", tools="tagged", context_tokens=32_768)
+    given = {"model": "m", "reasoning": "drop", "tools": "tagged", "context_tokens": 32_768}
+    settings = Settings(values={"judge": {"device": "cpu"}, "policy": "llm", "limits": {"cost": 3}, "llm": given})
+    complete_run(settings, prices)
+    made = settings.parse(OptimizeOptions).llm
     assert made is not None
     assert (made.base_url, made.price) == ("http://127.0.0.1:8000/v1", Price(input=1, output=2))
     assert (made.reasoning, made.tools, made.context_tokens) == ("drop", "tagged", 32_768)
-    assert language_model("playbook", None, None, None, 3.0) is None
+
+
+def test_a_file_serves_other_policies_too() -> None:
+    settings = Settings(values={"judge": {"device": "cpu"}, "limits": {"cost": 3}, "llm": {"model": "m"}})
+    complete_run(settings, None)
+    assert settings.parse(OptimizeOptions).llm is None

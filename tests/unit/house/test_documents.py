@@ -15,7 +15,6 @@ MOST_REFERENCE_WORDS = 20_000
 #: documents that have longer lines today. Wrap one, shorten its tables, then remove its name.
 EXEMPT: tuple[str, ...] = (
     "src/cuda_agent/playbook/skills/",
-    "src/cuda_agent/playbook/algebra/notes.md",
     "src/cuda_agent/workspace/files/SKILL.md",
 )
 

@@ -12,14 +12,14 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.playbook import ir, kernel, propose
-from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.plan import Options, Step
 from cuda_agent.playbook.planner import plan
 from playbook_cases import FOLDED, POINTWISE, REDUCTIONS, WINDOWS, gate, residual_norm, substitute
 from playbook_harness import graph_of
 
 
 def steps_of(function: Any, inputs: list[Any], device: Device = Device.CUDA) -> tuple[Step, ...]:
-    return plan(graph_of(function, inputs), device, Precision.FP32, ())[0]
+    return plan(graph_of(function, inputs), device, Precision.FP32)[0]
 
 
 def hand_made(op: str) -> Graph:
@@ -102,8 +102,8 @@ def test_wide_windows_side_by_side_are_rows() -> None:
 def test_windows_can_be_written_out(name: str) -> None:
     """As a plan of their own; where nothing is small enough, it is the default one."""
     graph = graph_of(*WINDOWS[name])
-    default = plan(graph, Device.CUDA, Precision.FP32, ())[0]
-    other = plan(graph, Device.CUDA, Precision.FP32, (), written_out=True)[0]
+    default = plan(graph, Device.CUDA, Precision.FP32)[0]
+    other = plan(graph, Device.CUDA, Precision.FP32, Options(written_out=True))[0]
     assert len(other) <= 2 * len(default)
     few = name in ("max_pool_1d", "avg_pool_divisor", "max_pool_bf16", "avg_pool", "depthwise_odd", "mean_of_max_pool")
     assert not few or "stencil" not in {step.skill for step in other}
@@ -160,7 +160,7 @@ def test_positions_of_a_large_fold_have_64_bits(batch: int, index: str) -> None:
         nodes=(Node(name="y", op="aten.col2im.default", args=(Ref(ref="x"), *sizes), outputs=(y,)),),
         outputs=("y",),
     )
-    (step,) = plan(graph, Device.CUDA, Precision.FP32, ())[0]
+    (step,) = plan(graph, Device.CUDA, Precision.FP32)[0]
     assert f"using Index = {index};" in step.files[f"kernels/{step.name}.cu"]
 
 
@@ -230,7 +230,7 @@ def test_an_extreme_and_its_place_come_from_one_sweep(function: Any) -> None:
 
 
 def test_a_product_under_a_softmax_is_rounded_in_both_sweeps() -> None:
-    (step,) = plan(graph_of(*REDUCTIONS["softmax_of_products"]), Device.CUDA, Precision.TF32, ())[0]
+    (step,) = plan(graph_of(*REDUCTIONS["softmax_of_products"]), Device.CUDA, Precision.TF32)[0]
     text = next(text for path, text in step.files.items() if path.endswith(".cu"))
     assert text.count("f_product(") == 2 and "v0 * v1" not in text
 
@@ -240,7 +240,7 @@ def test_long_columns_are_summed_in_parts(length: int, parts: bool) -> None:
     def total(x: torch.Tensor) -> torch.Tensor:
         return x.sum(0)
 
-    (step,) = plan(graph_of(total, [torch.randn(length, 64)]), Device.CUDA, Precision.TF32, ())[0]
+    (step,) = plan(graph_of(total, [torch.randn(length, 64)]), Device.CUDA, Precision.TF32)[0]
     text = next(text for path, text in step.files.items() if path.endswith(".cu"))
     assert step.skill == "colreduce" and ("State0 part0[WIDTH];" in text) == parts
 
@@ -256,7 +256,7 @@ def test_empty_values_within_a_module_have_no_kernel(fused: bool) -> None:
         turned, rest = x[..., :8] * 2.0, x[..., 8:]
         return torch.cat((turned, rest + 1.0), -1)
 
-    steps, _ = plan(graph_of(rotated, [torch.randn(4, 8)]), Device.CUDA, Precision.FP32, (), fused=fused)
+    steps, _ = plan(graph_of(rotated, [torch.randn(4, 8)]), Device.CUDA, Precision.FP32, Options(fused=fused))
     assert len(steps) == (1 if fused else 2)
 
 

@@ -10,7 +10,7 @@ from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store
 from cuda_agent.playbook.positions import ANYTHING, Ranges
-from cuda_agent.playbook.skills.pointwise.skill import index_type
+from cuda_agent.playbook.skills.shared.launchers import index_type
 
 AXIS = (0, 0)
 #: an index from memory, of 64 bits: nothing is known of it; and the same counted from the start of 130

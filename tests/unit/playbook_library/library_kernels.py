@@ -18,6 +18,7 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.judge.build.extension import build_extension
 from cuda_agent.judge.build.toolchain import find_toolchain
 from cuda_agent.playbook import skills
+from cuda_agent.playbook.plan import Options
 from cuda_agent.playbook.proposal import propose
 from cuda_agent.workers.inside.candidate import import_extension
 from cuda_agent.workers.inside.graph.capture import capture
@@ -86,7 +87,7 @@ def _results(case: str, dtype: str, device: Device, channels_last: bool) -> list
 
     module, inputs = {**CASES, **LAST_CASES}[case](getattr(torch, dtype), device.value)
     precision = Precision.TF32 if device is Device.CUDA else Precision.FP32
-    proposal = propose(graph_of(module, inputs), device, precision, channels_last=channels_last)
+    proposal = propose(graph_of(module, inputs), device, precision, Options(channels_last=channels_last))
     assert {"gemm", "convolution"} & set(proposal.skills)
     built = build_extension(proposal.candidate, device=device, options=JudgeOptions(device=device, precision=precision))
     assert built.library is not None, built.report.log

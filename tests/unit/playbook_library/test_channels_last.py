@@ -10,15 +10,14 @@ from torch import nn
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.playbook.algebra import rewrite
-from cuda_agent.playbook.plan import Step
+from cuda_agent.playbook.plan import Options, Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.proposal import proposals
-from cuda_agent.playbook.registry import SKILLS
 
 
 def steps_of(module: nn.Module, inputs: list[torch.Tensor]) -> tuple[Step, ...]:
     graph = rewrite(graph_of(module, inputs), expose_biases=True, channels_last=True).graph
-    return plan(graph, Device.CUDA, Precision.TF32, SKILLS, channels_last=True)[0]
+    return plan(graph, Device.CUDA, Precision.TF32, Options(channels_last=True))[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,7 +12,6 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.playbook.plan import Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.proposal import propose
-from cuda_agent.playbook.registry import SKILLS
 
 
 class Layer(nn.Module):
@@ -26,7 +25,7 @@ class Layer(nn.Module):
 
 def steps_of(function: Callable[[nn.Module, torch.Tensor], torch.Tensor], *shape: int) -> tuple[Step, ...]:
     graph = graph_of(Layer(function), [torch.randn(*shape)])
-    return plan(graph, Device.CUDA, Precision.TF32, SKILLS)[0]
+    return plan(graph, Device.CUDA, Precision.TF32)[0]
 
 
 def test_rows_in_another_order_are_one_matrix_whose_result_has_that_order_too() -> None:

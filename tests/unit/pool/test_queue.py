@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import WorkerError
-from cuda_agent.pool.client import DeviceQueue, Turn
-from cuda_agent.pool.rule import Need, Rule
+from cuda_agent.pool.client import DeviceQueue, DeviceTurn
+from cuda_agent.pool.rule import Need, QueueRule
 from cuda_agent.pool.server import QueueServer
 from cuda_agent.workspace.sockets import connected_socket
 
@@ -34,7 +34,7 @@ with DeviceQueue(Address(Path(sys.argv[1]), bytes.fromhex(sys.argv[2])), "other"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[QueueServer]:
-    with QueueServer(tmp_path / "queue.sock", Rule(100), log=tmp_path / "turns.jsonl") as opened:
+    with QueueServer(tmp_path / "queue.sock", QueueRule(100), log=tmp_path / "turns.jsonl") as opened:
         yield opened
 
 
@@ -55,7 +55,7 @@ def clock(queue: DeviceQueue, order: list[str], name: str) -> threading.Thread:
 
 def test_a_clock_waits_for_device_steps(server: QueueServer, tmp_path: Path) -> None:
     one, other, order = DeviceQueue(server.address, "one"), DeviceQueue(server.address, "other"), list[str]()
-    turn = Turn(one)
+    turn = DeviceTurn(one)
     turn.take("verification", 10)
     thread = clock(other, order, "timed")
     assert waits(thread) and not order
@@ -97,7 +97,7 @@ def test_a_turn_ends_with_its_process(server: QueueServer) -> None:
 
 def test_memory_is_promised_and_given_back(tmp_path: Path) -> None:
     short = threading.Event()
-    with QueueServer(tmp_path / "queue.sock", Rule(100), is_short=short.set) as server:
+    with QueueServer(tmp_path / "queue.sock", QueueRule(100), is_short=short.set) as server:
         stay = DeviceQueue(server.address, "one").stay(Need(60, 20))
         assert not stay.change(Need(10, 20)) or stay.need == Need(10, 20)
         assert stay.change(Need(70, 20)) and not short.is_set()
@@ -113,8 +113,8 @@ def test_memory_is_promised_and_given_back(tmp_path: Path) -> None:
 
 def test_a_queue_that_ends_is_heard_of(tmp_path: Path) -> None:
     failed: list[WorkerError] = []
-    with QueueServer(tmp_path / "queue.sock", Rule(None)) as server:
-        queue, turn = DeviceQueue(server.address, "one"), Turn(DeviceQueue(server.address, "other"))
+    with QueueServer(tmp_path / "queue.sock", QueueRule(None)) as server:
+        queue, turn = DeviceQueue(server.address, "one"), DeviceTurn(DeviceQueue(server.address, "other"))
         turn.take("verification", 0)
 
         def run() -> None:

@@ -11,19 +11,26 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_agent.pool.rule import JOIN_S, Kind, Need, Request, Rule
+from cuda_agent.pool.rule import JOIN_S, Kind, Need, QueueRequest, QueueRule
 
 NOTHING = Need()
 
 
 def ask(
-    rule: Rule, ticket: int, kind: Kind, task: str = "", *, rank: float = 0.0, need: Need = NOTHING, now: float = 0.0
+    rule: QueueRule,
+    ticket: int,
+    kind: Kind,
+    task: str = "",
+    *,
+    rank: float = 0.0,
+    need: Need = NOTHING,
+    now: float = 0.0,
 ) -> list[int]:
-    return rule.ask(Request(ticket, kind, task or str(ticket), rank, need), now)
+    return rule.ask(QueueRequest(ticket, kind, task or str(ticket), rank, need), now)
 
 
 def test_a_clock_is_alone_and_device_steps_are_not() -> None:
-    rule = Rule(None)
+    rule = QueueRule(None)
     assert ask(rule, 1, Kind.DEVICE) == [1] and ask(rule, 2, Kind.DEVICE) == [2]
     assert ask(rule, 3, Kind.CLOCK) == []
     assert rule.leave(1, 1.0) == [] and rule.leave(2, 2.0) == [3]
@@ -33,7 +40,7 @@ def test_a_clock_is_alone_and_device_steps_are_not() -> None:
 
 
 def test_clocks_that_wait_run_one_after_the_other() -> None:
-    rule = Rule(None)
+    rule = QueueRule(None)
     ask(rule, 1, Kind.DEVICE)
     for ticket in (2, 3):
         assert ask(rule, ticket, Kind.CLOCK, rank=-ticket) == []
@@ -43,7 +50,7 @@ def test_clocks_that_wait_run_one_after_the_other() -> None:
 
 
 def test_device_steps_may_join_for_a_while() -> None:
-    rule = Rule(None)
+    rule = QueueRule(None)
     ask(rule, 1, Kind.DEVICE, "a", now=0.0)
     ask(rule, 2, Kind.CLOCK, "b", now=0.1)
     assert ask(rule, 3, Kind.DEVICE, "c", now=JOIN_S / 2) == [3]
@@ -52,30 +59,29 @@ def test_device_steps_may_join_for_a_while() -> None:
 
 
 def test_host_steps_take_slots_and_on_a_cpu_the_device() -> None:
-    rule = Rule(None, host_slots=1)
+    rule = QueueRule(None, host_slots=1)
     assert ask(rule, 1, Kind.CLOCK) == [1]
     assert ask(rule, 2, Kind.HOST) == [2] and ask(rule, 3, Kind.HOST) == []
     assert rule.leave(2, 1.0) == [3]
-    rule = Rule(None, shares_cores=True)
+    rule = QueueRule(None, shares_cores=True)
     assert ask(rule, 1, Kind.CLOCK) == [1] and ask(rule, 2, Kind.HOST) == []
     assert rule.leave(1, 1.0) == [2]
 
 
 def test_memory_is_promised() -> None:
-    rule = Rule(100)
+    rule = QueueRule(100)
     assert ask(rule, 1, Kind.STAY, "a", need=Need(20, 30)) == [1]
     assert ask(rule, 2, Kind.STAY, "b", need=Need(20, 40)) == [2]
     assert ask(rule, 3, Kind.STAY, "c", rank=1, need=Need(30, 10)) == [], "30 + 40 would not be left for b's step"
-    assert rule.is_short()
     assert ask(rule, 4, Kind.STAY, "d", rank=2, need=Need(1, 1)) == [], "a large task isn't overtaken"
     assert ask(rule, 5, Kind.DEVICE, "a", need=Need(0, 30)) == [5] and rule.promised == 70
     assert ask(rule, 6, Kind.DEVICE, "b", need=Need(0, 40)) == []
     assert rule.leave(5, 1.0) == [6]
-    assert rule.leave(1, 2.0) == [3, 4] and not rule.is_short()
+    assert rule.leave(1, 2.0) == [3, 4]
 
 
 def test_a_task_that_is_too_large_has_the_card_alone() -> None:
-    rule = Rule(100)
+    rule = QueueRule(100)
     assert ask(rule, 1, Kind.STAY, "small", need=Need(10, 10)) == [1]
     assert ask(rule, 2, Kind.STAY, "huge", need=Need(1 << 60)) == []
     assert rule.leave(1, 1.0) == [2]
@@ -84,7 +90,7 @@ def test_a_task_that_is_too_large_has_the_card_alone() -> None:
 
 
 def test_a_promise_changes_only_where_it_fits() -> None:
-    rule = Rule(100)
+    rule = QueueRule(100)
     ask(rule, 1, Kind.STAY, "a", need=Need(50, 10))
     ask(rule, 2, Kind.STAY, "b", need=Need(20, 20))
     ask(rule, 3, Kind.STAY, "c", need=Need(30, 10))
@@ -99,12 +105,12 @@ class Simulation:
     """Tasks that stay on a device and take steps, a few at work at a time; checks the invariants at each event."""
 
     def __init__(self, card: int, tasks: list[tuple[Need, list[Step]]], jobs: int) -> None:
-        self.rule, self.card, self.tasks = Rule(card), card, tasks
+        self.rule, self.card, self.tasks = QueueRule(card), card, tasks
         self.now, self.done = 0.0, 0
         self._events: list[tuple[float, int, Any]] = []
         self._waiting: dict[int, Iterator[Any]] = {}
-        self._held: dict[int, Request] = {}
-        self._requests: dict[int, Request] = {}
+        self._held: dict[int, QueueRequest] = {}
+        self._requests: dict[int, QueueRequest] = {}
         self._tickets = iter(range(10**9))
         self._left = list(enumerate(tasks))
         for _ in range(jobs):
@@ -124,10 +130,10 @@ class Simulation:
     def _task(self, number: int, task: tuple[Need, list[Step]]) -> Iterator[Any]:
         need, steps = task
         rank = self.now
-        stay = yield Request(next(self._tickets), Kind.STAY, str(number), rank, need)
+        stay = yield QueueRequest(next(self._tickets), Kind.STAY, str(number), rank, need)
         for kind, size, seconds in steps:
             needed = Need(0, size if kind is Kind.DEVICE else 0)
-            ticket = yield Request(next(self._tickets), kind, str(number), rank, needed)
+            ticket = yield QueueRequest(next(self._tickets), kind, str(number), rank, needed)
             yield seconds
             self._leave(ticket)
         self._leave(stay)
@@ -139,7 +145,7 @@ class Simulation:
             asked = task.send(value)  # type: ignore[attr-defined]
         except StopIteration:
             return
-        if isinstance(asked, Request):
+        if isinstance(asked, QueueRequest):
             self._waiting[asked.ticket], self._requests[asked.ticket] = task, asked
             self._granted(self.rule.ask(asked, self.now))
         else:

@@ -14,7 +14,6 @@ import pytest
 
 from cuda_agent.core.errors import CudaAgentError, StoreError, TaskError, UsageError
 from cuda_agent.core.records import Ratio
-from cuda_agent.judge.verify.reference import TaskSpec
 from cuda_agent.release import evidence
 from cuda_agent.release.export.export import ExportKind, package_name, write_project
 from cuda_agent.release.export.files import project_files
@@ -24,6 +23,7 @@ from cuda_agent.release.export.summary import evidence as summary
 from cuda_agent.release.export.summary import slower_than_eager
 from cuda_agent.release.export.verified import verified
 from cuda_agent.release.records import GateResult, Promotion
+from cuda_agent.workers.requests.reference import TaskSpec
 from export_runs import RECORDED, TASK, frozen, on_gpu, recorded
 
 KINDS = [kind.value for kind in ExportKind]

@@ -10,9 +10,8 @@ from builders import timing
 from cuda_agent.core.bench import SuiteTask
 from cuda_agent.core.plan import AppliedRule, KernelPlan, PlannedKernel
 from cuda_agent.core.records import ToolCall, ToolResult, Turn
-from cuda_agent.playbook import skills
 from cuda_agent.report import charts
-from cuda_agent.report.explain import explain, skill_notes
+from cuda_agent.report.explain import _steps, explain
 from cuda_agent.report.highlight import highlighted
 from cuda_agent.report.load import load
 from cuda_agent.report.plain import plain, symbol
@@ -69,10 +68,9 @@ def test_samples_make_a_strip(tmp_path: Path) -> None:
     assert even is not None and even.values == "7 7 7"
 
 
-def test_every_skill_that_writes_kernels_is_explained() -> None:
-    folders = {path.name for path in Path(skills.__path__[0]).iterdir() if (path / "skill.py").exists()}
-    assert folders <= set(skill_notes())
-    assert "<code>held</code>" in skill_notes()["rowreduce"][1]
+def test_an_explanation_reads_the_notes_of_a_skill() -> None:
+    (step,) = _steps([PlannedKernel(name="rows_sum", skill="rowreduce"), PlannedKernel(name="gone", skill="unknown")])
+    assert step.title == "Row reductions" and step.kernels == ("rows_sum",) and "<code>held</code>" in step.why
 
 
 def test_an_explanation_follows_the_plan_that_was_kept() -> None:

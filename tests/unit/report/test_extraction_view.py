@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from builders import evaluation, ratio, stack, timing
 from cuda_agent.cli.main import run
 from cuda_agent.core.enums import Device, Precision, SandboxLevel
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel, WholePart
+from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel, WholePart
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Budget, Candidate, Trajectory
 from cuda_agent.release.extract.apply import optimized
@@ -27,7 +27,7 @@ TASK = ExtractedTask(
 )  # fmt: skip
 EXTRACTION = Extraction(
     model="mine.py", name="mine", source="", device=Device.CPU, total_us=100.0, outside_us=10.0, tasks=(TASK,),
-    left_out=(LeftOut(kind="Cache", paths=("c",), time_us=30.0, share=0.3, reason="bad \x1b[31m red"),),
+    left_out=(LeftOutPart(kind="Cache", paths=("c",), time_us=30.0, share=0.3, reason="bad \x1b[31m red"),),
     sandbox=SandboxLevel.FULL, stack=stack(), started="now",
 )  # fmt: skip
 PART = WholePart(

@@ -10,7 +10,7 @@ import pytest
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.build import BuildOptions
 from cuda_agent.tasks.choose import choose, kind_of
-from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, Schedule
+from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, OperatorSchedule
 from cuda_agent.tasks.records import DatasetTask
 from task_candidates import candidate
 
@@ -22,7 +22,7 @@ def task(number: int, kind: int) -> DatasetTask:
 
 
 def stream(count: int) -> list[DatasetTask]:
-    schedule = Schedule()
+    schedule = OperatorSchedule()
     return [task(number, schedule.kind(number)) for number in range(count)]
 
 
@@ -56,7 +56,7 @@ def test_a_configuration(tmp_path: Path) -> None:
     path.write_text("folder: made\ntasks: 20\nagainst: [./held]\ncompose: {stack: H200}\nfilter: {workers: 2}\n")
     options = BuildOptions.read(path)
     assert options.folder == tmp_path / "made" and options.against == (str(tmp_path / "held"),)
-    assert options.filter == {"workers": 2} and options.compose.stack == "H200"
+    assert options.filter.workers == 2 and options.compose.stack == "H200"
 
 
 def test_the_configuration_of_our_data_set() -> None:
@@ -71,12 +71,12 @@ def test_the_configuration_of_our_data_set() -> None:
         ("folder: a\nagainst: [b]\nsed: 1\n", "Did you mean 'seed'"),
         ("folder: a\nagainst: [b]\nfilter: {worker: 1}\n", "Did you mean 'filter.workers'"),
         ("folder: a\nagainst: [b]\ncompose: {stak: H200}\n", "Did you mean 'compose.stack'"),
-        ("folder: a\nagainst: [b]\ncompose: {window_ms: [70, 1.5]}\n", "window_ms is impossible"),
+        ("folder: a\nagainst: [b]\ncompose: {window_ms: [70, 1.5]}\n", "window_ms: give LOW and HIGH"),
         ("folder: a\nagainst: [b]\ncompose: {stack: H999}\n", "H999"),
         ("folder: a\nagainst: []\n", "against"),
         ("folder: a\n", "against"),
         ("- folder\n", "holds no settings"),
-        ("folder: [\n", "Can't read"),
+        ("folder: [\n", "is not YAML"),
     ],
 )
 def test_a_wrong_configuration(tmp_path: Path, text: str, said: str) -> None:

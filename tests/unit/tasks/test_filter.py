@@ -17,11 +17,12 @@ from cuda_agent.tasks.filter.funnel import funnel
 from cuda_agent.tasks.filter.measurements import FILTER, Journal, merge, read_all, stack_for, stack_hash
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.passes import Passes
-from cuda_agent.tasks.filter.records import Checked, from_fault, from_reply, same_sample
+from cuda_agent.tasks.filter.records import Checked, from_fault, from_finding, same_sample
 from cuda_agent.tasks.filter.run import Shard, _Run, filter_folder, read_candidates
-from cuda_agent.tasks.records import Cost, DatasetTask, Finding, Measurement, Rule
+from cuda_agent.tasks.records import Cost, DatasetTask, Measurement, Rule, TaskFinding
 from cuda_agent.tasks.store import only_one
 from cuda_agent.workers.process import Fault
+from cuda_agent.workers.requests import FaultKind
 from task_candidates import candidate, write_candidates
 
 GPU = Gpu(name="NVIDIA H200", uuid="GPU-1", compute_capability="9.0")
@@ -29,7 +30,7 @@ STACK = Stack(gpus=(GPU,), torch="2.11", python="3.12", cpu="x", cpu_cores=16, c
 
 
 def measurement(key: str, rule: Rule | None = None) -> Measurement:
-    finding = None if rule is None else Finding(rule=rule, detail="why")
+    finding = None if rule is None else TaskFinding(rule=rule, detail="why")
     return Measurement(task_key=key, finding=finding, eager_us=None if rule else 2000.0)
 
 
@@ -70,7 +71,7 @@ def test_merging_keeps_what_stands(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such folder or file"):
         merge(tmp_path, [tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no measurements"):
+    with pytest.raises(UsageError, match="has no measurements"):
         merge(tmp_path, [tmp_path / "empty"])
 
 
@@ -91,18 +92,15 @@ def test_two_filters_in_one_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_worker_that_talks_nonsense() -> None:
-    assert from_reply({"peak_memory_bytes": 1}) is None
-    failure = from_reply({"finding": {"rule": "beauty", "detail": "x"}})
-    assert failure is not None and failure.finding.rule is Rule.RUNS
-    failure = from_reply({"finding": {"rule": "memory", "detail": "two\nlines"}})
-    assert failure is not None and failure.scarce and failure.finding.detail == "two lines"
+def test_what_a_worker_finds() -> None:
+    failure = from_finding(TaskFinding(rule=Rule.MEMORY, detail="two\nlines"))
+    assert failure.scarce and failure.finding.detail == "two lines"
 
 
 def test_how_a_process_ended_names_the_rule() -> None:
-    died = from_fault(Fault(Verdict.OUT_OF_MEMORY, "killed", "died"), Rule.COMPILES)
+    died = from_fault(Fault(Verdict.OUT_OF_MEMORY, "killed", FaultKind.DIED), Rule.COMPILES)
     assert died.finding.rule is Rule.MEMORY and died.scarce
-    late = from_fault(Fault(Verdict.TIMED_OUT, "no answer", "deadline"), Rule.COMPILES)
+    late = from_fault(Fault(Verdict.TIMED_OUT, "no answer", FaultKind.DEADLINE), Rule.COMPILES)
     assert late.finding.rule is Rule.COMPILES and late.scarce
 
 
@@ -180,7 +178,7 @@ def test_the_funnel_counts_rule_by_rule(tmp_path: Path) -> None:
         keys[2]: measurement(keys[2], Rule.AGREES),
         keys[3]: measurement(keys[3]),
     }
-    later = {keys[3]: Finding(rule=Rule.DUPLICATE, detail="of t0")}
+    later = {keys[3]: TaskFinding(rule=Rule.DUPLICATE, detail="of t0")}
     made = funnel(tasks, measured, later)
     stages = {stage.rule: (stage.asked, stage.broke) for stage in made.all.stages}
     assert (made.all.candidates, made.all.unknown, made.all.kept) == (5, 1, 1)
@@ -191,7 +189,7 @@ def test_the_funnel_counts_rule_by_rule(tmp_path: Path) -> None:
 
 
 def test_no_candidates(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no candidates"):
+    with pytest.raises(UsageError, match="has no candidates"):
         filter_folder(tmp_path, FilterOptions(device=Device.CPU), lambda _text: None)
     with pytest.raises(UsageError, match="Did you mean 'workers'"):
         FilterOptions.parse({"device": "cpu", "worker": 3})

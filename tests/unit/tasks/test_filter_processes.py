@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from cuda_agent.tasks.filter.processes import Processes, Seat
+from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
 from cuda_agent.tasks.filter.records import Failure
-from cuda_agent.tasks.records import Finding, Rule
+from cuda_agent.tasks.records import Rule, TaskFinding
 
 
 class Numbered:
@@ -38,13 +38,13 @@ def asked(most: int, tasks: str) -> list[tuple[str, int, bool]]:
     processes = Processes(cast(Any, zygote), most)
 
     def ask(task: str) -> None:
-        def job(seat: Seat) -> None:
+        def job(seat: ProcessSlot) -> None:
             number = cast(Numbered, seat.fork).number
             used = any(number == other for _, other, _ in seen)
             assert seat.alone is not used
-            seen.append((task, number, seat.goes_on))
+            seen.append((task, number, seat.reusable))
             if task == "x" or (task == "o" and used):
-                raise Failure(Finding(rule=Rule.RUNS, detail="no"))
+                raise Failure(TaskFinding(rule=Rule.RUNS, detail="no"))
 
         processes.ask(job)
 

@@ -55,7 +55,7 @@ def test_every_task_passed_every_filter_on_an_h200(rows: list[dict[str, object]]
 
 
 def test_an_exported_data_set_is_no_folder_of_stages() -> None:
-    with pytest.raises(UsageError, match="is an exported data set"):
+    with pytest.raises(UsageError, match="is an exported dataset"):
         choose(DATA / "dataset")
-    with pytest.raises(UsageError, match="Leave out --stack"):
+    with pytest.raises(UsageError, match="Omit --stack"):
         read_stats(DATA / "dataset", "8a96")

@@ -11,7 +11,7 @@ import pytest
 
 from cuda_agent.core.errors import TaskError
 from cuda_agent.tasks.compose.builtin import BuiltinComposer
-from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.decontaminate.computation import follow
@@ -59,7 +59,7 @@ def test_others_are_kept(references: dict[str, Shingles]) -> None:
 
 def test_composed_tasks_are_kept(references: dict[str, Shingles]) -> None:
     composer = BuiltinComposer([entry.seed for entry in catalogue.read()], 0, Target())
-    numbers = [number for number in range(20) if Schedule().kind(number)]
+    numbers = [number for number in range(20) if OperatorSchedule().kind(number)]
     index = Index(list(references.values()))
     tasks = [composer.compose(number) for number in numbers]
     nearest = [float(index.similarities(shingles(t.task.source, t.task.name)).max()) for t in tasks]

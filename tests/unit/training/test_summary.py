@@ -15,7 +15,7 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Candidate
 from cuda_agent.tasks import store
 from cuda_agent.tasks.records import DatasetTask
-from cuda_agent.training.config import parse_options
+from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.environment.opening import EnvironmentOptions, open_judges
 from cuda_agent.training.episodes import Episode, append_episodes
 from cuda_agent.training.evaluate import SCORES, SEED_STEP, score_of
@@ -43,7 +43,7 @@ def training(root: Path, name: str, seed: int, rewards: dict[str, list[float]], 
     """A folder as `cuda-agent train` leaves it: two episodes of each seed's evaluation after each stage."""
     folder = root / name
     places = {"tasks": str(root / "tasks.jsonl"), "memo": str(root / "memo"), "judge": JUDGE, "stack": stack(root)}
-    options = parse_options({
+    options = TrainingOptions.parse({
         "name": "small", "device": "cpu", "seed": seed, "warmup": PPO, "ppo": PPO, "environment": places, **changes,
     })  # fmt: skip
     ends = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.training.config import parse_options, preset_names, read_options
+from cuda_agent.training.config import TrainingOptions, preset_names, read_options
 from cuda_agent.training.environment.opening import EnvironmentOptions, read_tasks
 
 STAGE = {"steps": 1, "batch": 4, "actor_lr": 1e-4, "critic_lr": 1e-4}
@@ -48,7 +48,7 @@ def test_the_paper_preset_has_the_published_figures() -> None:
 )
 def test_what_is_refused(values: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse_options(values)
+        TrainingOptions.parse(values)
 
 
 def test_settings_on_the_command_line() -> None:

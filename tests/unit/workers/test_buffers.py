@@ -15,7 +15,6 @@ from cuda_agent.workers.buffers import (
     Arena,
     Attached,
     Layout,
-    Slot,
     contiguous,
     contiguous_strides,
     extent_bytes,
@@ -69,7 +68,7 @@ def test_tensors_are_plain_and_share_memory_with_the_worker() -> None:
     message, (descriptor,) = arena.export()
     worker = Attached(message, (os.dup(descriptor),))
     mine = arena.tensors(layout.slots)
-    theirs = worker.tensors(Slot.from_wire(wire) for wire in layout.to_wire())
+    theirs = worker.tensors(layout.slots)
     for index, (a, b, expected) in enumerate(zip(mine, theirs, metas, strict=True)):
         assert type(b) is torch.Tensor
         assert not b._is_view()

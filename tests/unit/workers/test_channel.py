@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from pydantic import Field
 
 from cuda_agent.workers.channel import (
     MAX_DEPTH,
@@ -23,9 +24,24 @@ from cuda_agent.workers.channel import (
     RemoteFailure,
     WorkerChannel,
     decode,
+    name_of,
 )
+from cuda_agent.workers.requests import Done, FaultKind, Many, WorkerAnswer, WorkerRequest
 
 Pair = tuple[JudgeChannel, socket.socket]
+
+
+class Number(WorkerAnswer):
+    value: float
+    parts: Many[int] = ()
+
+
+class Double(WorkerRequest[Number]):
+    x: float = Field(default=1.0)
+
+
+class Rest(WorkerRequest[Done]):
+    pass
 
 
 @pytest.fixture
@@ -50,15 +66,41 @@ def test_a_request_gets_its_answer(pair: Pair) -> None:
     judge, theirs = pair
 
     def worker(channel: WorkerChannel) -> None:
-        channel.hello({"role": "test"})
+        channel.answer(0, Done())
         for _ in range(2):
-            request = channel.receive()
-            channel.answer(request.id, {"op": request.op, "twice": request.params["x"] * 2})
+            received = channel.receive()
+            assert received.op == name_of(Double()) == "Double"
+            channel.answer(received.id, Number(value=Double.model_validate(received.params).x * 2, parts=(1, 2)))
 
     thread = answering(theirs, worker)
-    assert judge.hello(timeout_s=5) == {"role": "test"}
-    assert judge.request("double", {"x": 21}, timeout_s=5) == {"op": "double", "twice": 42}
-    assert judge.request("double", {"x": 1}, timeout_s=5)["twice"] == 2
+    judge.hello(timeout_s=5)
+    assert judge.request(Double(x=21), timeout_s=5) == Number(value=42, parts=(1, 2))
+    assert judge.request(Double(), timeout_s=5).value == 2
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        1,
+        [],
+        {},
+        {"value": "1"},
+        {"value": True},
+        {"value": None},
+        {"value": 10**400},
+        {"value": 1, "more": 1},
+        {"value": 1, "parts": [1.0]},
+        {"value": 1, "parts": 3},
+    ],
+)
+def test_an_answer_of_another_form_is_a_violation(pair: Pair, answer: object) -> None:
+    judge, theirs = pair
+    theirs.settimeout(5)
+    thread = threading.Thread(target=lambda: (theirs.recv(1 << 16), theirs.sendall(frame({"id": 1, "ok": answer}))))
+    thread.start()
+    with pytest.raises(ProtocolViolation, match=r"^Double: "):
+        judge.request(Double(), timeout_s=5)
     thread.join()
 
 
@@ -70,14 +112,14 @@ def test_nobody_sleeps_where_asked(pair: Pair) -> None:
         for pause in (0.0, 0.05):
             request = channel.receive(spin_s=0.02)
             time.sleep(pause)
-            channel.answer(request.id, request.op)
+            channel.answer(request.id, Done())
         channel.receive(spin_s=5)
         theirs.close()
 
     thread = answering(theirs, worker)
-    assert [judge.request(op, timeout_s=5, spin_s=0.02) for op in "ab"] == ["a", "b"]
+    assert [judge.request(Rest(), timeout_s=5, spin_s=0.02) for _ in range(2)] == [Done(), Done()]
     with pytest.raises(ChannelClosed):
-        judge.request("c", timeout_s=5, spin_s=5)
+        judge.request(Rest(), timeout_s=5, spin_s=5)
     thread.join()
 
 
@@ -85,7 +127,7 @@ def test_nobody_sleeps_where_asked(pair: Pair) -> None:
 def test_a_deadline_ends_the_spinning(pair: Pair, spins: bool) -> None:
     begin, busy = time.monotonic(), time.thread_time()
     with pytest.raises(DeadlinePassed):
-        pair[0].request("a", timeout_s=0.3, spin_s=60.0 if spins else 0.0)
+        pair[0].request(Rest(), timeout_s=0.3, spin_s=60.0 if spins else 0.0)
     assert time.monotonic() - begin < 5
     assert (time.thread_time() - busy > 0.05) is spins, "who doesn't sleep takes the processor"
 
@@ -99,12 +141,12 @@ def test_a_worker_spins_and_sleeps_again(pair: Pair) -> None:
             begin = time.thread_time()
             request = channel.receive(spin_s=spin_s)
             busy.append(time.thread_time() - begin)
-            channel.answer(request.id, None)
+            channel.answer(request.id, Done())
 
     thread = answering(theirs, worker)
     for _ in range(2):
         time.sleep(0.3)
-        judge.request("a", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
     thread.join()
     assert busy[0] > 0.05 > busy[1]
 
@@ -115,13 +157,13 @@ def test_a_descriptor_reaches_the_worker(pair: Pair) -> None:
     def worker(channel: WorkerChannel) -> None:
         request = channel.receive()
         (descriptor,) = request.descriptors
-        channel.answer(request.id, os.pread(descriptor, 5, 0).decode())
+        channel.answer(request.id, Number(value=float(os.pread(descriptor, 5, 0).decode())))
         os.close(descriptor)
 
     thread = answering(theirs, worker)
     memory = os.memfd_create("test")
-    os.write(memory, b"hello")
-    assert judge.request("read", timeout_s=5, descriptors=(memory,)) == "hello"
+    os.write(memory, b"0.125")
+    assert judge.request(Double(), timeout_s=5, descriptors=(memory,)).value == 0.125
     os.close(memory)
     thread.join()
 
@@ -130,13 +172,13 @@ def test_an_error_is_named_and_its_message_bounded(pair: Pair) -> None:
     judge, theirs = pair
 
     def worker(channel: WorkerChannel) -> None:
-        channel.fail(channel.receive().id, "raised", "x" * 100_000 + "the end")
+        channel.fail(channel.receive().id, FaultKind.RAISED, "x" * 100_000 + "the end")
 
     thread = answering(theirs, worker)
     with pytest.raises(RemoteFailure) as caught:
-        judge.request("anything", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
     thread.join()
-    assert caught.value.kind == "raised"
+    assert caught.value.kind is FaultKind.RAISED
     assert caught.value.message.endswith("the end")
     assert len(caught.value.message) <= MAX_ERROR_BYTES
 
@@ -144,12 +186,15 @@ def test_an_error_is_named_and_its_message_bounded(pair: Pair) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        frame({"id": 7, "ok": 1}),
-        frame({"id": True, "ok": 1}),
+        frame({"id": 7, "ok": {}}),
+        frame({"id": True, "ok": {}}),
         frame({"id": 1}),
-        frame({"id": 1, "ok": 1, "more": 1}),
+        frame({"id": 1, "ok": {}, "more": 1}),
         frame({"id": 1, "error": "text"}),
         frame({"id": 1, "error": {"kind": 3, "message": ""}}),
+        frame({"id": 1, "error": {"kind": [], "message": "", "remedy": ""}}),
+        frame({"id": 1, "error": {"kind": "died", "message": "", "remedy": ""}}),
+        frame({"id": 1, "error": {"kind": "raised", "message": ""}}),
         frame([1]),
         struct.pack("<I", 3) + b"}{]",
         struct.pack("<I", MAX_FRAME_BYTES + 1),
@@ -162,7 +207,7 @@ def test_anything_but_the_answer_is_a_violation(pair: Pair, raw: bytes) -> None:
     thread = threading.Thread(target=lambda: (theirs.recv(1 << 16), theirs.sendall(raw)))
     thread.start()
     with pytest.raises(ProtocolViolation):
-        judge.request("op", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
     thread.join()
 
 
@@ -171,34 +216,34 @@ def test_a_second_answer_is_noticed_at_the_next_request(pair: Pair) -> None:
 
     def worker(channel: WorkerChannel) -> None:
         request = channel.receive()
-        channel.answer(request.id, 1)
-        channel.answer(request.id, 1)
+        channel.answer(request.id, Done())
+        channel.answer(request.id, Done())
 
     thread = answering(theirs, worker)
-    assert judge.request("op", timeout_s=5) == 1
+    assert judge.request(Rest(), timeout_s=5) == Done()
     thread.join()
     with pytest.raises(ProtocolViolation, match="nobody asked"):
-        judge.request("op", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
 
 
 def test_an_answer_sent_ahead_is_a_violation(pair: Pair) -> None:
     judge, theirs = pair
     theirs.sendall(frame({"id": 1, "ok": "PASSED"}))
     with pytest.raises(ProtocolViolation):
-        judge.request("op", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
 
 
 def test_silence_ends_at_the_deadline(pair: Pair) -> None:
     judge, _theirs = pair
     with pytest.raises(DeadlinePassed):
-        judge.request("op", timeout_s=0.05)
+        judge.request(Rest(), timeout_s=0.05)
 
 
 def test_a_dead_worker_is_noticed(pair: Pair) -> None:
     judge, theirs = pair
     theirs.close()
     with pytest.raises(ChannelClosed):
-        judge.request("op", timeout_s=5)
+        judge.request(Rest(), timeout_s=5)
 
 
 def test_depth_is_bounded() -> None:

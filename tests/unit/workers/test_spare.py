@@ -19,6 +19,7 @@ from cuda_agent.judge.session import JudgeSession
 from cuda_agent.workers import process as process_module
 from cuda_agent.workers.channel import ChannelClosed
 from cuda_agent.workers.process import Worker, WorkerSettings
+from cuda_agent.workers.requests.lifecycle import Start
 from cuda_agent.workers.supply import WorkerSupply
 
 CANDIDATE = Candidate(files={"model_new.py": "x = 1"})
@@ -36,8 +37,8 @@ class _Process:
 
     def hello(self, *, timeout_s: float) -> None: ...
 
-    def request(self, op: str, _params: Any, *, timeout_s: float) -> None:
-        assert op == "start"
+    def request(self, request: object, *, timeout_s: float) -> None:
+        assert isinstance(request, Start)
         self._machine.starting.set()
         assert self._machine.may_start.wait(30)
         if self._machine.fails:

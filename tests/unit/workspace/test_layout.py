@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
@@ -143,9 +144,9 @@ def test_the_playbooks_notes_are_agent_skills(tmp_path: Path) -> None:
         assert [path.name for path in folder.iterdir()] == ["SKILL.md"]
         text = (folder / "SKILL.md").read_text()
         begin, front, body = text.split("---\n", 2)
-        fields = dict(line.split(": ", 1) for line in front.strip().splitlines())
+        fields = yaml.safe_load(front)
         assert begin == ""
-        assert fields.keys() == {"name", "description"}
+        assert fields.keys() == {"name", "description", "metadata"}
         assert fields["name"] == folder.name
         assert 20 < len(fields["description"]) <= 1024
         assert body.startswith("# ")

@@ -11,7 +11,8 @@ import gzip
 import itertools
 import random
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import NotCovered
@@ -19,13 +20,15 @@ from cuda_agent.core.graph import Graph
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import Record
 from cuda_agent.core.records import Candidate
-from cuda_agent.playbook.proposal import Proposal, propose
+from cuda_agent.playbook.plan import Options
+from cuda_agent.playbook.proposal import Proposal, other_options, propose
+from cuda_agent.workspace.skills import skill_notes
 
 PLANS = "plans"
 #: settings of one plan at most, and kernels of a plan besides the default one at most.
 MOST_SETTINGS, MOST_STEPS = 6, 6
-#: kinds of kernels, those first whose settings usually matter most.
-_ORDER = ("convolution", "attention", "selection", "scatter", "gemm", "windows", "columns", "rows", "pointwise")
+#: variants of the default plan that are offered, by what the playbook does otherwise.
+_VARIANTS = {Options(channels_last=True): "last"}
 _LETTERS = "abcdefgh"
 #: characters of one command at most; Linux accepts 128 KiB.
 _LONGEST_COMMAND = 100_000
@@ -70,12 +73,12 @@ def offers(graph: Graph, device: Device, precision: Precision, key: str) -> tupl
     their speed. Raises NotCovered if the playbook has no plan."""
     default = propose(graph, device, precision)
     found = {"fused": default}
-    cuda = device is Device.CUDA
-    if cuda and "convolution" in default.skills:
-        _add(found, "last", lambda: propose(graph, device, precision, channels_last=True))
-    if cuda and precision is not Precision.FP32:
-        _add(found, "full", lambda: propose(graph, device, Precision.FP32))
-    _add(found, "split", lambda: propose(graph, device, precision, fused=False))
+    for options in other_options(graph, device, default):
+        if options in _VARIANTS:
+            _add(found, _VARIANTS[options], partial(propose, graph, device, precision, options))
+    if device is Device.CUDA and precision is not Precision.FP32:
+        _add(found, "full", partial(propose, graph, device, Precision.FP32))
+    _add(found, "split", partial(propose, graph, device, precision, Options(fused=False)))
     plans = [_offer(name, proposal) for name, proposal in found.items()]
     random.Random(digest_text("offers", key)).shuffle(plans)
     return tuple(plans)
@@ -107,8 +110,7 @@ def taking(number: int) -> str:
     return f"rm -rf kernels && cp -r {PLANS}/{number}/. ."
 
 
-def _add(found: dict[str, Proposal], name: str, make: object) -> None:
-    assert callable(make)
+def _add(found: dict[str, Proposal], name: str, make: Callable[[], Proposal]) -> None:
     try:
         proposal = make()
     except NotCovered:
@@ -121,7 +123,8 @@ def _offer(name: str, proposal: Proposal) -> Offer:
     """Makes an offer of a plan, with the tunables that usually matter most, up to `MOST_SETTINGS` settings."""
     counts: dict[str, int] = {}
     room = MOST_SETTINGS
-    ranked = sorted(proposal.tunables, key=lambda tunable: _ORDER.index(_kind(tunable)))
+    order = {notes.kernels: notes.order for notes in skill_notes()}
+    ranked = sorted(proposal.tunables, key=lambda tunable: order.get(_kind(tunable), max(order.values())))
     for tunable in ranked if name != "split" else ():
         count = min(proposal.tunables[tunable], room)
         if count > 1 and len(counts) < len(_LETTERS):
@@ -148,4 +151,5 @@ def _offer(name: str, proposal: Proposal) -> Offer:
 
 
 def _kind(name: str) -> str:
-    return next((kind for kind in _ORDER if name.startswith(kind)), "pointwise")
+    """Returns the kind of a kernel or a tunable, which its name begins with."""
+    return name.partition("_")[0]

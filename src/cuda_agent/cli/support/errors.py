@@ -52,9 +52,8 @@ def _as_ours(error: BaseException) -> CudaAgentError | None:
     if isinstance(error, CudaAgentError):
         return error
     if isinstance(error, _PARSER_ERROR):
-        message = str(getattr(error, "format_message", lambda: str(error))()).replace(
-            "Value error, ", ""
-        )  # foreign text: pydantic's
+        message = str(getattr(error, "format_message", lambda: str(error))())
+        message = message.replace("Value error, ", "")  # foreign text: pydantic's
         return UsageError(message or "No command given", "See cuda-agent --help")
     if isinstance(error, OSError) and error.strerror:
         return _machine_error(error)

@@ -8,16 +8,19 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.agent.device import resolve_device
-from cuda_agent.cli.support.options import DebugArg, DeviceArg, DeviceOption, JsonArg
+from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
+from cuda_agent.cli.support.settings import put_device, with_settings
 from cuda_agent.core.enums import Device
+from cuda_agent.core.settings import Settings
 from cuda_agent.tasks.build import EXPORT_FOLDER, BuildOptions, build
+from cuda_agent.tasks.filter.options import FilterOptions
 
 
+@with_settings(FilterOptions, only=("device",), file=False)
 def command(
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What to build, as YAML.")],
-    device: DeviceArg = DeviceOption.AUTO,
+    settings: Settings,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What to build: TOML or YAML.")],
     recorded: Annotated[
         str | None,
         typer.Option("--recorded", metavar="FILE|STACK", help="Measure nothing: take what was measured and recorded."),
@@ -27,17 +30,13 @@ def command(
 ) -> int:
     """Crawl; compose, filter, decontaminate until enough tasks are left; export. Goes on where a killed build ended."""
     options = BuildOptions.read(config)
+    if recorded is None:
+        put_device(settings)
     with ProgressView("tasks build") as view:
-        where = Device.CPU if recorded is not None else resolve_device(device.value)
+        where = Device.CPU if recorded is not None else settings.parse(FilterOptions).device
         made = build(options, where, view, recorded=recorded)
     if as_json:
-        counts = {
-            "candidates": made.candidates,
-            "unmeasured": made.unmeasured,
-            "kept": made.kept,
-            "splits": made.splits,
-        }
-        emit(json.dumps({"folder": str(made.folder), **counts}, indent=1))
+        emit(json.dumps({**vars(made), "folder": str(made.folder)}, indent=1))
     else:
         total = sum(made.splits.values())
         if made.unmeasured:

@@ -9,30 +9,28 @@ from typing import Annotated
 
 import typer
 
-from cuda_agent.cli.support.options import DebugArg, JsonArg, SandboxArg, SandboxOption
+from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import ProgressView, emit, say
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.crawl.crawl import LEFT_OUT_FILE, SEEDS_FILE, Crawl, crawl
-from cuda_agent.tasks.crawl.trials import Way, default_workers
+from cuda_agent.tasks.crawl.trials import TrialOptions, default_workers
+from cuda_agent.tasks.options import CrawlOptions
 from cuda_agent.workspace.sandbox import resolve_level
 
 
+@with_settings(CrawlOptions)
 def command(
+    options: CrawlOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set; made when missing.")],
-    library: Annotated[
-        list[str] | None,
-        typer.Option("--library", metavar="NAME", help="torch or transformers; both when not given (repeatable)."),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes that try seeds; half of the cores when not given.")
-    ] = None,
-    sandbox: SandboxArg = SandboxOption.AUTO,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Find seeds in the installed torch and transformers: each is run, and what is left out has its reason."""
     with ProgressView("tasks crawl") as view:
-        way = Way(resolve_level(sandbox.value), workers or default_workers(), lambda text: view("crawl", text))
-        found = crawl(library or ["torch", "transformers"], way)
+        way = TrialOptions(
+            resolve_level(options.sandbox), options.workers or default_workers(), lambda text: view("crawl", text)
+        )
+        found = crawl(options.libraries, way)
     found.write(directory)
     if as_json:
         emit(json.dumps(_summary(found), indent=1))

@@ -10,25 +10,24 @@ import typer
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import emit, say
-from cuda_agent.cli.tasks.decontaminate import StackArg
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.export import choose, export
+from cuda_agent.tasks.options import ChooseOptions
 
 
+@with_settings(ChooseOptions)
 def command(
+    options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, filtered and compared.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; DIR/export if not given.")
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="So many tasks, at the published shares; all if not given.")
-    ] = None,
-    stack: StackArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Write parquet files, one for each split, and a dataset card; `datasets.load_dataset` loads the folder."""
     target = out or directory / "export"
-    counts = export(directory, target, choose(directory, stack=stack, count=count))
+    counts = export(directory, target, choose(directory, stack=options.stack, count=options.count))
     if as_json:
         emit(json.dumps({"folder": str(target), "splits": counts}, indent=1))
     else:

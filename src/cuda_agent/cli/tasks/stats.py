@@ -10,28 +10,27 @@ from rich.table import Table
 
 from cuda_agent.cli.support.options import DebugArg, JsonArg
 from cuda_agent.cli.support.output import emit, say, show
-from cuda_agent.cli.tasks.decontaminate import StackArg
+from cuda_agent.cli.support.settings import with_settings
 from cuda_agent.tasks.dataset.plots import write_plots
 from cuda_agent.tasks.dataset.stats import Spread, Stats, read_stats
+from cuda_agent.tasks.options import ChooseOptions
 
 _MOST = 20
 
 
+@with_settings(ChooseOptions)
 def command(
+    options: ChooseOptions,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the data set, or an exported one.")],
     plots: Annotated[
         Path | None,
         typer.Option("--plots", metavar="DIR", help="Where plots (SVG) and stats.json go; DIR/plots if not given."),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", min=1, help="Of so many tasks, as `tasks export --count` takes them.")
-    ] = None,
-    stack: StackArg = None,
     as_json: JsonArg = False,
     debug: DebugArg = False,
 ) -> int:
     """Composition, operators, cost, roofline class, times and funnel of a data set, printed and plotted."""
-    stats = read_stats(directory, stack, count)
+    stats = read_stats(directory, options.stack, options.count)
     target = plots or directory / "plots"
     written = write_plots(stats, target)
     stats.model_copy(update={"points": ()}).write(target)

@@ -1,9 +1,9 @@
-"""What all bindings share, made once for a compiler, a torch and a device: torch's headers precompiled, and pybind11's
-own functions compiled.
+"""The shared parts of all bindings, made once for a compiler, a torch and a device: torch's headers precompiled, and
+pybind11's functions compiled.
 
-A binding uses most of pybind11, whose functions are all inline: compiling them is 1.9 s of every binding's 5.4. GCC's
-`#pragma interface` says of a file that the functions of its classes are compiled elsewhere, `#pragma implementation`
-that they are compiled here. `#line` gives pybind11's own files the pragma.
+A binding uses most of pybind11, whose functions are all inline; compiling them takes 1.9 s of the 5.4 s of every
+binding. GCC's `#pragma interface` declares that the functions of a file's classes are compiled elsewhere, `#pragma
+implementation` that they are compiled here. `#line` gives pybind11's files the pragma.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from cuda_agent.judge.build.compiler import Compiler, shorten
 _HEADER = "cuda_agent_torch.h"
 _FUNCTIONS = "pybind11.o"
 _FORMAT = "2"
-#: those of pybind11's headers that torch's own include.
+#: pybind11's headers that torch's headers include.
 _PYBIND11 = "#include <pybind11/pybind11.h>\n#include <pybind11/stl.h>\n"
 _FILES = re.compile(r'^# \d+ "([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class BindingHeaders:
-    """`header`: what g++ includes first, its precompiled form beside it. `functions`: the object file that has what
-    objects compiled so ask for, each function in a section of its own."""
+    """`header` is the file that g++ includes first, with its precompiled form beside it. `functions` is the object file
+    of pybind11's functions, each in its own section."""
 
     header: Path
     functions: Path
 
 
 def binding_headers(compiler: Compiler) -> BindingHeaders:
-    """Made once, half a minute. Raises DeviceError when torch's own headers don't compile here."""
+    """Makes them once, which takes half a minute. Raises DeviceError where torch's own headers don't compile here."""
     source = (Path(__file__).with_name("headers") / _HEADER).read_text()
     command = compiler.tools.cxx_command(binding=True)
     key = digest_text(_FORMAT, compiler.tools.fingerprint, *command, source)
@@ -67,7 +67,7 @@ def _make(compiler: Compiler, command: list[str], source: str, key: str) -> Path
 
 
 def _run(compiler: Compiler, scratch: Path, name: str, text: str, command: list[str]) -> Path:
-    """What the compiler makes of a text, which stays beside it."""
+    """Compiles a text, which is kept beside the output."""
     made = scratch / name
     source = made.with_suffix("" if name.endswith(".gch") else ".cpp")
     source.write_text(text)

@@ -1,4 +1,4 @@
-"""One compiler run in a sandbox; the cache of what compilers made."""
+"""Runs a compiler in a sandbox and caches its outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cuda_agent.workspace.process import SandboxedProcess, wait_until
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _MEMORY_MIB = 8192
-#: below this a failed compile is the disk's fault: the largest object is smaller.
+#: with less free space a failed compile is the disk's fault, since the largest object is smaller.
 _LEAST_FREE = 16 << 20
 _OUTPUT_LIMIT_BYTES = 1 << 30
 _CACHE_LIMIT_BYTES = 4 << 30
@@ -36,7 +36,8 @@ _TEXT_LIMIT = 6000
 
 @dataclass(frozen=True)
 class Outcome:
-    """`fault` is "" on success, else one line: what ended it. `log` holds the compiler's own words."""
+    """The outcome of one compiler run. `fault` is empty on success, else the cause in one line. `log` holds the
+    compiler's messages."""
 
     output: Path | None
     log: str
@@ -45,7 +46,8 @@ class Outcome:
 
 
 class ObjectCache:
-    """Files by the digest of everything that they were made from. Safe for several processes; the oldest go first."""
+    """Stores files by the digest of all their inputs. Several processes may use it. The oldest files are removed
+    first."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -56,7 +58,7 @@ class ObjectCache:
             raise StoreError(f"Can't create the build cache {root}: {error.strerror}", "Set CUDA_AGENT_CACHE") from None
 
     def find(self, kind: str, key: str, name: str) -> Path | None:
-        """The stored file, marked as used now."""
+        """Returns the stored file and marks it as used now."""
         path = self.root / kind / key / name
         if not path.is_file():
             return None
@@ -64,7 +66,7 @@ class ObjectCache:
         return path
 
     def keep(self, kind: str, key: str, name: str, made: Path, beside: Sequence[Path] = ()) -> Path:
-        """Move a finished file in, with what belongs to it. Raises StoreError when there is no space."""
+        """Moves a finished file and its companions into the cache. Raises StoreError where there is no space."""
         folder = self.root / kind / key
         staging = Path(tempfile.mkdtemp(dir=self.root / "scratch"))
         try:
@@ -85,7 +87,7 @@ class ObjectCache:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder that is gone afterwards, on the cache's file system."""
+        """Makes a folder on the cache's file system and removes it after the block."""
         try:
             folder = Path(tempfile.mkdtemp(prefix="build-", dir=self.root / "scratch"))
         except OSError as error:
@@ -102,7 +104,7 @@ class ObjectCache:
             yield
 
     def prune(self, limit_bytes: int = _CACHE_LIMIT_BYTES) -> None:
-        """Drop what was used longest ago until the rest is within the limit."""
+        """Removes the least recently used files until the rest is within the limit."""
         entries = []
         for kind in ("objects", "libraries", "headers"):
             for folder in (self.root / kind).iterdir():
@@ -125,7 +127,7 @@ def _no_space(error: OSError, where: Path) -> StoreError:
 
 @dataclass(frozen=True)
 class Compiler:
-    """Runs compilers for one build. `deadline` is in `time.monotonic()`'s seconds."""
+    """Runs the compilers of one build. `deadline` is on the monotonic clock, in seconds."""
 
     tools: Toolchain
     cache: ObjectCache
@@ -135,7 +137,8 @@ class Compiler:
     abandoned: threading.Event = field(default_factory=threading.Event)
 
     def abandon(self) -> None:
-        """Ends every compiler that runs, for threads that wait for one, and starts no other; the build is given up."""
+        """Ends every running compiler and starts no other, since the build is given up. For threads that wait for a
+        compiler."""
         self.abandoned.set()
         for process in tuple(self.running):
             process.kill()
@@ -153,9 +156,9 @@ class Compiler:
         *,
         started: Callable[[str], None] = lambda _: None,
     ) -> Outcome:
-        """Compile `source`, which sees nothing of the workspace but `files`; messages name paths as there.
+        """Compiles `source`, which sees only `files` of the workspace. Messages name paths as in the workspace.
 
-        `started` is told when a compiler really runs. What its preprocessor made of the candidate's files lies beside
+        `started` is called when a compiler really runs. The preprocessed text of the candidate's files is kept beside
         the object, for the guard.
         """
         key = self.object_key(command, files, source, header)
@@ -190,8 +193,8 @@ class Compiler:
         return ["/bin/sh", str(kept / "steps.sh")]
 
     def _preprocess(self, command: list[str], files: Mapping[str, str], source: str, header: Path | None) -> Compiled:
-        """g++'s preprocessor alone, with the compile's own flags and in a folder that nothing tells from the compile's:
-        `__has_include` must find the same. The precompiled header isn't read again: 0.05 s instead of 1.5 s."""
+        """Runs g++'s preprocessor alone, with the flags and the folder of the compile, so that `__has_include` finds
+        the same files. It doesn't read the precompiled header, which saves 1.5 s."""
         with self._tree(files) as (scratch, root):
             made = scratch / "object.o"
             options = ["-fpch-preprocess"] if header else []
@@ -200,7 +203,7 @@ class Compiler:
 
     @contextmanager
     def _tree(self, files: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
-        """(scratch folder, the workspace in it) with these files."""
+        """Writes the files and returns (scratch folder, the workspace in it)."""
         with self.cache.scratch() as scratch:
             root = scratch / "workspace"
             for name, text in files.items():
@@ -211,9 +214,9 @@ class Compiler:
             yield scratch, root
 
     def run(self, command: list[str], cwd: Path, scratch: Path, made: Path, header: Path | None = None) -> Outcome:
-        """Run one compiler in a sandbox that may write only to `scratch`; `made` is the file that it must leave there.
+        """Runs one compiler in a sandbox that may write only to `scratch`. `made` is the expected output file.
 
-        Raises StoreError when the disk is full.
+        Raises StoreError where the disk is full.
         """
         if self.abandoned.is_set():
             return Outcome(None, "", "the build was given up")
@@ -242,7 +245,7 @@ class Compiler:
             fault = "the compiler left no object file"
         free = shutil.disk_usage(scratch).free
         if fault and free < _LEAST_FREE:
-            # The log lies on the same disk, so it may be empty.
+            # The log is on the same disk, so it may be empty.
             raise StoreError(
                 f"The disk is full: {free >> 20} MiB are left for compiling", "Free some space or set CUDA_AGENT_CACHE"
             )
@@ -250,14 +253,14 @@ class Compiler:
 
 
 def _compiled_by_nvcc(kept: Path) -> Compiled:
-    """From the intermediate files of one run."""
+    """Reads the preprocessed text from the intermediate files of one run."""
     plain = [path for path in sorted(kept.iterdir()) if _is_plain(path)]
     outputs = [path for path in plain if path.suffix == ".ii"]
     return Compiled.read(outputs, [path for path in plain if path.name.endswith(".cudafe1.stub.c")])
 
 
 def _is_plain(path: Path) -> bool:
-    """A regular file of bounded size: the compiler's input is hostile, so is what it leaves."""
+    """Whether a path is a regular file of bounded size. The compiler's input is hostile, and so are its outputs."""
     try:
         found = path.lstat()
     except OSError:
@@ -266,7 +269,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _clean(log: Path, root: Path) -> str:
-    """The log (at most 1 MiB), paths as in the workspace."""
+    """Returns at most 1 MiB of the log, with paths as in the workspace."""
     try:
         with log.open("rb") as stream:
             text = stream.read(1 << 20).decode(errors="replace")
@@ -278,7 +281,8 @@ def _clean(log: Path, root: Path) -> str:
 
 
 def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
-    """Beginning and end: the first error explains the rest, the last lines say how it ended."""
+    """Returns the beginning and the end of a log: the first error explains the rest, the last lines tell how it
+    ended."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]}\n[…]\n{text[-half:]}"
 

@@ -1,4 +1,4 @@
-"""Candidate -> shared library `cuda_extension.so`, compiled in a sandbox without network and without a GPU."""
+"""Compiles a candidate into a shared library `cuda_extension.so`, in a sandbox without network and without a GPU."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from cuda_agent.workspace.sandbox import resolve_level
 Progress = Callable[[str, str], None]
 _LOG_LIMIT = 12000
 _TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](?:torch|ATen|c10|pybind11)/')
-#: a source that may include other sources (or what only the preprocessor knows) sees all files, others only headers.
+#: a source that may include other sources (or that uses preprocessor tricks) sees all files, other sources only
+#: headers.
 _UNUSUAL_INCLUDE = re.compile(r'#\s*include(?:_next)?\s*(?:[<"][^>"\n]*\.(?:cu|cpp)[>"]|[^\s<"])')
-#: a lambda for the device, or a library or a source that asks whether there are any.
+#: a device lambda, or a library or a source that asks whether there are any.
 _DEVICE_LAMBDA = re.compile(
     r"\]\s*(?:\([^{};]*\))?[\s\w]*__(?:device|host)__|extended_lambda|<(?:thrust|cub|cuda/std)/", re.IGNORECASE
 )
@@ -39,8 +40,8 @@ _WANTS_LAMBDAS = "extended-lambda"
 
 @dataclass(frozen=True)
 class Built:
-    """`library` is a `cuda_extension.so` alone in a folder that is named by its content; None when the build failed.
-    `objects`: source path -> object file of the candidate's own sources, from which the library was linked."""
+    """The result of a build. `library` is a `cuda_extension.so` alone in a folder that is named by its content, or None
+    when the build failed. `objects`: source path -> object file of the candidate's own sources."""
 
     report: BuildReport
     library: Path | None
@@ -48,7 +49,8 @@ class Built:
 
 
 def default_arch() -> str:
-    """Compute capability of this machine's first GPU, such as `9.0`. Raises DeviceError when there is none."""
+    """Returns the compute capability of this machine's first GPU, such as `9.0`. Raises DeviceError where there is
+    none."""
     gpus = read_stack().gpus
     if not gpus:
         raise DeviceError("No GPU is visible, so the architecture to compile for is unknown", "Pass --device cpu")
@@ -64,9 +66,10 @@ def build_extension(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Built:
-    """Compile what changed, link, keep the library by content. A bad candidate is a failed report, never an error.
+    """Compiles changed sources, links, and stores the library by content. A bad candidate gives a failed report, never
+    an error.
 
-    `arch` is a compute capability such as `9.0`, this machine's GPU by default. Raises DeviceError (no compiler, torch
+    `arch` is a compute capability such as `9.0`, by default this machine's GPU. Raises DeviceError (no compiler, torch
     without CUDA), StoreError (disk full) or SandboxError.
     """
     started = time.monotonic()
@@ -116,7 +119,7 @@ def build_extension(
 
 
 def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache: Path | None) -> Compiler:
-    """Raises DeviceError, StoreError, SandboxError."""
+    """Returns the compiler of a build. Raises DeviceError, StoreError, SandboxError."""
     if device is Device.CUDA and arch is None:
         arch = default_arch()
     tools = find_toolchain(device, arch if device is Device.CUDA else None)
@@ -127,8 +130,8 @@ def make_compiler(device: Device, options: JudgeOptions, arch: str | None, cache
 
 
 class HeaderAhead:
-    """Makes the precompiled header in the background, so that a session's first build finds it: 15-30 s once for a
-    compiler and torch. What goes wrong is left to that build to say."""
+    """Makes the precompiled header in the background for a session's first build, which takes 15-30 s once for a
+    compiler and torch. That build reports its failures."""
 
     def __init__(self, device: Device, options: JudgeOptions) -> None:
         self._closed = False
@@ -143,7 +146,7 @@ class HeaderAhead:
                 binding_headers(compiler)
 
     def close(self) -> None:
-        """Ends the compiler where it still runs."""
+        """Ends the compiler if it still runs."""
         self._closed = True
         if self._running is not None:
             self._running.abandon()
@@ -153,12 +156,12 @@ class HeaderAhead:
 def compile_sources(
     candidate: Candidate, compiler: Compiler, *, jobs: int, progress: Progress | None = None
 ) -> tuple[dict[str, Outcome], BindingHeaders | None]:
-    """Compile every source of the candidate and the fixed ones, at most `jobs` at a time: path -> outcome, and what
-    bindings among them share."""
+    """Compiles every source of the candidate and the fixed ones, at most `jobs` at a time. Returns path -> outcome, and
+    the shared headers of the bindings."""
     fixed = {name: text for name, text in fixed_files().items() if name in ("binding.cpp", "binding_registry.h")}
     files = fixed | {name: text for name, text in candidate.files.items() if name.startswith("kernels/")}
     sources = [name for name in files if PurePosixPath(name).suffix in (".cu", ".cpp")]
-    # Those that wait for the header come last, so that the others are compiled meanwhile.
+    # Sources that wait for the header come last, so that the others are compiled meanwhile.
     sources.sort(key=lambda name: (_wants_torch(name, files[name]), name))
 
     def say(source: str) -> None:
@@ -181,14 +184,14 @@ def compile_sources(
             outcomes = {name: found[name].result() for name in sorted(found)}
             return outcomes, headers.result() if headers is not None else None
         except BaseException:
-            # Leaving the pool waits for its threads, and they for their compilers.
+            # Leaving the pool waits for its threads, and these for their compilers.
             pool.shutdown(wait=False, cancel_futures=True)
             compiler.abandon()
             raise
 
 
 def _with_nvcc(compiler: Compiler, visible: Mapping[str, str], source: str, started: Callable[[str], None]) -> Outcome:
-    """Without what lambdas for the device need, where none is seen; once more with it, where nvcc sees one."""
+    """Compiles without support for device lambdas where none is seen, and once more with it where nvcc finds one."""
     lambdas = any(_DEVICE_LAMBDA.search(text) for text in visible.values())
     outcome = compiler.compile(compiler.tools.nvcc_command(lambdas=lambdas), visible, source, started=started)
     if outcome.fault and not lambdas and _WANTS_LAMBDAS in outcome.log:  # foreign text: nvcc's
@@ -199,7 +202,7 @@ def _with_nvcc(compiler: Compiler, visible: Mapping[str, str], source: str, star
 def compile_only(
     candidate: Candidate, *, device: Device, options: JudgeOptions, arch: str | None = None, cache: Path | None = None
 ) -> dict[str, Outcome]:
-    """Compile without linking: what can be checked of CUDA sources with nvcc but no GPU. Path -> outcome."""
+    """Compiles without linking, to check CUDA sources with nvcc but without a GPU. Returns path -> outcome."""
     tools = find_toolchain(device, arch if device is Device.CUDA else None)
     objects = ObjectCache(cache or cache_dir() / "build")
     compiler = Compiler(tools, objects, resolve_level(options.sandbox), deadline_after(options.build_timeout_s))
@@ -207,7 +210,7 @@ def compile_only(
 
 
 def _refusal(candidate: Candidate, device: Device) -> str:
-    """Why there is nothing to compile, or ""."""
+    """Returns why there is nothing to compile, or an empty text."""
     try:
         check_candidate(candidate)
     except UsageError as error:
@@ -230,7 +233,7 @@ def _wants_torch(name: str, text: str) -> bool:
 
 
 def _visible(source: str, files: dict[str, str]) -> dict[str, str]:
-    """The files that a compile sees, which are those that its cache key covers."""
+    """Returns the files that a compile sees, which its cache key covers."""
     if source == "binding.cpp":
         return {name: text for name, text in files.items() if "/" not in name}
     texts = [files[source], *(text for name, text in files.items() if not name.endswith((".cu", ".cpp")))]

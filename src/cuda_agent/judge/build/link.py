@@ -1,9 +1,8 @@
-"""Objects -> one shared library.
+"""Links objects into one shared library.
 
-The linker reads every symbol of every library that it is given, and torch's have hundreds of thousands: most of a
-second, of a turn that may take three. So it is given stand-ins: libraries of the same names that define only what
-these objects ask for, as torch's real ones do. What it makes of them asks the same of the same libraries. Of
-pybind11's functions it is given those that these objects need.
+The linker would read all symbols of torch's libraries, hundreds of thousands, which takes most of a second. So it gets
+stand-ins: libraries of the same names with only the symbols that these objects need and torch's libraries define. The
+result needs the same symbols of the same libraries. Of pybind11's functions it gets those that these objects need.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ Index = dict[str, dict[str, str]]
 def link(
     compiler: Compiler, objects: Sequence[Path], functions: Path | None, say: Callable[[str], None]
 ) -> tuple[Path | None, str]:
-    """(library, "") or (None, what is wrong). `functions`: those of pybind11 that some objects count on.
+    """Returns (library, "") or (None, the error). `functions`: the object file of pybind11's functions, if some objects
+    need it.
 
     Raises StoreError (disk full), SandboxError, DeviceError (no binutils).
     """
@@ -73,12 +73,12 @@ def link(
 
 
 def _asked(*objects: Path) -> set[str]:
-    """The symbols that these objects ask others for."""
+    """Returns the undefined symbols of these objects."""
     return set(_listed("nm", "--undefined-only", "--format=just-symbols", *map(str, objects)).split())
 
 
 def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | None:
-    """An object with those of these functions that are wanted, and what they need; None where none is."""
+    """Links an object with the wanted functions and what they need. Returns None where none is wanted."""
     symbols = sorted(wanted & set(_listed("nm", "--defined-only", "--format=just-symbols", str(functions)).split()))
     if not symbols:
         return None
@@ -98,7 +98,7 @@ def _needed(compiler: Compiler, functions: Path, wanted: set[str]) -> Path | Non
 
 
 def _stubs(compiler: Compiler, wanted: set[str]) -> list[Path]:
-    """Stand-ins for those of torch's libraries that define something which is wanted."""
+    """Makes stand-ins for the libraries of torch that define a wanted symbol."""
     index = _index(compiler)
     stubs: dict[str, dict[str, str]] = {}
     for name, symbols in index.items():
@@ -133,7 +133,7 @@ def _stub(compiler: Compiler, name: str, symbols: dict[str, str]) -> Path:
 
 
 def _index(compiler: Compiler) -> Index:
-    """What torch's libraries define, in the order in which they are linked; read once for a torch."""
+    """Returns the defined symbols of torch's libraries in link order. They are read once for a torch."""
     files = compiler.tools.torch_libraries
     key = digest_text(
         _FORMAT, compiler.tools.torch_version, *(f"{p} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in files)
@@ -154,7 +154,7 @@ def _read_index(path: Path) -> Index:
 
 
 def _defined(library: Path) -> dict[str, str]:
-    """Its dynamic symbols that others may use, with their types."""
+    """Returns a library's dynamic symbols that others may use, with their types."""
     found = {}
     for line in _listed("readelf", "--dyn-syms", "--wide", str(library)).splitlines():
         words = line.split()
@@ -174,12 +174,12 @@ def _listed(*command: str) -> str:
 
 
 def _without_python(log: str) -> str:
-    """A linker's words, less its hundreds of warnings about Python's own symbols."""
+    """Removes the linker's hundreds of warnings about Python's own symbols."""
     lines = log.splitlines()
     return "\n".join(line for line in lines if not re.search(r"undefined reference to [`']_?Py", line)).strip()
 
 
 def _missing_symbols(log: str) -> list[str]:
-    """Symbols that nobody defines. Python's own come from the interpreter that loads the library."""
+    """Returns undefined symbols. The interpreter that loads the library defines Python's."""
     found = dict.fromkeys(_UNDEFINED.findall(log))  # foreign text: the linker's
     return [name for name in found if not re.match(r"_?Py", name)]

@@ -1,9 +1,8 @@
-"""nvcc's own steps, its two passes side by side.
+"""Runs nvcc's two passes at the same time.
 
-nvcc runs the host's pass (preprocessor, cudafe++) and then the device's (preprocessor, cicc, ptxas), each of them about
-half a second of headers. All that ties them is the name of the module, which cudafe++ makes up and cicc reads: when it
-is there beforehand, neither waits for the other, and the object is the same. A compiler whose steps look otherwise is
-run as it is.
+nvcc runs the host's pass (preprocessor, cudafe++) and then the device's (preprocessor, cicc, ptxas); each spends about
+half a second on headers. They share only the module's name, which cudafe++ makes and cicc reads. With a name given
+beforehand neither waits for the other, and the object is the same. A compiler with other steps is run normally.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _HOST, _DEVICE, _JOIN = (("gcc -E", "cudafe++"), ("gcc -E", "cicc", "ptxas", "fa
 
 @dataclass(frozen=True)
 class Steps:
-    """Shell commands of one compile, with placeholders for its files."""
+    """The shell commands of one compile, with placeholders for its files."""
 
     exports: tuple[str, ...]
     host: tuple[str, ...]
@@ -34,8 +33,8 @@ class Steps:
 
 
 def script(command: tuple[str, ...], source: str, kept: str, made: str, module: str) -> str | None:
-    """What a shell runs in place of `command -c source -o made`, leaving the intermediate files in `kept`, which
-    exists. `module`: a name for the module that no other one has. None: this nvcc is to be run itself."""
+    """Returns a shell script in place of `command -c source -o made`. It leaves the intermediate files in `kept`, which
+    exists. `module` is a unique name for the module. Returns None where nvcc must be run itself."""
     found = steps(command)
     stem = source.rpartition("/")[2].removesuffix(".cu")
     if found is None or not _PLAIN_NAME.fullmatch(source):
@@ -56,7 +55,7 @@ def script(command: tuple[str, ...], source: str, kept: str, made: str, module: 
 
 @lru_cache(maxsize=8)
 def steps(command: tuple[str, ...]) -> Steps | None:
-    """What nvcc says it would do; None where that isn't one host pass and one device pass."""
+    """Returns the steps that nvcc would run, or None where these aren't one host pass and one device pass."""
     asked = [*command, "--keep", "--keep-dir", _KEPT, "--dryrun", "-c", f"{_NAME}.cu", "-o", _OBJECT]
     # Nothing of this process's folder and environment gets into the commands.
     alone = {"PATH": "/usr/bin:/bin"}
@@ -80,7 +79,7 @@ def _assigned(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def _program(line: str) -> str | None:
-    """Which of the known steps a line is; `other` for one that isn't known, None for what is no command."""
+    """Returns which known step a line is, `other` for an unknown command, None for a line without a command."""
     words = line.split()
     if not words or re.match(r"\w*=|rm$", words[0]):
         return None

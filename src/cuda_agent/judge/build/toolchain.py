@@ -1,4 +1,4 @@
-"""Compilers, headers and libraries that a build uses, found without importing torch."""
+"""Finds the compilers, headers and libraries of a build, without importing torch."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _CXX_COMMON = (
     "-std=c++20", "-fPIC", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={MODULE}", "-DTORCH_API_INCLUDE_EXTENSION_H",
     "-fdiagnostics-color=never",
 )  # fmt: skip
-#: Kernels written in C++: all the speed that keeps NaN and infinity what they are.
+#: for kernels in C++: the fastest flags that keep NaN and infinity.
 _CXX_KERNEL = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-#: Bindings only pass pointers on. Measured with a precompiled header, 2 cores: 4.6 s at -O1, 6.2 s at -O2. Of
-#: -O1, the analyses that walk over everything that torch's headers bring are 14 %.
+#: for bindings, which only pass pointers on. With a precompiled header, on 2 cores, -O1 takes 4.6 s and -O2 6.2 s. The
+#: disabled analyses of -O1 walk over all of torch's headers and take 14 %.
 _CXX_BINDING = (
     "-O1", "-march=native", "-fopenmp", "-fno-ipa-modref", "-fno-ipa-profile", "-fno-ipa-pure-const",
     "-fno-ipa-reference", "-fno-tree-pta",
 )  # fmt: skip
-#: The published workspace's flags; the error floor of the oracle's bound allows for fast-math intrinsics.
+#: the published workspace's flags. The error floor of the oracle's bound allows for fast-math intrinsics.
 _NVCC = (
     "-O3", "--use_fast_math", "-std=c++20", "--expt-relaxed-constexpr", "-lineinfo",
     "-Xcompiler=-fPIC,-fvisibility=hidden,-fopenmp", f"-DTORCH_EXTENSION_NAME={MODULE}",
 )  # fmt: skip
-#: one of those flags that costs 0.6 s of every compile's 1.5, for headers that only lambdas for the device need.
+#: takes 0.6 s of the 1.5 s of every compile, for headers that only device lambdas need.
 _EXTENDED_LAMBDA = "--expt-extended-lambda"
-#: the one header of c10/cuda that a CPU build of torch leaves out; with it bindings for CUDA compile there, no more.
+#: the one header of c10/cuda that a CPU build of torch leaves out. With it bindings for CUDA compile there.
 _CPU_TORCH_HEADERS = Path(__file__).with_name("headers") / "cpu_torch"
 _SYSTEM_LIBRARIES = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64"))
 _CUDA_LIBRARIES = ("cudart", "cublas", "cublasLt", "cudnn")
@@ -50,7 +50,7 @@ _CUDA_LIBRARIES = ("cudart", "cublas", "cublasLt", "cudnn")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Everything that decides what an object file contains, besides its sources."""
+    """All facts that decide the content of an object file, besides its sources."""
 
     device: Device
     cxx: str
@@ -68,14 +68,15 @@ class Toolchain:
     cpu_flags: str
 
     def cxx_command(self, *, binding: bool) -> list[str]:
-        """g++ for a C++ source, without input and output; `binding` for one that includes torch's headers."""
+        """Returns the g++ command for a C++ source, without input and output. `binding`: the source includes torch's
+        headers."""
         options = _CXX_BINDING if binding else _CXX_KERNEL
         device = ["-DCUDA_AGENT_DEVICE_CUDA"] if self.device is Device.CUDA else []
         return [self.cxx, *_CXX_COMMON, *device, *options, *self._include_options("-isystem")]
 
     def nvcc_command(self, *, lambdas: bool = True) -> list[str]:
-        """nvcc for a `.cu`, without input and output; `lambdas`: with those for the device. Raises DeviceError when
-        there is none."""
+        """Returns the nvcc command for a `.cu`, without input and output. `lambdas`: with device lambdas. Raises
+        DeviceError where nvcc is missing."""
         if self.nvcc is None:
             raise DeviceError("CUDA's compiler nvcc is missing", "Install the CUDA toolkit or set CUDA_HOME")
         extended = [_EXTENDED_LAMBDA] if lambdas else []
@@ -89,7 +90,8 @@ class Toolchain:
         ]
 
     def link_command(self, torch_libraries: Sequence[Path] | None = None) -> list[str]:
-        """g++ that links a shared library, without objects and output; `torch_libraries` in place of torch's own."""
+        """Returns the g++ command that links a shared library, without objects and output. `torch_libraries` replaces
+        torch's own libraries."""
         torch = self.torch_libraries if torch_libraries is None else torch_libraries
         paths = [self.torch_dir / "lib", *dict.fromkeys(path.parent for path in self.libraries)]
         return [
@@ -100,21 +102,21 @@ class Toolchain:
 
     @property
     def torch_libraries(self) -> tuple[Path, ...]:
-        """torch's own that a binding may need, in the order in which they are linked."""
+        """torch's libraries that a binding may need, in link order."""
         names = ["c10", "torch_cpu", "torch", "torch_python"] + (["c10_cuda", "torch_cuda"] if self.cuda_torch else [])
         paths = (self.torch_dir / "lib" / f"lib{name}.so" for name in names)
         return tuple(path for path in paths if path.exists())
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what isn't visible in the command lines."""
+        """The digest of what the command lines don't show."""
         return digest_text(
             self.cxx_version, self.nvcc_version or "", self.torch_version, self.cpu_flags, platform.machine()
         )
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Folders that the compilers need, wherever they lie."""
+        """The folders that the compilers read, wherever they are."""
         roots = {self.torch_dir, *self.includes, *(path.parent for path in self.libraries)}
         for program in (self.cxx, self.nvcc):
             if program:
@@ -128,7 +130,8 @@ class Toolchain:
 
 
 def gencode(arch: str | None) -> list[str]:
-    """`9.0` -> sm_90a: Hopper's own instructions need the architecture-specific target."""
+    """Returns nvcc's target for a compute capability: sm_90a for `9.0`, since Hopper's own instructions need the
+    architecture-specific target. Raises DeviceError for another form."""
     if arch is None:
         raise DeviceError("The GPU's architecture is unknown", "Pass it, such as 9.0, or run where the GPU is")
     if not re.fullmatch(r"\d+\.\d[a-f]?", arch):
@@ -148,7 +151,7 @@ def _version_line(program: str) -> str:
 
 
 def _cpu_flags() -> str:
-    """What `-march=native` depends on."""
+    """Returns the processor's features, on which `-march=native` depends."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -166,7 +169,8 @@ def _torch_dir() -> Path:
 
 
 def _cuda_folders(nvcc: str | None, packages: Path) -> tuple[list[Path], list[Path]]:
-    """(include, library) folders: the toolkit's first, so that its headers fit its compiler, then the wheels'."""
+    """Returns (include, library) folders. The toolkit's come first, so that its headers fit its compiler; then the
+    wheels'."""
     includes, libraries = [], []
     wheels = sorted((packages / "nvidia").glob("*")) if (packages / "nvidia").is_dir() else []
     for wheel in wheels:
@@ -185,7 +189,8 @@ def _cuda_folders(nvcc: str | None, packages: Path) -> tuple[list[Path], list[Pa
 
 
 def _dryrun(nvcc: str) -> str:
-    """nvcc may be a script that starts the real one elsewhere; the real one says where it lies."""
+    """Returns nvcc's plan. nvcc may be a script that starts the real one elsewhere, and the real one tells its
+    folder."""
     command = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr
@@ -202,8 +207,8 @@ def _find_library(name: str, folders: list[Path]) -> Path | None:
 
 
 def _cxx_runtime(cxx: str) -> Path | None:
-    """libstdc++.so.6, to be linked by name: a compiler that links its own statically gives a library half of whose
-    runtime is torch's and half its own, which crashes at the first formatted error message."""
+    """Returns libstdc++.so.6, which is linked by name. A compiler that links its own statically makes a library with
+    two runtimes, which crashes at the first formatted error message."""
     name = "libstdc++.so.6"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         command = [cxx, f"-print-file-name={name}"]
@@ -216,7 +221,7 @@ def _cxx_runtime(cxx: str) -> Path | None:
 
 @lru_cache(maxsize=8)
 def find_toolchain(device: Device, arch: str | None = None) -> Toolchain:
-    """Raises DeviceError, with the command that mends it, when a compiler or torch is missing."""
+    """Finds the toolchain. Raises DeviceError, with the command that helps, where a compiler or torch is missing."""
     cxx = shutil.which(os.environ.get("CXX") or "g++")
     if cxx is None:
         raise DeviceError("The C++ compiler g++ is missing", "apt install g++")

@@ -7,17 +7,16 @@ come from the candidate's own process, so they convict and never acquit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cuda_agent.core.records import KernelReport, KernelTime, Violation
+from cuda_agent.workers.requests.candidate import KernelRow
 
 LAYER = "kernels"
 #: below this share of the GPU time, own kernels carry nearly nothing.
 LITTLE = 0.05
 _KEPT = 50
-_MOST = 1000
 #: the namespace of the kernel itself; a template argument such as c10::Half says nothing.
 _TORCH = re.compile(r"^_ZN?K?(?:2at|3c10|5torch|14at_cuda_detail)|^_ZN\d+_INTERNAL_\w*?2at6native|^triton_")
 #: what allocating zeros and `contiguous` run.
@@ -38,18 +37,19 @@ class KernelFindings:
     notes: tuple[str, ...] = ()
 
 
-def judge_kernels(claims: Mapping[str, Any], own: frozenset[str], *, recordable: bool) -> KernelFindings:
-    """Checks the records of one call. `claims` is the reply of `workers.inside.kernels`, `own` holds the mangled names
-    of the candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist."""
-    rows = _rows(claims.get("kernels"))
+def judge_kernels(
+    rows: Sequence[KernelRow] | None, own: frozenset[str], *, recordable: bool, error: str = ""
+) -> KernelFindings:
+    """Checks the records of one call; None where there are none, as `error` says. `own` holds the mangled names of the
+    candidate's kernels. `recordable` says that CUPTI is known to work here, so that records must exist."""
     if rows is None:
-        why = str(claims.get("kernels_error") or "no record")[:200]
+        why = error[:200] or "no record"
         missing = (_violation("missing_records", f"no record of GPU kernels: {why}"),) if recordable else ()
         return KernelFindings(None, missing, (f"GPU kernels were not recorded: {why}",))
     if not rows:
         return KernelFindings(None, (_violation("missing_records", "a call without any work on the GPU"),))
     times = [
-        KernelTime(name=name, origin=_origin(kind, name, own), calls=count, us=ns / 1e3)
+        KernelTime(name=name[:500], origin=_origin(kind, name, own), calls=count, us=ns / 1e3)
         for kind, name, count, ns in rows
     ]
     sums = dict.fromkeys(("own", "library", "torch", "copy", "unknown"), 0.0)
@@ -86,21 +86,6 @@ def _notes(report: KernelReport) -> list[str]:
     if unknown:
         notes.append(f"kernels of unknown origin: {', '.join(unknown[:5])}")
     return notes
-
-
-def _rows(value: Any) -> list[tuple[str, str, int, int]] | None:
-    """Returns a worker's claim if it has the right form, else None."""
-    if not isinstance(value, list) or len(value) > _MOST:
-        return None
-    rows = []
-    for row in value:
-        if not (isinstance(row, list) and [type(item) for item in row] == [str, str, int, int]):
-            return None
-        kind, name, count, ns = row
-        if count < 1 or ns < 0:
-            return None
-        rows.append((kind, name[:500], count, ns))
-    return rows
 
 
 def _violation(rule: str, detail: str) -> Violation:

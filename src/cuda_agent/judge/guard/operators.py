@@ -8,12 +8,11 @@ with torch has no reason to hide from the dispatcher.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.guard.python_names import words
+from cuda_agent.workers.requests.candidate import DispatchRecord
 
 LAYER = "dispatch"
 FORWARD, LOADING, TIMED = "in forward", "while weights are loaded", "in timed calls"
@@ -43,23 +42,20 @@ class OperatorLog:
         self._found: dict[tuple[str, str], None] = {}
         self._counts: Counter[str] = Counter()
 
-    def note(self, reply: Mapping[str, Any], when: str) -> None:
-        """Adds the records of a worker's answer: `operators` (name -> count), `intact`, and `unseen_outputs` where
-        there were outputs."""
-        operators = _counts(reply.get("operators"))
-        if operators is None or reply.get("intact") is not True:
-            self._add("missing_records", f"the record of operators {when} is missing or broke off")
+    def note(self, record: DispatchRecord, when: str, *, unseen_outputs: int = 0) -> None:
+        """Adds a worker's record. `unseen_outputs`: outputs in memory that no recorded operator made."""
+        if not record.intact:
+            self._add("missing_records", f"the record of operators {when} broke off")
             return
+        operators = {name[:120]: count for name, count in record.operators.items()}
         for name, count in operators.items():
             if not self._is_allowed(name, when):
                 self._add("torch_compute", f"{name} {when}, {count} times")
         if when == FORWARD:
             self._counts.update(operators)
-            unseen = reply.get("unseen_outputs")
-            if unseen != 0:
-                self._add(
-                    "missing_records", f"{unseen} outputs of a call lie in memory that no operator of it allocated"
-                )
+            if unseen_outputs:
+                said = f"{unseen_outputs} outputs of a call lie in memory that no operator of it allocated"
+                self._add("missing_records", said)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -80,12 +76,3 @@ class OperatorLog:
     def _add(self, rule: str, detail: str) -> None:
         if len(self._found) < _MOST:
             self._found[rule, detail[:300]] = None
-
-
-def _counts(value: Any) -> dict[str, int] | None:
-    """Returns a worker's claim if it has the right form, else None."""
-    if not isinstance(value, dict) or len(value) > _MOST:
-        return None
-    if not all(isinstance(name, str) and type(count) is int and count > 0 for name, count in value.items()):
-        return None
-    return {name[:120]: count for name, count in value.items()}

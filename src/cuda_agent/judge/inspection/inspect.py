@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.inspection import InspectReport, KernelRun, Roofline, Work
+from cuda_agent.core.inspection import InspectReport, KernelRun, LeastWork, Roofline
 from cuda_agent.core.records import BuildReport, Candidate
 from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
@@ -161,7 +161,7 @@ class _Dynamic:
             }
         return {**fields, "limit": named.limit, "why": named.why}
 
-    def _work(self) -> Work | None:
+    def _work(self) -> LeastWork | None:
         try:
             self._session.graph()
         except TaskError as error:

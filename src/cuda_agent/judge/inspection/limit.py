@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuda_agent.core.graph import Graph, Node
-from cuda_agent.core.inspection import Limit, Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Limit, Roofline
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
 #: share of the sustained rate from which a unit counts as the limit (Nsight Compute's own rule of thumb).
@@ -53,7 +53,7 @@ def _names(arguments: object) -> list[str]:
     return [name] if isinstance(name, str) else []
 
 
-def of_call(work: Work, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
+def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:
     """Names the limit from counted work and the time in which the device was busy. `busy_us` is `latency_us` where it
     isn't known."""
     product = {"fp32": roofline.fp32_tflops, "tf32": roofline.tf32_tflops}.get(precision, roofline.half_tflops)

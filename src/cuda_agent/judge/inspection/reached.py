@@ -10,7 +10,7 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir, write_durably
 from cuda_agent.core.hashing import digest_text
-from cuda_agent.core.inspection import Roofline, Work
+from cuda_agent.core.inspection import LeastWork, Roofline
 from cuda_agent.core.stack import read_stack
 from cuda_agent.judge.inspection import limit
 from cuda_agent.judge.profile.roofline import work_of
@@ -18,15 +18,15 @@ from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.buffers import extent_bytes
 
 
-def work_needed(session: Resources) -> Work:
+def work_needed(session: Resources) -> LeastWork:
     """Returns the least work of one call of the task. Operations are 0 where the graph can't be captured."""
     spec = session.reference.spec
     total = sum(extent_bytes(meta) for meta in (*spec.inputs, *spec.outputs, *spec.state.values()))
     graph = session.known_graph()
     if graph is None:
-        return Work(bytes=total, product_flops=0, other_flops=0)
+        return LeastWork(bytes=total, product_flops=0, other_flops=0)
     products = work_of(graph, spec.outputs).flops
-    return Work(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
+    return LeastWork(bytes=total, product_flops=products, other_flops=limit.other_flops(graph))
 
 
 def device_roofline(device: Device) -> Roofline | None:

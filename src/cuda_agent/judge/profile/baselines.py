@@ -16,10 +16,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from pydantic import ValidationError
-
+from cuda_agent.core.baselines import EAGER, Baseline
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, StoreError, TaskError, WorkerError
@@ -28,8 +27,16 @@ from cuda_agent.core.records import CompileReport, Task
 from cuda_agent.judge.profile.roofline import datasheet
 from cuda_agent.judge.sharing import MAX_COMPILE_THREADS, Sharing
 from cuda_agent.workers.process import Worker, WorkerFault
+from cuda_agent.workers.requests import FaultKind
+from cuda_agent.workers.requests.baseline import (
+    ImportCompiler,
+    PlanBaselines,
+    PrepareBaseline,
+    PreparedBaseline,
+    RetireBaseline,
+    SettleBaselines,
+)
 
-EAGER = "eager"
 NULL = "null"
 _LOAD_TIMEOUT_S = 600.0
 
@@ -91,6 +98,8 @@ class Baselines:
         self._plain: Worker | None = None
         self._compiled: Worker | None = None
         self._forms: dict[str, _Form] = {}
+        #: those with constant weights that are prepared.
+        self._frozen: set[str] = set()
         self._failed: dict[str, str] = {}
         self._retired: dict[str, float] = {}
         self._left_out: dict[str, str] = {}
@@ -133,29 +142,30 @@ class Baselines:
         return worker
 
     def freeze(self) -> None:
-        """After `wait`: adds the form whose weights are constants, the match for a candidate that derives its weights.
-        Where it fails, that is among `failed`. A dead worker is left to `wait`."""
-        name = f"frozen_{self._options.precision}"
-        if name in self._forms or name in self._failed or self.eager_only:
-            return
+        """After `wait`: adds the forms whose weights are constants, the match for a candidate that derives its weights.
+        One that fails is among `failed`. A dead worker is left to `wait`."""
         self.wait()
-        worker = self._compiled
-        assert worker is not None
-        try:
-            with self._sharing.device_use():
-                reply = worker.request("freeze", {}, timeout_s=self._options.compile_baseline_timeout_s)
-                self._settle(worker)
-            self._note_compiled(name, reply)
-            self._forms[name] = _Form(matched=True, compiled=True)
-        except WorkerFault as error:
-            self.fail(name, error.fault.reason)
-            if error.fault.kind == "device":
-                worker.kill()
+        for name in self._unfrozen() - self._failed.keys():
+            worker = self.worker_of(name)
+            try:
+                with self._sharing.device_use():
+                    prepared = self._prepare_in(worker, PrepareBaseline(baseline=name))
+                    self._settle(worker)
+                self._note_compiled(name, prepared)
+                self._frozen.add(name)
+            except WorkerFault as error:
+                self.fail(name, error.fault.reason)
+                if error.fault.kind is FaultKind.DEVICE:
+                    worker.kill()
+
+    def _unfrozen(self) -> set[str]:
+        """Forms with constant weights that aren't prepared."""
+        return {name for name in self._forms if Baseline.parse(name).frozen} - self._frozen
 
     @property
     def forms(self) -> Mapping[str, bool]:
         """Names of the forms that work -> whether their arithmetic is the precision policy's. After `wait`."""
-        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys()
+        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys() | self._unfrozen()
         return {name: form.matched for name, form in self._forms.items() if name not in gone}
 
     @property
@@ -170,8 +180,8 @@ class Baselines:
 
     @property
     def held_bytes(self) -> int | None:
-        """Of the device, besides their contexts, by what the workers said when they were last prepared or had a form
-        retired; None while one is being prepared."""
+        """The bytes of device memory that the workers hold besides their contexts, as they reported when they were last
+        prepared or had a form retired; None while one is being prepared."""
         if self._thread is None or self._thread.is_alive() or not self._alive():
             return None
         return sum(self._held.get(worker.pid, 0) for worker in (self._plain, self._compiled) if worker is not None)
@@ -196,7 +206,8 @@ class Baselines:
         worker = self.worker_of(name)
         self._retired[name] = times
         try:
-            self._note_held(worker, worker.request("retire", {"form": name}, timeout_s=self._options.call_timeout_s))
+            retired = worker.request(RetireBaseline(baseline=name), timeout_s=self._options.call_timeout_s)
+            self._held[worker.pid] = retired.held_bytes
         except WorkerFault:
             # Prepared anew when it is next needed, without this form.
             worker.kill()
@@ -242,12 +253,13 @@ class Baselines:
         if self._compiled is not None:
             device = self._options.device
             environment = compile_environment(self._folder, device, self._sharing.compile_threads)
-            self._compiled.imported("import_compiler", {"device": device.value, "environment": environment})
+            self._compiled.imported(ImportCompiler(device=device, environment=environment))
         with ThreadPoolExecutor(len(workers)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
 
     def _prepare(self) -> bool:
         assert self._plain is not None
+        self._frozen.clear()
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)
@@ -257,20 +269,23 @@ class Baselines:
         """False where it took its worker down. Raises TaskError."""
         worker = self._compiled if self._forms[name].compiled else self._plain
         assert worker is not None
-        params = {"form": name, "bandwidth": _bandwidth(self._options.device)}
+        request = PrepareBaseline(baseline=name, bandwidth=_bandwidth(self._options.device))
         try:
-            reply = worker.request("prepare", params, timeout_s=self._options.compile_baseline_timeout_s)
+            prepared = self._prepare_in(worker, request)
         except WorkerFault as error:
             if name == EAGER or self._closed:
                 raise self._task_error(error) from None
             self.fail(name, error.fault.reason)
             if error.fault.verdict is Verdict.OUT_OF_MEMORY:
                 self.out_of_memory.add(name)
-            return worker.alive and error.fault.kind != "device"
-        if isinstance(reply, dict) and reply.get("left_out"):
-            self._left_out[name] = _shortened(str(reply["left_out"]))
-        self._note_compiled(name, reply)
+            return worker.alive and error.fault.kind is not FaultKind.DEVICE
+        if prepared.left_out:
+            self._left_out[name] = _shortened(prepared.left_out)
+        self._note_compiled(name, prepared)
         return True
+
+    def _prepare_in(self, worker: Worker, request: PrepareBaseline) -> PreparedBaseline:
+        return worker.request(request, timeout_s=self._options.compile_baseline_timeout_s)
 
     def _settle_all(self) -> bool:
         try:
@@ -281,58 +296,43 @@ class Baselines:
         return True
 
     def _settle(self, worker: Worker) -> None:
-        self._note_held(worker, worker.request("settle", {}, timeout_s=self._options.call_timeout_s))
+        settled = worker.request(SettleBaselines(), timeout_s=self._options.call_timeout_s)
+        self._held[worker.pid] = settled.held_bytes
 
-    def _note_held(self, worker: Worker, reply: Any) -> None:
-        held = reply.get("held_bytes") if isinstance(reply, dict) else None
-        self._held[worker.pid] = held if type(held) is int and held >= 0 else 0
-
-    def _note_compiled(self, name: str, reply: Any) -> None:
-        """A report in the wrong form is left out: it is for information."""
-        with contextlib.suppress(ValidationError):
-            said = reply.get("compiled") if isinstance(reply, dict) else None
-            if said is not None:
-                report = CompileReport.model_validate(said)
-                reasons = tuple(_shortened(reason) for reason in report.reasons[:8])
-                self._compiled_reports[name] = report.model_copy(update={"reasons": reasons})
+    def _note_compiled(self, name: str, prepared: PreparedBaseline) -> None:
+        report = prepared.compiled
+        if report is not None:
+            reasons = tuple(_shortened(reason) for reason in report.reasons[:8])
+            self._compiled_reports[name] = report.model_copy(update={"reasons": reasons})
 
     def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
         """Loads the task, and learns which forms there are for this worker."""
-        params = {
-            "name": self._task.name,
-            "source": self._task.source,
-            "precision": self._options.precision.value,
-            "seed": 0,
-            "autotune": self._autotune,
-            "compiled": compiled,
-        }
+        request = PlanBaselines(
+            name=self._task.name,
+            source=self._task.source,
+            precision=self._options.precision,
+            autotune=self._autotune,
+            compiled=compiled,
+        )
         try:
-            reply = worker.request("load", params, timeout_s=_LOAD_TIMEOUT_S)
+            matched = worker.request(request, timeout_s=_LOAD_TIMEOUT_S).matched
         except WorkerFault as error:
             raise self._task_error(error) from None
-        return _checked_forms(reply, compiled)
+        if (EAGER in matched) is compiled:
+            raise WorkerError("The baseline worker named no forms", "Run again")
+        return {name: _Form(policy, compiled) for name, policy in matched.items()}
 
     def _task_error(self, error: WorkerFault) -> TaskError:
-        cause, _, remedy = error.fault.reason.partition("\n")
+        cause, remedy = error.fault.reason, error.fault.remedy
         if error.fault.verdict is Verdict.OUT_OF_MEMORY:
             return OutOfMemory(cause, remedy or "Shrink the task", detail=error.fault.log_tail)
-        if error.fault.kind != "task":
+        if error.fault.kind is not FaultKind.TASK:
             cause, remedy = f"{self._task.name}: the baseline worker: {cause}", "Correct or shrink the task"
         return TaskError(cause, remedy, detail=error.fault.log_tail)
 
 
-def _checked_forms(reply: Any, compiled: bool) -> dict[str, _Form]:
-    try:
-        forms = {str(form["name"]): _Form(bool(form["matched"]), compiled) for form in reply["forms"][:16]}
-    except (KeyError, TypeError):
-        forms = {}
-    if (EAGER in forms) is compiled:
-        raise WorkerError("The baseline worker named no forms", "Run again")
-    return forms
-
-
 def _bandwidth(device: Device) -> float | None:
-    """Of the device's memory, bytes/s by its datasheet."""
+    """Returns the device memory's bandwidth in bytes/s by its datasheet."""
     if device is not Device.CUDA:
         return None
     import torch

@@ -1,6 +1,6 @@
-"""What the hardware says about itself around a timing and during it: clocks, throttle reasons.
+"""Reads the GPU's clocks and throttle reasons around a timing and during it.
 
-NVML through `pynvml` where it is installed (a millisecond), else `nvidia-smi` (a few tenths of a second).
+It uses NVML through `pynvml` where that is installed (a millisecond), else `nvidia-smi` (a few tenths of a second).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ THROTTLE_BITS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-#: between two readings during a timing.
+#: seconds between two readings during a timing.
 WATCH_S = 0.25
-#: drivers renamed the reasons' field; each knows at least one of the names.
+#: drivers renamed the field of the reasons; each knows at least one of the names.
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 _FIELDS = "clocks.sm,clocks.mem,{reasons},utilization.gpu,power.draw,temperature.gpu"
 
 
 @dataclass(frozen=True)
 class ClockReading:
-    """One reading. Clocks in MHz, power in W, temperature in °C, utilisation in per cent of the last moment."""
+    """One reading. Clocks are in MHz, power in W, temperature in °C, utilisation in per cent of the last moment."""
 
     values: dict[str, float]
     throttle_bits: int = 0
@@ -39,7 +39,7 @@ class ClockReading:
 
 
 def read_clocks(uuid: str | None) -> ClockReading | None:
-    """The GPU's state now; None where there is no GPU or it can't be read."""
+    """Returns the GPU's present state, or None where there is no GPU or it can't be read."""
     if uuid is None:
         return None
     return _through_nvml(uuid) or _through_smi(uuid)
@@ -47,7 +47,7 @@ def read_clocks(uuid: str | None) -> ClockReading | None:
 
 @dataclass
 class ClockLog:
-    """Readings before, during and after a timing. Those during it come from NVML alone: a command would disturb."""
+    """Readings before, during and after a timing. During a timing only NVML is used, since a command would disturb."""
 
     uuid: str | None
     readings: list[ClockReading] = field(default_factory=list)
@@ -59,7 +59,7 @@ class ClockLog:
             self.readings.append(reading)
 
     def watch(self) -> None:
-        """A reading, if the last one is old enough."""
+        """Takes a reading if the last one is old enough."""
         now = time.monotonic()
         if self.uuid is None or now - self._last_s < WATCH_S:
             return
@@ -69,7 +69,7 @@ class ClockLog:
             self.readings.append(reading)
 
     def summary(self) -> dict[str, float]:
-        """`<key>_before` and `<key>_after`, and `sm_mhz_least` of all readings."""
+        """Returns `<key>_before`, `<key>_after`, and `sm_mhz_least` of all readings."""
         if not self.readings:
             return {}
         ends = (("before", self.readings[0]), ("after", self.readings[-1]))
@@ -124,7 +124,7 @@ def _through_smi(uuid: str) -> ClockReading | None:
 
 
 def parse_smi(text: str) -> ClockReading | None:
-    """One line of `nvidia-smi --query-gpu` with `_FIELDS`; fields that the GPU doesn't report are left out."""
+    """Parses one line of `nvidia-smi --query-gpu` with `_FIELDS`. Fields that the GPU doesn't report are left out."""
     parts = [part.strip() for part in text.strip().splitlines()[0].split(",")] if text.strip() else []
     if len(parts) != len(_FIELDS.split(",")):
         return None

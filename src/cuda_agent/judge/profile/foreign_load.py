@@ -1,8 +1,8 @@
-"""Work on the device that isn't ours, before a timing and during it.
+"""Detects work of other programs on the device, before a timing and during it.
 
-GPU: the driver's utilisation covers the last second or so, in which our own verification may have run. What decides is
-a probe: a kernel that takes microseconds, launched while all our workers are idle. Where another process computes, the
-GPU serves the processes in turn, and the probe waits for a slice of a millisecond or so. CPU: the system's count of
+GPU: the driver's utilisation covers the last second or so, in which our own verification may have run. So a probe
+decides: a kernel of microseconds, launched while all our workers are idle. Where another process computes, the GPU
+serves the processes in turn, and the probe waits for a time slice of about a millisecond. CPU: the system's count of
 busy ticks, less those of our own processes.
 """
 
@@ -19,33 +19,34 @@ from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.clocks import read_clocks
 from cuda_agent.workspace.descendants import descendants
 
-#: share of time in which a GPU that should be idle ran kernels, per cent, above which somebody else may be at work.
+#: per cent of time in which an idle GPU may run kernels. Above it another program may be at work.
 BUSY_PERCENT = 10.0
-#: a probe is late when it takes this much longer than an undisturbed one, µs.
+#: a probe is late when it takes this many µs longer than an undisturbed one.
 LATE_US = 200.0
-#: share of late probes that means a neighbour; what is lost now and then goes to the operating system.
+#: share of late probes that means foreign work. The operating system delays a few.
 LATE_SHARE = 0.10
 LEAST_PROBES = 20
 PROBES_EACH = 4
-#: how long our own processes are waited for on the CPU: a spare worker imports torch.
+#: seconds to wait for our own processes on the CPU: a spare worker imports torch.
 OWN_PATIENCE_S = 10.0
-#: how long foreign work on the GPU is waited out.
+#: seconds to wait for the end of foreign work on the GPU.
 FOREIGN_PATIENCE_S = 30.0
 WAIT_S = 0.25
 
 
 class GpuProbe:
-    """Times a kernel of a few microseconds from this process, again and again."""
+    """Times a kernel of a few microseconds from this process, repeatedly."""
 
     def __init__(self, run: Callable[[], Any] | None = None) -> None:
-        """`run` launches and waits; by default an addition to one number."""
+        """`run` launches and waits; by default it adds to one number."""
         self._run = run or _tiny_kernel()
         self._times_us: list[float] = []
         for _ in range(3):
             self._run()
 
     def look(self, probes: int = PROBES_EACH) -> None:
-        """The first launch isn't counted: the GPU has to come back from the context of one of our own workers."""
+        """Takes a sample. The first launch isn't counted, since the GPU switches from the context of one of our
+        workers."""
         self._run()
         for _ in range(probes):
             begin = time.perf_counter_ns()
@@ -53,7 +54,7 @@ class GpuProbe:
             self._times_us.append((time.perf_counter_ns() - begin) / 1e3)
 
     def late_share(self) -> float:
-        """Share of the probes that waited for somebody; 0 while they are too few."""
+        """The share of late probes; 0 while there are too few."""
         if len(self._times_us) < LEAST_PROBES:
             return 0.0
         usual = statistics.quantiles(self._times_us, n=10)[0]
@@ -79,7 +80,7 @@ def _tiny_kernel() -> Callable[[], Any]:
 
 
 class CpuShare:
-    """Cores that others used since it was made. `pids` are our processes; what they start counts as ours."""
+    """Counts the cores that other programs use. `pids` are our processes, whose children count as ours."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = tuple(pids)
@@ -93,7 +94,7 @@ class CpuShare:
         return too_busy(busy, after[1] - self._before[1])
 
     def _own(self) -> int:
-        """Ticks of our own thread of control and of our workers; a process that ended in between is lost."""
+        """Returns the ticks of this process and of our workers. A process that ended meanwhile is lost."""
         found = {os.getpid()}
         for pid in self._pids:
             found |= {pid, *descendants(pid)}
@@ -101,8 +102,8 @@ class CpuShare:
 
 
 class LoadMonitor:
-    """What others do on the device while rounds run. `look` is to be called between bursts, when nothing of ours runs
-    there."""
+    """Watches for foreign work during the rounds. Call `look` between bursts, when nothing of ours runs on the
+    device."""
 
     def __init__(self, device: Device, pids: Iterable[int]) -> None:
         self._gpu = GpuProbe() if device is Device.CUDA else None
@@ -113,14 +114,14 @@ class LoadMonitor:
             self._gpu.look()
 
     def neighbour(self) -> str | None:
-        """Who else was there, None when nobody was."""
+        """Returns what other program was found, or None."""
         if self._gpu is not None:
             return self._gpu.neighbour()
         return self._cpu.neighbour() if self._cpu is not None else None
 
 
 def foreign_load(device: Device, uuid: str | None) -> str | None:
-    """Why a timing now would share the hardware, None when it wouldn't. Called while our own workers are idle."""
+    """Returns why a timing now would share the hardware, or None. Call it while our own workers are idle."""
     if device is Device.CPU:
         return _foreign_cpu_load(time.monotonic() + OWN_PATIENCE_S)
     reading = read_clocks(uuid)
@@ -134,7 +135,7 @@ def foreign_load(device: Device, uuid: str | None) -> str | None:
 
 
 def _foreign_cpu_load(end: float, window_s: float = 0.2) -> str | None:
-    """What works on the machine while this process sleeps. Workers that are still starting are waited out until `end`
+    """Returns what works on the machine while this process sleeps. Waits for workers that still start until `end`
     (monotonic seconds)."""
     while True:
         own = CpuShare([os.getpid()])
@@ -149,8 +150,8 @@ def _foreign_cpu_load(end: float, window_s: float = 0.2) -> str | None:
 
 
 def too_busy(busy: int, total: int) -> str | None:
-    """What `busy` of all cores' `total` ticks say: a tenth of the machine, but at least a third of one core, since
-    ticks are 10 ms."""
+    """Returns a message where `busy` of all cores' `total` ticks exceed a tenth of the machine and a third of one core,
+    since ticks are 10 ms."""
     cores = os.cpu_count() or 1
     if total <= 0 or busy / total < max(BUSY_PERCENT / 100, 0.34 / cores):
         return None
@@ -158,7 +159,7 @@ def too_busy(busy: int, total: int) -> str | None:
 
 
 def cpu_ticks() -> tuple[int, int] | None:
-    """(busy, total) ticks of all cores since the machine started."""
+    """Returns (busy, total) ticks of all cores since the machine started."""
     try:
         with open("/proc/stat") as stream:
             fields = [int(word) for word in stream.readline().split()[1:9]]
@@ -170,7 +171,7 @@ def cpu_ticks() -> tuple[int, int] | None:
 
 
 def _ticks_of(pid: int) -> int:
-    """User and system ticks of a process and of its children that ended, 0 when it is gone."""
+    """Returns user and system ticks of a process and of its ended children; 0 where it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(word) for word in fields[11:15])
@@ -179,7 +180,7 @@ def _ticks_of(pid: int) -> int:
 
 
 def wait_for_quiet(device: Device, uuid: str | None) -> str | None:
-    """None when nobody else computes, else what does, after some patience on a GPU."""
+    """Returns None when no other program computes, else what does, after a wait on a GPU."""
     end = time.monotonic() + FOREIGN_PATIENCE_S
     load = foreign_load(device, uuid)
     while load is not None and device is Device.CUDA and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Processor time that a candidate takes while others are timed: a busy neighbour makes the baselines slow."""
+"""Measures the processor time that a candidate takes while other programs are timed, since that slows the baselines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 from cuda_agent.workspace.descendants import descendants
 
-#: share of one core, over all the time that isn't its own, above which it isn't idle.
+#: share of one core, over the time outside its own bursts, above which a candidate isn't idle.
 SHARE = 0.1
 LEAST_SECONDS = 0.02
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
-class Bystander:
-    """The candidate's processes, counted once a round; what their clocks say of its own bursts is taken off. `pid`: its
+class IdleLoad:
+    """Counts the processor time of the candidate's processes once a round, less that of its own bursts. `pid` is its
     worker's, as the judge sees it."""
 
     def __init__(self, pid: int) -> None:
@@ -27,7 +27,7 @@ class Bystander:
         self._took_ns = self._passed_ns = 0
 
     def look(self) -> None:
-        """Between rounds, where it disturbs nobody: a walk over the processes takes most of a millisecond."""
+        """Takes a reading between rounds, since a walk over the processes takes most of a millisecond."""
         self._pids = (self._pid, *descendants(self._pid))
         now = sum(map(processor_ns, self._pids)), time.perf_counter_ns()
         if self._first is None:
@@ -38,8 +38,8 @@ class Bystander:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """While it runs what it was asked to. It takes microseconds, since no other program's burst has this before it;
-        work of processes that are new since `look` counts as done beside others."""
+        """Counts the time in this block as the candidate's own. It takes microseconds, since no other program's burst
+        has this before it. The work of processes that are new since `look` counts as done beside others."""
         before, begin = sum(map(_own_ns, self._pids)), time.perf_counter_ns()
         try:
             yield
@@ -48,7 +48,8 @@ class Bystander:
             self._own_wall_ns += time.perf_counter_ns() - begin
 
     def verdict(self) -> str | None:
-        """What it did beside others up to the last look, None when it was idle or the system doesn't say."""
+        """Returns what the candidate did beside others until the last look, or None when it was idle or the system
+        doesn't tell."""
         if self._took_ns < LEAST_SECONDS * 1e9 or self._took_ns < SHARE * self._passed_ns:
             return None
         return (
@@ -58,14 +59,14 @@ class Bystander:
 
 
 def processor_ns(pid: int) -> int:
-    """Nanoseconds of processor time of all threads that a process ever had, and of its children that it waited for (in
-    ticks); 0 when it is gone."""
+    """Returns the processor time in ns of all threads that a process ever had, and of its waited-for children (in
+    ticks); 0 where it is gone."""
     return _own_ns(pid) + sum(_ticks(pid)[2:]) * _TICK_NS
 
 
 def _own_ns(pid: int) -> int:
-    """Of its threads alone: by its own clock, made as clock_getcpuclockid(3) does; in ticks where the system doesn't
-    let us read that."""
+    """Returns the CPU time of a process's threads in ns, by its clock as clock_getcpuclockid(3) makes it, and in ticks
+    where the system refuses that."""
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
@@ -73,7 +74,7 @@ def _own_ns(pid: int) -> int:
 
 
 def _ticks(pid: int) -> list[int]:
-    """User and system time of a process, and of the children that it waited for; nothing when it is gone."""
+    """Returns user and system time of a process and of its waited-for children; nothing where it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             return list(map(int, stream.read().rpartition(")")[2].split()[11:15]))

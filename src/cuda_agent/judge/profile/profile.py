@@ -13,7 +13,7 @@ from cuda_agent.judge.guard.operators import TIMED, OperatorLog
 from cuda_agent.judge.profile import timing
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.foreign_load import wait_for_quiet
-from cuda_agent.judge.profile.rounds import CandidateFault, Rounds, number
+from cuda_agent.judge.profile.rounds import CandidateFault, Rounds
 from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.profile.timedcheck import Bounds, bounds_from
 from cuda_agent.judge.verify.candidate import CandidateProcess
@@ -21,6 +21,8 @@ from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import PLAIN, Progress, Secrets
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import Fault
+from cuda_agent.workers.requests import FaultKind
+from cuda_agent.workers.requests.timed import ExtraFigures, MeasureExtras, RecordBurst, TimeQueue
 
 #: `queued_us` is for information; it must cost little.
 QUEUE_SECONDS = 0.02
@@ -89,7 +91,7 @@ def _timed(rounds: Rounds, baselines: Baselines, device: Device, load: str | Non
     if device is Device.CUDA:
         load = wait_for_quiet(device, rounds.clocks.uuid)
         if load is not None:
-            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, "foreign load"))
+            return Profiled(fault=Fault(Verdict.TIMING_VOID, load, FaultKind.FOREIGN_LOAD))
     with rounds.spent.on("plan"):
         rounds.plan()
     rounds.run()
@@ -107,7 +109,7 @@ def _concluded(rounds: Rounds, baselines: Baselines, device: Device, load: str |
         return Profiled(violations=violations)
     if neighbour is not None and (violations or device is Device.CUDA):
         said = "; ".join([f"during the rounds {neighbour}", *(violation.detail for violation in violations)])
-        return Profiled(fault=Fault(Verdict.TIMING_VOID, said, "foreign load"))
+        return Profiled(fault=Fault(Verdict.TIMING_VOID, said, FaultKind.FOREIGN_LOAD))
     notes = [f"during the rounds {neighbour}"] if neighbour else [load] if load else []
     return Profiled(report=_report(rounds, baselines, notes))
 
@@ -132,7 +134,7 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
         "timed_output": rounds.wrong_output or rounds.check.verdict(),
         "clock": timing.disagreement(rounds.rounds, CANDIDATE, device, baselines.forms),
         "uneven": timing.unevenness(rounds.rounds, CANDIDATE, baselines.forms),
-        "bystander": rounds.bystander.verdict(),
+        "idle_load": rounds.idle_load.verdict(),
     }
     return tuple(Violation(rule=rule, layer="timing", detail=said) for rule, said in found.items() if said is not None)
 
@@ -140,8 +142,9 @@ def _violations(rounds: Rounds, baselines: Baselines, device: Device) -> tuple[V
 def _computed_by_torch(rounds: Rounds, device: Device) -> tuple[Violation, ...]:
     """What the dispatcher sees of one more burst, for who leaves the arithmetic to torch only after verification."""
     log, last = OperatorLog(device), rounds.rounds[-1].bursts[CANDIDATE]
-    reply = rounds.ask(CANDIDATE, "record", {"program": CANDIDATE, "calls": len(last.event_us)})
-    log.note(reply if isinstance(reply, dict) else {}, TIMED)
+    record = rounds.ask(CANDIDATE, RecordBurst(program=CANDIDATE, calls=len(last.event_us)))
+    assert record is not None
+    log.note(record, TIMED)
     return log.violations()
 
 
@@ -149,7 +152,7 @@ def _report(rounds: Rounds, baselines: Baselines, notes: Sequence[str]) -> Profi
     with rounds.spent.on("after"):
         mine = _record(rounds, CANDIDATE)
         records = {name: _record(rounds, name) for name in baselines.forms if rounds.schedule.has(name)}
-    # A form may have failed in `queue`, after its rounds.
+    # A form may have failed in `TimeQueue`, after its rounds.
     records = {name: record for name, record in records.items() if name in baselines.forms}
     return ProfileReport(
         candidate=mine,
@@ -183,16 +186,15 @@ def _record(rounds: Rounds, name: str) -> Timing:
     typical_s = intervals.median(timing.medians(rounds.rounds, name)) / 1e6
     calls = int(max(1, min(200, QUEUE_SECONDS / max(typical_s, 1e-6))))
     shown = name == CANDIDATE or name in rounds.schedule.needed()
-    queued = rounds.ask(name, "queue", {"program": name, "calls": calls}) if shown else None
+    queued = rounds.ask(name, TimeQueue(program=name, calls=calls)) if shown else None
     # A profiler leaves its hooks behind, so only in the worker that ends after this: baselines are timed again.
-    extras = rounds.ask(name, "extras", {"program": name, "busy": name == CANDIDATE})
-    peak = extras.get("peak_memory_bytes") if isinstance(extras, dict) else None
+    extras = rounds.ask(name, MeasureExtras(program=name, busy=name == CANDIDATE)) or ExtraFigures()
     return timing.timing(
         rounds.rounds,
         name,
         device=rounds.options.device,
         trusted=tuple(rounds.baselines.forms),
-        queued_us=number(queued, "us") or None,
-        busy_us=number(extras, "busy_us") or None,
-        peak_memory_bytes=peak if type(peak) is int and peak >= 0 else None,
+        queued_us=None if queued is None else queued.us or None,
+        busy_us=extras.busy_us or None,
+        peak_memory_bytes=extras.peak_memory_bytes,
     )

@@ -14,9 +14,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
-from cuda_agent.judge.verify.reference import Places, Spec, allocate
+from cuda_agent.judge.verify.reference import Places, allocate
 from cuda_agent.workers.buffers import ITEM_BYTES, Layout, contiguous, extent_bytes, gpu_memory, is_dense, synchronize
 from cuda_agent.workers.process import Worker, WorkerFault
+from cuda_agent.workers.requests import Spec
+from cuda_agent.workers.requests.timed import DropRing, MakeRing
 
 MAX_SLOTS = {Device.CUDA: 64, Device.CPU: 4}
 #: between two uses of a slot this many times the L2 cache must have been touched.
@@ -128,12 +130,12 @@ class Ring:
         self._pairs: dict[int, tuple[Any, Any]] = {}
         self._bits: dict[int, Any] = {}
         # Outputs that the reference left with gaps or overlaps are anybody's to lay out.
-        strides = [list(meta.strides) if is_dense(meta) else [] for meta in outputs]
-        wire = {"inputs": self._inputs.to_wire(), "outputs": self._outputs.to_wire(), "strides": strides}
+        strides = tuple(meta.strides if is_dense(meta) else () for meta in outputs)
+        ring = MakeRing(slots=slots, spec=spec, inputs=self._inputs.refs, outputs=self._outputs.refs, strides=strides)
         try:
             worker.attach(self._inputs.arena)
             worker.attach(self._outputs.arena)
-            worker.request("ring", {"slots": slots, "spec": spec, **wire}, timeout_s=120.0)
+            worker.request(ring, timeout_s=120.0)
         except WorkerFault:
             self.close()
             raise
@@ -155,8 +157,8 @@ class Ring:
         synchronize(self.device)
 
     def output_places(self, slots: int) -> tuple[list[list[int]], list[int]]:
-        """Of each output, where the first slots begin (elements of its type) and how many elements one has; the same
-        in every worker's ring."""
+        """Returns for each output where the first slots begin (in elements of its type) and how many elements it has,
+        which is the same in every worker's ring."""
         found = self._outputs.layout.slots
         begins = [
             [found[slot * self._each + index].offset // ITEM_BYTES[found[index].meta.dtype] for slot in range(slots)]
@@ -180,7 +182,7 @@ class Ring:
         self._bits.clear()
         if self.worker.alive:
             try:
-                self.worker.request("unring", {}, timeout_s=60.0)
+                self.worker.request(DropRing(), timeout_s=60.0)
                 self.worker.detach(self._inputs.arena)
                 self.worker.detach(self._outputs.arena)
             except WorkerFault:

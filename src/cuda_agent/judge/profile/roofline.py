@@ -1,12 +1,12 @@
-"""Times that can't be: a result that came faster than its bytes can pass through the device's memory.
+"""Finds impossible times: an output that came faster than its bytes pass through the device's memory.
 
-Bytes are what any answer must touch once: the inputs of which every element is needed for the outputs, read, and the
-outputs, written. Weights don't count, because a candidate may fold them; nor does as much of the outputs as fits the L2
-cache, from where it may be written later. Inputs start outside that cache (see `rings`). Bandwidths are those of the
+The bytes are what any correct program must touch once: it reads the inputs of which every element is needed, and writes
+the outputs. Weights don't count, because a candidate may fold them. As much of the outputs as fits the L2 cache doesn't
+count, because the cache may write it later. Inputs start outside that cache (see `rings`). Bandwidths are those of the
 datasheets.
 
-A result below that bound is quarantined: whatever explains it, nobody is paid before somebody has looked. Fewer
-arithmetic operations than the reference's are only flagged, since algebra may remove them.
+A time below that bound is quarantined: it isn't paid before a person has looked. Fewer operations than the reference's
+are only flagged, since algebra may remove them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cuda_agent.workers.buffers import ITEM_BYTES
 
 @dataclass(frozen=True)
 class Peak:
-    """What a datasheet promises: memory in TB/s; dense arithmetic in Tflop/s of float32, TF32 and 16-bit products."""
+    """A datasheet's limits: memory in TB/s, and dense arithmetic in Tflop/s of float32, TF32 and 16-bit products."""
 
     memory_tb_s: float
     fp32_tflops: float | None = None
@@ -35,8 +35,8 @@ class Peak:
         return {Precision.FP32: self.fp32_tflops, Precision.TF32: self.tf32_tflops}.get(precision, self.half_tflops)
 
 
-#: part of the name that the driver gives, and the datasheet's word; the first that fits. Where one name stands for
-#: several products, the fastest.
+#: part of the driver's name for a GPU -> the datasheet's limits. The first that fits counts. Where one name stands for
+#: several products, it has the fastest one's limits.
 _DATASHEETS = (
     ("GH200", Peak(4.9, 67.0, 495.0, 990.0)),
     ("H200", Peak(4.8, 67.0, 495.0, 990.0)),
@@ -73,7 +73,7 @@ _VIEWS = frozenset((
     "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "clone",
     "contiguous", "_to_copy", "alias", "detach", "flatten", "unflatten", "numpy_T", "mT", "lift_fresh_copy",
 ))  # fmt: skip
-#: every element of every tensor argument is needed where every element of the result is.
+#: operators whose result needs every element of every tensor argument, if every element of the result is needed.
 _READ_ALL = _VIEWS | frozenset((
     "add", "sub", "rsub", "mul", "div", "reciprocal", "neg", "abs", "sign", "sqrt", "rsqrt", "square", "pow",
     "exp", "exp2", "expm1", "log", "log2", "log1p", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
@@ -93,7 +93,7 @@ _READ_ALL = _VIEWS | frozenset((
 
 @dataclass(frozen=True)
 class Work:
-    """What a task can't do without: bytes in, bytes out, and operations of the reference's products."""
+    """The least work of a task: bytes in, bytes out, and operations of the reference's products."""
 
     read_bytes: int
     written_bytes: int
@@ -102,7 +102,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Memory bandwidth in bytes/s and where it is known from; L2 cache in bytes; peak arithmetic in flop/s if known."""
+    """Memory bandwidth in bytes/s with its source, L2 cache in bytes, and peak arithmetic in flop/s where known."""
 
     name: str
     bandwidth: float
@@ -113,14 +113,14 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Finding:
-    """`quarantine`: why the time can't be; `flag`: why somebody should look. Either may be missing."""
+    """`quarantine` says why the time is impossible, `flag` why a person should look. Either may be missing."""
 
     quarantine: str | None = None
     flag: str | None = None
 
 
 def examine(latency_us: float, work: Work, hardware: Hardware) -> Finding:
-    """What the hardware's limits say of a time."""
+    """Compares a time with the hardware's limits."""
     least_bytes = work.read_bytes + max(0, work.written_bytes - hardware.l2_bytes)
     least_us = least_bytes / hardware.bandwidth * 1e6
     quarantine = flag = None
@@ -139,7 +139,8 @@ def examine(latency_us: float, work: Work, hardware: Hardware) -> Finding:
 
 
 def work_of(graph: Graph | None, outputs: Sequence[TensorMeta]) -> Work:
-    """From the reference's graph; without one, the outputs alone, as one tensor the size of the largest."""
+    """Counts the work on the reference's graph. Without a graph it counts the outputs only, as one tensor of the
+    largest one's size."""
     if graph is None:
         return Work(0, max((_bytes(meta) for meta in outputs), default=0))
     needed = needed_values(graph)
@@ -151,7 +152,7 @@ def work_of(graph: Graph | None, outputs: Sequence[TensorMeta]) -> Work:
 
 
 def needed_values(graph: Graph) -> set[str]:
-    """Names of the values of which every element is needed for the outputs; in doubt a value is left out."""
+    """Returns the names of values of which every element is needed for the outputs. Doubtful values are left out."""
     needed = set(graph.outputs)
     for node in reversed(graph.nodes):
         if node.name not in needed:
@@ -167,7 +168,7 @@ def needed_values(graph: Graph) -> set[str]:
 
 
 def _short(node: Node) -> str:
-    """`aten.add.Tensor` -> `add`."""
+    """Returns `add` for `aten.add.Tensor`."""
     return node.op.removeprefix("aten.").split(".")[0]
 
 
@@ -182,13 +183,13 @@ def _refs(arguments: Iterable[Any]) -> list[str]:
 
 
 def _reads_whole_input(node: Node) -> bool:
-    """A convolution whose steps are no longer than one: with longer ones, rows may be skipped."""
+    """Whether a convolution's stride is one. With longer strides, rows may be skipped."""
     strides = node.args[3] if len(node.args) > 3 else None
     return isinstance(strides, list) and all(stride == 1 for stride in strides)
 
 
 def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
-    """Outputs that are views of one value may be views of one result."""
+    """Returns the values that outputs are written from. Views of one value may be views of one output."""
     nodes = {node.name: node for node in graph.nodes}
     sizes: dict[str, int] = {}
     for name, meta in zip(graph.outputs, outputs, strict=False):
@@ -200,7 +201,7 @@ def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
 
 
 def _flops(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """2·m·n·k of a matrix product, 2·outputs·window of a convolution; 0 of everything else."""
+    """Returns 2·m·n·k of a matrix product, 2·outputs·window of a convolution, and 0 of other operators."""
     name, out = _short(node), node.outputs[0] if node.outputs else None
     if out is None:
         return 0
@@ -221,14 +222,14 @@ def _bytes(meta: TensorMeta) -> int:
 
 
 def datasheet(name: str) -> Peak | None:
-    """The peak of a GPU by the driver's name for it."""
+    """Returns the limits of a GPU by the driver's name for it."""
     return next((peak for part, peak in _DATASHEETS if part in name), None)
 
 
 @lru_cache(maxsize=4)
 def hardware(device: Device, precision: Precision) -> Hardware | None:
-    """Limits of the device that torch uses, measured where no datasheet is known; None on the CPU, whose caches are
-    larger than many a task."""
+    """Returns the limits of torch's GPU, measured where no datasheet is known; None on the CPU, whose caches are larger
+    than many a task."""
     if device is not Device.CUDA:
         return None
     import torch
@@ -243,7 +244,7 @@ def hardware(device: Device, precision: Precision) -> Hardware | None:
 
 
 def _copy_bandwidth() -> float:
-    """Bytes/s that the best of several large copies read and wrote."""
+    """Returns the bytes/s that the best of several large copies read and wrote."""
     import torch
 
     source = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")

@@ -1,34 +1,33 @@
 """Timing rounds: candidate and baselines side by side, on fresh secret inputs, every timed output open to a check.
 
 One round: the reference worker draws inputs into the masters. For each program in random order the judge tells its
-worker to be `ready` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
-copies the masters into that worker's input ring, sends `burst`, wipes the inputs, sends `deliver`, and stops its clock
-when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program (the
-baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are checked
-against eager's. Which programs take part, and when it is enough, says `schedule.py`.
+worker to `GetReady` (it moves to the round's core, warms it up, and neither of them sleeps any more), starts its clock,
+copies the masters into that worker's input ring, sends `RunBurst`, wipes the inputs, sends `DeliverOutputs`, and stops
+its clock when it has taken secret positions of all outputs: what isn't done by then is wrong or late. A null program
+(the baseline worker's runner on nothing) calibrates copies and protocol out of it. Then the candidate's samples are
+checked against eager's. Which programs take part, and when it is enough, says `schedule.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cuda_agent.core.baselines import EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import CudaAgentError, TaskError, WorkerError
 from cuda_agent.core.records import Task, Violation
-from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
+from cuda_agent.judge.profile.baselines import NULL, Baselines
 from cuda_agent.judge.profile.clocks import ClockLog
 from cuda_agent.judge.profile.foreign_load import LoadMonitor
-from cuda_agent.judge.profile.idle_load import Bystander
+from cuda_agent.judge.profile.idle_load import IdleLoad
 from cuda_agent.judge.profile.rings import (
     CALL_SECONDS,
-    LEAST_CALLS,
     Masters,
     Ring,
     RingPlan,
@@ -36,7 +35,7 @@ from cuda_agent.judge.profile.rings import (
     plan_ring,
     total_bytes,
 )
-from cuda_agent.judge.profile.schedule import CANDIDATE, LEAST_ROUNDS, Schedule
+from cuda_agent.judge.profile.schedule import CANDIDATE, PLANNED_SHARE, Schedule, affordable
 from cuda_agent.judge.profile.timedcheck import Bounds, OutputCheck
 from cuda_agent.judge.profile.timing import Burst, Round
 from cuda_agent.judge.verify.candidate import CandidateProcess
@@ -45,12 +44,21 @@ from cuda_agent.judge.verify.trials import Progress, Secrets
 from cuda_agent.workers.affinity import Cores, near_gpu
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.process import Fault, Worker, WorkerFault
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.requests import A, FaultKind, Spec, WorkerRequest
+from cuda_agent.workers.requests.baseline import CopyWeights
+from cuda_agent.workers.requests.candidate import ForgetBuffers
+from cuda_agent.workers.requests.timed import (
+    BurstTimes,
+    DeliverOutputs,
+    GetReady,
+    ReleaseOutputs,
+    RunBurst,
+    TimeQueue,
+    WarmUp,
+)
+from cuda_agent.workers.stopwatch import Stopwatch
 from cuda_agent.workspace.process import page_faults
 
-#: share of the budget that the planned rounds may take; the number of active slots follows from it. Bursts of more than
-#: the least calls leave time for so many rounds.
-PLANNED_SHARE, PLANNED_ROUNDS = 0.6, 28
 #: the first program warms up the device; the others follow at once, so they need it only for themselves.
 FIRST_WARM_SECONDS = {Device.CUDA: 0.15, Device.CPU: 0.0}
 WARM_SECONDS = {Device.CUDA: 0.02, Device.CPU: 0.0}
@@ -67,14 +75,8 @@ OTHERWISE = (
 SPIN_S = {Device.CUDA: 0.25, Device.CPU: 0.0}
 
 
-def affordable(wanted: int, calls: float) -> int:
-    """Calls of a burst of which the budget has `calls` for all rounds: as many as wanted where that leaves the planned
-    rounds, the least calls where it leaves the least rounds."""
-    return max(1, min(wanted, max(int(calls / PLANNED_ROUNDS), min(LEAST_CALLS, int(calls / LEAST_ROUNDS)))))
-
-
 class CandidateFault(Exception):
-    """The candidate's worker failed; the others are well."""
+    """The candidate's worker failed, and the others are well."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -98,7 +100,7 @@ class Rounds:
     #: cores that everybody else keeps off.
     kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
-    spent: Spent = field(default_factory=Spent)
+    spent: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
         self._started = self._begin = time.monotonic()
@@ -109,20 +111,18 @@ class Rounds:
         self._masters: Masters | None = None
         self._plan = RingPlan(1, 1, 0)
         self._active = 1
-        self._specs: list[Any] | None = None
+        self._specs: list[Spec] | None = None
         self._cores = Cores(self._rng, near_gpu(), self.kept) if self.options.device is Device.CUDA else None
         self._core: int | None = None
         self._load: LoadMonitor | None = None
-        self.bystander = Bystander(self.candidate.worker.pid)
+        self.idle_load = IdleLoad(self.candidate.worker.pid)
         #: what a single round found wrong with the candidate's outputs; ends the rounds.
         self.wrong_output: str | None = None
         #: the candidate's outputs lie in memory otherwise than the reference's, as it says itself.
         self._otherwise = False
 
-    # ------------------------------------------------------------ before the rounds
-
     def prepare(self) -> None:
-        """Weights, rings and warm programs: nothing that is measured yet."""
+        """Prepares weights, rings and warm programs. Nothing of it is measured."""
         with self.spent.on("weights"):
             self._prepare_weights()
         with self.spent.on("memory"):
@@ -133,7 +133,7 @@ class Rounds:
     def _prepare_weights(self) -> None:
         self.reference.draw_weights(self.secrets.seed())
         self._for_candidate(self.candidate.load_weights)
-        self._for_candidate(lambda: self.candidate.ask("forget", {}))
+        self._for_candidate(lambda: self.candidate.ask(ForgetBuffers()))
         if self.frozen:
             self.progress("profile", "compiling the baseline with constant weights")
             self.baselines.freeze()
@@ -151,8 +151,8 @@ class Rounds:
             max(0, spec.rest_bytes - total_bytes(list(spec.state.values()))),
         )
         self._masters = Masters(spec.inputs, self._plan.slots, device)
-        self._for_candidate(lambda: self._add_ring(self.candidate.worker))
-        self._add_baseline_rings()
+        self._for_candidate(lambda: self._add_rings(self.candidate.worker))
+        self._add_rings(*self.baselines.workers())
 
     def _warm_up(self) -> None:
         device = self.options.device
@@ -165,8 +165,8 @@ class Rounds:
             self._warm(name, warm_s[index > 0])
 
     def plan(self) -> None:
-        """How many slots a round has, by the time of a call, and a burst of each program on decoys."""
-        # Compiling and mapping memory isn't timing, nor what was waited for since then.
+        """Plans the slots of a round by the time of a call, and runs a burst of each program on decoys."""
+        # Compiling, mapping memory and waiting aren't timing, nor is the first use of memory.
         self._begin = time.monotonic() - self.spent["warm"]
         calls = {name: self._call_s(name) for name in (*self.baselines.forms, CANDIDATE)}
         # The first draw met new memory.
@@ -180,7 +180,6 @@ class Rounds:
         begin = time.monotonic()
         for name in (*self.baselines.forms, CANDIDATE):
             self._on_decoys(name)
-        # Nor is meeting new memory.
         self._begin += time.monotonic() - begin
 
     def _on_decoys(self, name: str) -> None:
@@ -199,40 +198,36 @@ class Rounds:
         if not state:
             return
         weights = self.reference.weights
+        request = CopyWeights(names=tuple(state), weights=weights.refs)
         for worker in self.baselines.workers():
             try:
                 worker.attach(weights.arena)
-                worker.request("set_weights", {"names": list(state), **weights.to_wire()}, timeout_s=self._timeout_s)
+                worker.request(request, timeout_s=self.options.call_timeout_s)
                 worker.detach(weights.arena)
             except WorkerFault as error:
                 raise self._baseline_error(EAGER, error) from None
 
-    def _add_baseline_rings(self) -> None:
-        for worker in self.baselines.workers():
-            self._add_ring(worker)
-
-    def _add_ring(self, worker: Worker) -> None:
-        spec = self.reference.spec
-        assert self._masters is not None
-        self._rings[worker] = Ring(worker, self._masters, spec.inputs_spec, spec.inputs, spec.outputs, self._plan.slots)
+    def _add_rings(self, *workers: Worker) -> None:
+        spec, masters, slots = self.reference.spec, self._masters, self._plan.slots
+        assert masters is not None
+        for worker in workers:
+            self._rings[worker] = Ring(worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
 
     def _warm(self, name: str, seconds: float) -> None:
-        params = {"program": name, "calls": 1, "seconds": seconds}
-        reply = self.ask(name, "warm", params, timeout_s=self.options.compile_baseline_timeout_s)
-        if name == CANDIDATE and isinstance(reply, dict) and reply.get("otherwise"):
+        request = WarmUp(program=name, calls=1, seconds=seconds)
+        warmed = self.ask(name, request, timeout_s=self.options.compile_baseline_timeout_s)
+        if name == CANDIDATE and warmed is not None and warmed.otherwise:
             self._otherwise = True
 
     def _call_s(self, name: str) -> float | None:
-        """Seconds of one call, None where the form failed."""
-        found = self.ask(name, "queue", {"program": name, "calls": 1})
-        return None if found is None else max(number(found, "us"), 0.0) / 1e6
-
-    # ------------------------------------------------------------ rounds
+        """Returns the seconds of one call, or None where the form failed."""
+        found = self.ask(name, TimeQueue(program=name, calls=1))
+        return None if found is None else max(found.us, 0.0) / 1e6
 
     def run(self) -> None:
-        """Rounds until the ratios are known, the budget is spent, or a violation ends it."""
+        """Runs rounds until the ratios are known, the budget is spent, or a violation ends them."""
         self._load = LoadMonitor(self.options.device, [worker.pid for worker in self._rings])
-        self.bystander.look()
+        self.idle_load.look()
         with contextlib.nullcontext() if self._cores is None else self._cores.timing():
             while self.wrong_output is None and not self.schedule.is_done(self._left_s()):
                 self._next_round(self._load)
@@ -241,7 +236,7 @@ class Rounds:
             ring.fill(self._plan.slots)
 
     def neighbour(self) -> str | None:
-        """Who else used the device during the rounds, None when nobody did."""
+        """Returns what other program used the device during the rounds, or None."""
         return None if self._load is None else self._load.neighbour()
 
     def _next_round(self, load: LoadMonitor) -> None:
@@ -253,17 +248,17 @@ class Rounds:
             with self.spent.on("checks"):
                 self.schedule.add(found)
                 load.look()
-                self.bystander.look()
+                self.idle_load.look()
                 self.clocks.watch()
             self.progress("profile", self.schedule.said())
 
     def _one_round(self) -> Round | None:
-        """None where a baseline failed on the way; the round is then made again without it."""
+        """Returns a round, or None where a baseline failed meanwhile; the round is then repeated without it."""
         self._choose_positions()
         samples: dict[str, list[Any]] = {}
         found = Round()
         for name in self.schedule.taking_part():
-            busy = self.bystander.busy() if name == CANDIDATE else contextlib.nullcontext()
+            busy = self.idle_load.busy() if name == CANDIDATE else contextlib.nullcontext()
             with self.spent.on("bursts"), busy:
                 burst, samples[name] = self._burst(name)
             if burst is None:
@@ -275,58 +270,50 @@ class Rounds:
         return found
 
     def _choose_positions(self) -> None:
-        """Ahead of the round: choosing takes longer than looking."""
+        """Chooses before the round, since it takes longer than looking."""
         ring = next(iter(self._rings.values()))
         self.check.draw(*ring.output_places(self._active), self.options.device.value)
 
     def _burst(self, name: str) -> tuple[Burst | None, list[Any]]:
-        """One burst under the judge's clock, and samples of what it left."""
+        """Runs one burst under the judge's clock. Returns it with samples of its outputs."""
         worker = self._worker(name)
         ring = self._rings[worker]
         fill = ring.prepare_fill(self._active)
         specs = self._specs if self._specs is not None or self._active < self._plan.slots else None
         flush_bytes = self._plan.flush_bytes(self._active)
-        params = {"program": name, "flush_bytes": flush_bytes, "specs": specs}
+        request = RunBurst(program=name, flush_bytes=flush_bytes, specs=None if specs is None else tuple(specs))
         spin_s = SPIN_S[self.options.device]
-        ready = {"core": self._core, "spin_s": spin_s, "flush_bytes": flush_bytes}
-        if self.ask(name, "ready", ready) is None:
+        if self.ask(name, GetReady(core=self._core, spin_s=spin_s, flush_bytes=flush_bytes)) is None:
             return None, []
         begin = time.perf_counter_ns()
         fill()
-        reply = self.ask(name, "burst", params, spin_s=spin_s)
+        times = self.ask(name, request, spin_s=spin_s)
         # Copying the outputs here is taken off the clock with the null's; it must not be where they are computed.
         ring.wipe(self._active)
-        if reply is not None and self.ask(name, "deliver", {}, spin_s=spin_s) is None:
-            reply = None
+        if times is not None and self.ask(name, DeliverOutputs(), spin_s=spin_s) is None:
+            times = None
         # Before anything else is asked of the worker, which could go on with its work meanwhile.
-        samples = [] if reply is None else self.check.sample(ring.take)
+        samples = [] if times is None else self.check.sample(ring.take)
         synchronize(self.options.device)
         wall_us = (time.perf_counter_ns() - begin) / 1e3
-        if reply is None:
+        if times is None:
             return None, []
-        self.ask(name, "release", {})
-        burst = Burst(self._event_times(name, reply), wall_us, max(0.0, number(reply, "waited_us")))
-        return burst, samples
+        self.ask(name, ReleaseOutputs())
+        return Burst(self._event_times(name, times), wall_us, max(0.0, times.waited_us)), samples
 
-    def _event_times(self, name: str, reply: Any) -> tuple[float, ...]:
-        """What a worker claims, checked in form: one finite time per slot. Zero and less are cut to a nanosecond; then
-        the judge's clock pays."""
-        times = reply.get("event_us") if isinstance(reply, dict) else None
-        good = (
-            isinstance(times, list)
-            and len(times) == self._active
-            and all(type(t) in (int, float) and math.isfinite(t) for t in times or ())
-        )
-        if not good:
+    def _event_times(self, name: str, times: BurstTimes) -> tuple[float, ...]:
+        """Returns the reported time of each slot. Zero and less become a nanosecond; then the judge's clock pays."""
+        if len(times.event_us) != self._active:
             if name != CANDIDATE:
                 raise WorkerError(f"{self.task.name}: the baseline worker sent no times", "Run again")
-            violation = Violation(rule="protocol", layer="channel", detail="burst: no list of times")
-            raise CandidateFault(Fault(Verdict.VIOLATION, violation.detail, "protocol", "", (violation,)))
-        return tuple(max(float(t), 1e-3) for t in times or ())
+            said = f"RunBurst: {len(times.event_us)} times instead of {self._active}"
+            violation = Violation(rule="protocol", layer="channel", detail=said)
+            raise CandidateFault(Fault(Verdict.VIOLATION, said, FaultKind.PROTOCOL, "", (violation,)))
+        return tuple(max(time_us, 1e-3) for time_us in times.event_us)
 
     def _draw(self, slots: int) -> float:
-        """Fresh inputs for the first slots; the seconds that it took. Plain values that change from draw to draw travel
-        with the burst."""
+        """Draws fresh inputs for the first slots and returns the seconds that it took. Plain values that change between
+        draws are sent with the burst."""
         assert self._masters is not None
         begin = time.monotonic()
         seeds = [self.secrets.seed() for _ in range(slots)]
@@ -339,16 +326,14 @@ class Rounds:
     def _worker(self, name: str) -> Worker:
         return self.candidate.worker if name == CANDIDATE else self.baselines.worker_of(name)
 
-    # ------------------------------------------------------------ asking
-
     def ask(
-        self, name: str, op: str, params: dict[str, Any], timeout_s: float | None = None, spin_s: float = 0.0
-    ) -> Any:
-        """The worker's answer; None where a baseline form failed and is now left out. Raises CandidateFault,
+        self, name: str, request: WorkerRequest[A], timeout_s: float | None = None, spin_s: float = 0.0
+    ) -> A | None:
+        """Returns the worker's answer, or None where a baseline form failed and is left out. Raises CandidateFault,
         TaskError."""
         worker = self._worker(name)
         try:
-            return worker.request(op, params, timeout_s=timeout_s or self._timeout_s, spin_s=spin_s)
+            return worker.request(request, timeout_s=timeout_s or self.options.call_timeout_s, spin_s=spin_s)
         except WorkerFault as error:
             if name == CANDIDATE:
                 raise CandidateFault(error.fault) from None
@@ -358,12 +343,12 @@ class Rounds:
             return None
 
     def _lose(self, name: str, error: WorkerFault) -> None:
-        """A form failed when it ran: it is left out, and where it took its worker down, that is replaced."""
+        """Leaves out a form that failed when it ran. If its worker died, that is replaced."""
         self.baselines.fail(name, error.fault.reason)
         for found in self.rounds:
             found.bursts.pop(name, None)
         old = self._worker(name)
-        if error.fault.kind == "device":
+        if error.fault.kind is FaultKind.DEVICE:
             old.kill()
         if not old.alive:
             # Those that begin anew have new workers throughout.
@@ -374,7 +359,7 @@ class Rounds:
                 if self.frozen:
                     self.baselines.freeze()
             self._load_baseline_weights()
-            self._add_baseline_rings()
+            self._add_rings(*self.baselines.workers())
 
     def _for_candidate(self, work: Callable[[], Any]) -> None:
         try:
@@ -383,18 +368,11 @@ class Rounds:
             raise CandidateFault(error.fault) from None
 
     def _baseline_error(self, name: str, error: WorkerFault) -> CudaAgentError:
-        cause, _, remedy = error.fault.reason.partition("\n")
-        cause = f"{self.task.name}: timing {name} failed: {cause}"
-        return TaskError(cause, remedy or "Correct or shrink the task", detail=error.fault.log_tail)
-
-    @property
-    def _timeout_s(self) -> float:
-        return self.options.call_timeout_s
+        cause = f"{self.task.name}: timing {name} failed: {error.fault.reason}"
+        return TaskError(cause, error.fault.remedy or "Correct or shrink the task", detail=error.fault.log_tail)
 
     def _left_s(self) -> float:
         return self._begin + self.options.timing_budget_s - time.monotonic()
-
-    # ------------------------------------------------------------ what is to be said
 
     @property
     def elapsed_s(self) -> float:
@@ -412,7 +390,7 @@ class Rounds:
         return [f"{self._active} calls per round{flushed}", *said, *self.schedule.remarks()]
 
     def close(self) -> None:
-        """Frees rings and masters; workers that are gone need nothing."""
+        """Frees rings and masters. Ended workers need nothing."""
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
@@ -420,9 +398,3 @@ class Rounds:
             self.reference.detach(self._masters.places)
             self._masters.places.arena.close()
             self._masters = None
-
-
-def number(reply: Any, key: str) -> float:
-    """A finite number that a worker claims, 0 where it doesn't."""
-    value: Any = reply.get(key) if isinstance(reply, dict) else None
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else 0.0

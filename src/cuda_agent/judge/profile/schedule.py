@@ -11,13 +11,14 @@ import random
 from dataclasses import dataclass, field
 
 from cuda_agent.core import intervals
+from cuda_agent.core.baselines import COMPILE, EAGER
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.judge.profile import timing
-from cuda_agent.judge.profile.baselines import EAGER, NULL, Baselines
+from cuda_agent.judge.profile.baselines import NULL, Baselines
+from cuda_agent.judge.profile.rings import LEAST_CALLS
 from cuda_agent.judge.profile.timing import Round
 
 CANDIDATE = "candidate"
-COMPILE = "compile"
 #: rounds that are made even when the budget is over.
 LEAST_ROUNDS = 5
 #: beyond this many rounds a report only grows.
@@ -34,6 +35,15 @@ MOODY = 4.0
 ENOUGH_SHARE = 0.6
 #: how often a program that has nothing new to say is still timed.
 SELDOM = 0.25
+#: share of the budget that the planned rounds may take, which determines the number of active slots. Bursts of more
+#: than the least calls leave time for PLANNED_ROUNDS.
+PLANNED_SHARE, PLANNED_ROUNDS = 0.6, 28
+
+
+def affordable(wanted: int, calls: float) -> int:
+    """Returns the calls of a burst, where the budget has `calls` for all rounds: the wanted number where that leaves
+    the planned rounds, at least `LEAST_CALLS` where these leave the least rounds."""
+    return max(1, min(wanted, max(int(calls / PLANNED_ROUNDS), min(LEAST_CALLS, int(calls / LEAST_ROUNDS)))))
 
 
 @dataclass

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import ScreenReport
 from cuda_agent.judge.profile.baselines import Baselines
 from cuda_agent.judge.profile.rings import Masters, Ring, device_facts, plan_ring, total_bytes
+from cuda_agent.judge.profile.schedule import CANDIDATE
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.reference import Reference
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.affinity import divided, near_gpu
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workers.requests.timed import ScreenConfigs, ScreenTimes
 
 #: settings take turns on so many sets of inputs; each costs a draw.
 MOST_SLOTS = 2
@@ -58,8 +57,13 @@ def screen(
     plan = plan_ring(device, total_bytes(spec.inputs), total_bytes(spec.outputs), l2_bytes, free)
     slots = min(plan.slots, MOST_SLOTS)
     budget_s = min(BUDGET_SHARE * options.timing_budget_s, BASE_SECONDS + SECONDS_EACH * len(configs))
-    params = {"program": "candidate", "configs": configs, "budget_s": budget_s, "flush_bytes": L2_TIMES * l2_bytes}
-    params["core"] = min(divided(kept, near_gpu())[1], default=None) if kept else None
+    request = ScreenConfigs(
+        program=CANDIDATE,
+        configs=tuple(configs),
+        budget_s=budget_s,
+        flush_bytes=L2_TIMES * l2_bytes,
+        core=min(divided(kept, near_gpu())[1], default=None) if kept else None,
+    )
     masters = Masters(spec.inputs, slots, device)
     ring: Ring | None = None
     try:
@@ -68,11 +72,11 @@ def screen(
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
         with gpu_lock(gpu_uuid(device) or "cpu"):
-            reply = process.worker.request("screen", params, timeout_s=budget_s + options.call_timeout_s)
-        if isinstance(reply, dict) and reply.get("device_lost"):
+            times = process.worker.request(request, timeout_s=budget_s + options.call_timeout_s)
+        if times.device_lost:
             # An error stays on its device.
             process.worker.kill()
-        return _report(reply, configs)
+        return _report(times, configs)
     finally:
         if ring is not None:
             _close(ring)
@@ -87,13 +91,9 @@ def _close(ring: Ring) -> None:
         ring.worker.kill()
 
 
-def _report(reply: Any, configs: list[dict[str, int]]) -> ScreenReport:
-    """What the worker claims, as far as it has the right form."""
-    reply = reply if isinstance(reply, dict) else {}
-    times, failures = reply.get("latency_us"), reply.get("failures")
-    times = times if isinstance(times, list) and len(times) == len(configs) else [None] * len(configs)
-    failures = failures if isinstance(failures, dict) else {}
-    good = [float(t) if type(t) in (int, float) and math.isfinite(t) and t > 0 else None for t in times]
-    said = {i: str(failures.get(str(i), "no time"))[:500] for i, value in enumerate(good) if value is None}
-    short = bool(reply.get("out_of_memory"))
-    return ScreenReport(configs=tuple(configs), latency_us=tuple(good), failures=said, out_of_memory=short)
+def _report(times: ScreenTimes, configs: list[dict[str, int]]) -> ScreenReport:
+    """What the worker claims. A setting whose time isn't positive has none."""
+    claimed = times.latency_us if len(times.latency_us) == len(configs) else (None,) * len(configs)
+    good = tuple(time if time is not None and time > 0 else None for time in claimed)
+    said = {i: times.failures.get(str(i), "no time")[:500] for i, time in enumerate(good) if time is None}
+    return ScreenReport(configs=tuple(configs), latency_us=good, failures=said, out_of_memory=times.out_of_memory)

@@ -1,10 +1,10 @@
-"""Every timed output can be checked: secret positions of a candidate's bursts against eager's on the same inputs.
+"""Checks the timed outputs: secret positions of a candidate's bursts are compared with eager's on the same inputs.
 
-Two bounds, from what verification found. Each element: |c - e| ≤ max(atol + rtol·|e|, 4 × the largest |c - e| that
-passed verification). All sampled elements of an output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's error +
-eager's error), floor), which sees the answer to other inputs and a silent change of precision, where the published
-tolerance sees neither; 4 × below one block of elements, where errors scatter. Of integers, in a round and in all of
-them together, 4 × the share in which verified ones differed (at least one of an output).
+There are two bounds, from the errors of verification. Each element: |c - e| ≤ max(atol + rtol·|e|, 4 × the largest |c -
+e| that passed verification). All sampled elements of an output in a round: ||c - e|| / ||e|| ≤ max(1.5 × (candidate's
+error + eager's error), floor). The second detects the answer to other inputs and a silent change of precision, which
+the published tolerance may not. It is 4 × below one block of elements, where errors scatter. Integers may differ, in a
+round and over all rounds, in 4 × the share in which verified ones differed (at least one of an output).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ POSITIONS = 4096
 #: outputs up to this many elements are compared whole.
 WHOLE = 16384
 SLACK = 4.0
-#: of relative errors over at least a block of elements, which hardly scatter: who spends its budget in verification
-#: must not win four budgets for timing.
+#: factor of relative errors over at least a block of elements, which hardly scatter. A candidate that spends its budget
+#: in verification must not get four budgets in timing.
 SLACK_MANY = 1.5
 MANY = 4096
-#: of so many integers one may be a tie that verification hasn't met.
+#: one of this many integers may be a tie that verification hasn't met.
 MANY_INTEGERS = 64
-#: one round this far beyond the bound convicts at once; up to it the median over rounds decides, since a small output
-#: that nearly cancels has a large relative error now and then.
+#: a round with an error this many times the bound convicts at once. Up to it the median over rounds decides, since a
+#: small output that nearly cancels sometimes has a large relative error.
 SINGLE_ROUND = 10.0
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """`error`: bound of the relative L2 distance to eager, `error_many` over many elements; `absolute`: the largest
-    |c - e| that is excused; `ties`: of each output, the share of integers that may differ."""
+    """`error` bounds the relative L2 distance to eager, `error_many` the same over many elements, `absolute` the
+    largest excused |c - e|, and `ties` for each output the share of integers that may differ."""
 
     atol: float
     rtol: float
@@ -45,12 +45,12 @@ class Bounds:
     ties: tuple[float, ...] = ()
 
     def relative(self, elements: int) -> float:
-        """The bound of a relative error over so many elements."""
+        """Returns the bound of a relative error over this many elements."""
         return self.error if self.error_many is None or elements < MANY else self.error_many
 
     def most_ties(self, index: int, count: int) -> float:
-        """So many of these integers of an output may differ: the share, and by how much a sample may have more. Of few
-        none."""
+        """Returns how many of these integers of an output may differ: the share, and what a sample may have more by
+        chance. It is 0 for few integers."""
         usual = (self.ties[index] if index < len(self.ties) else 0.0) * count
         return usual + 4.0 * math.sqrt(usual) + 1.0 if count >= MANY_INTEGERS else 0.0
 
@@ -65,7 +65,7 @@ def bounds_from(
     floor: float,
     ties: Sequence[float] = (),
 ) -> Bounds:
-    """Bounds of the timed outputs from a passed verification's worst errors."""
+    """Returns the bounds of timed outputs from the worst errors of a passed verification."""
     apart, absolute = candidate_error + eager_error, SLACK * max_abs_error
     few, many = max(SLACK * apart, floor), max(SLACK_MANY * apart, floor)
     return Bounds(
@@ -75,7 +75,7 @@ def bounds_from(
 
 @dataclass
 class OutputCheck:
-    """Collects samples of rounds and says what is wrong with them. `rng` is secret."""
+    """Collects samples of rounds and decides what is wrong with them. `rng` is secret."""
 
     bounds: Bounds
     rng: random.Random
@@ -84,11 +84,12 @@ class OutputCheck:
     _errors: list[list[float]] = field(default_factory=list)
     _elements: list[int] = field(default_factory=list)
     _positions: list[Any] = field(default_factory=list)
-    #: of integers: sampled values that differed, and all, by output.
+    #: output -> sampled integers that differed, and all sampled integers.
     _different: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def draw(self, begins: Sequence[Sequence[int]], sizes: Sequence[int], device: str) -> None:
-        """Choose the next round's positions: of each output, where its slots begin, and how many elements each has."""
+        """Draws the positions of the next round: for each output, where its slots begin, and how many elements each
+        has."""
         import torch
 
         self._slots = len(begins[0]) if begins else 0
@@ -102,12 +103,12 @@ class OutputCheck:
             self._positions.append((torch.tensor(places, device=device).unsqueeze(1) + inside).reshape(-1))
 
     def sample(self, take: Callable[[int, Any], Any]) -> list[Any]:
-        """Of every output what `take(output, positions)` copies, floating point as float64."""
+        """Returns what `take(output, positions)` copies of every output, floating point as float64."""
         found = [take(index, positions) for index, positions in enumerate(self._positions)]
         return [values.double() if values.is_floating_point() else values for values in found]
 
     def compare(self, mine: Sequence[Any], eager: Sequence[Any]) -> str | None:
-        """One round: samples by output. Says what convicts by itself, None where nothing does."""
+        """Compares the samples of one round by output. Returns what convicts by itself, or None."""
         self.checked += self._slots * len(mine)
         errors = []
         for index, (c, e) in enumerate(zip(mine, eager, strict=True)):
@@ -120,7 +121,7 @@ class OutputCheck:
         return None
 
     def verdict(self) -> str | None:
-        """After all rounds: what the median over rounds convicts."""
+        """Returns what the median over all rounds convicts, or None."""
         for index, errors in enumerate(zip(*self._errors, strict=True)):
             typical, allowed = median(errors), self.bounds.relative(self._elements[index])
             if typical > allowed:

@@ -1,8 +1,8 @@
-"""What the judge concludes from timing rounds: times, ratios, when to stop, whether the clocks agree. Pure.
+"""Computes from timing rounds the times, the ratios, when to stop, and whether the clocks agree. Pure.
 
-A *round* times every program once on the same fresh inputs: a burst of n calls, each between two device events, the
+A *round* times every program once on the same fresh inputs: a burst of n calls, each between two device events, and the
 burst between two readings of the judge's own clock. Calls of one round share clocks, temperature and foreign load, so
-rounds, not calls, are the independent samples: each round gives one median per program and one ratio per pair of
+rounds, not calls, are the independent samples. Each round gives one median per program and one ratio per pair of
 programs.
 """
 
@@ -17,47 +17,48 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, low_quantile, lower_bound, median
 from cuda_agent.core.records import Ratio, Timing
 
-#: stop when every needed ratio is known this well (half width over value).
+#: rounds stop when every needed ratio has an interval of this half width over its value.
 RELATIVE_WIDTH = 0.01
 MIN_ROUNDS = 6
 #: a one-sided 95 % bound of a median needs five samples: 1 - 2**-5 = 96.9 %.
 LEAST_TO_CONVICT = 5
-#: mean over median of a burst's calls, against a trusted program's, that no honest program shows round after round.
+#: mean over median of a burst's calls, relative to a trusted program's, that no honest program shows in most rounds.
 UNEVEN = 1.5
-#: of what a burst of nothing says of its calls: no program's events say less, unless they lie.
+#: share of a null burst's event time below which a program's events lie.
 LEAST_EVENT = 0.8
-#: share of a program's rounds that a trusted one must have been in to show what is usual.
+#: share of a program's rounds in which a trusted program must have run to show what is usual.
 OFTEN = 0.5
 #: share of the judge's clock that events account for, above which few rounds are enough.
 EXPLAINED = 0.7
-#: the stop rule looks only after these many rounds: peeking after each one would favour lucky narrow intervals.
-#: Fewer than thirteen say too little about the samples' dependence.
+#: the stop rule is evaluated only after these numbers of rounds. After each round it would favour intervals that are
+#: narrow by luck. Fewer than thirteen tell too little about the dependence of samples.
 CHECKPOINTS = (13, 19, 28, 41, 60, 88, 129, 190, 280, 410, 600, 880)
-#: `decided`: an interval this wide, with so much confidence (many looks share the error) on one side of the ratio from
-#: which the reward counts a milestone.
+#: of `decided`: the width of an interval, and the confidence (several looks share the error) that the ratio lies on one
+#: side of the value from which the reward counts a milestone.
 DECIDED_WIDTH = 0.05
 DECIDED_CONFIDENCE = 0.995
 MILESTONE_RATIO = 1.0 / 0.95
-#: in a search's turns a ratio may be as uncertain as this part of its distance (logarithm) to the milestone: ±5 % up to
-#: 1.5x, ±10 % at 2x, ±19 % at 3.7x. Launch-bound programs would need a hundred rounds for ±5 %.
+#: in a search a ratio may be as uncertain as this part of its (logarithmic) distance to the milestone: ±5 % up to 1.5x,
+#: ±10 % at 2x, ±19 % at 3.7x. Launch-bound programs would need a hundred rounds for ±5 %.
 COARSE_SHARE = 0.15
 
-#: standard deviation of a program's time per call from one process to the next, µs and share: where its memory lies
-#: decides how often it misses a cache, and no number of rounds in one process tells. cuda: 50 restarts of operators
-#: of 17 µs (0.16 µs, and one baseline that was 0.31 µs slower than all its candidates), 60 µs and 1.3 ms (0.11 %).
+#: standard deviation of a program's time per call between processes, in µs and as a share. The place of its memory
+#: decides how often it misses a cache, and rounds in one process don't show that. cuda: 50 restarts of operators of 17
+#: µs (0.16 µs, and one baseline that was 0.31 µs slower than all its candidates), 60 µs and 1.3 ms (0.11 %).
 PROCESS_US = {Device.CUDA: 0.25, Device.CPU: 0.2}
 PROCESS_SHARE = {Device.CUDA: 0.001, Device.CPU: 0.0}
-#: of a ratio, that its lower end keeps: a claim of nearly no time at all has a spread without bound.
+#: the least part of a ratio that its lower end keeps, since a claim of nearly no time has an unbounded spread.
 LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Disagreement of the judge's clock and the events that is still noise: `share` of the event time plus `floor_us`.
+    """The difference between the judge's clock and the events that still counts as noise: `share` of the event time
+    plus `floor_us`.
 
-    cuda: event resolution is 0.5 µs and a synchronisation wakes within a few µs, and the null burst takes out what is
-    constant. cpu: output pages fresh from the kernel are copied slower than the null's, and the scheduler of a small
-    shared machine gives slices of milliseconds; the lower bound over rounds removes what isn't there every time.
+    cuda: events have a resolution of 0.5 µs, a synchronisation wakes within a few µs, and the null burst removes the
+    constant part. cpu: fresh output pages are copied slower than the null's, and the scheduler of a small shared
+    machine gives slices of milliseconds. The lower bound over rounds removes what doesn't occur every time.
     """
 
     share: float
@@ -68,15 +69,15 @@ class Tolerance:
 
 
 TOLERANCES = {Device.CUDA: Tolerance(0.10, 5.0), Device.CPU: Tolerance(0.20, 50.0)}
-#: what a ratio's lower end need not bear: on cuda the events' own resolution, so that nobody is paid for what the
-#: tolerance forgives. On the CPU the interval of that excess is as wide as a short call.
+#: the part that a ratio's lower end need not bear. On cuda it is the resolution of events, so that what the tolerance
+#: forgives isn't paid. On the CPU the interval of that excess is as wide as a short call.
 UNBORNE = {Device.CUDA: Tolerance(0.02, 0.5), Device.CPU: TOLERANCES[Device.CPU]}
 
 
 @dataclass(frozen=True)
 class Burst:
-    """One program in one round: what its worker's events said for each call, the judge's clock around the burst, and
-    how much longer than its events its worker says that it waited for each call, on average (see `runner.Times`)."""
+    """One program in one round: the event time of each call, the judge's clock around the burst, and how much longer
+    than its events the worker reports to have waited for each call, on average (see `runner.Times`)."""
 
     event_us: tuple[float, ...]
     wall_us: float
@@ -92,23 +93,24 @@ class Burst:
 
     @property
     def unexplained_us(self) -> float:
-        """Per call, what the events don't say of the judge's clock."""
+        """The part of the judge's clock per call that the events don't explain."""
         return self.wall_us / len(self.event_us) - self.mean_us
 
     @property
     def outside_us(self) -> float:
-        """Per call, what neither the events nor the waiting say of it: protocol, copies, samples, the same for all."""
+        """The part of the judge's clock per call that neither events nor waiting explain: protocol, copies and samples,
+        which are the same for all programs."""
         return self.unexplained_us - self.waited_us
 
     @property
     def spread(self) -> float:
-        """Mean over median: far above 1 where a few calls hold the time of all."""
+        """Mean over median. It is far above 1 where a few calls hold most of the time."""
         return self.mean_us / self.median_us
 
 
 @dataclass
 class Round:
-    """All programs' bursts on the same inputs; `null` is the runner on a program that does nothing."""
+    """All programs' bursts on the same inputs. `null` is the runner with a program that does nothing."""
 
     bursts: dict[str, Burst] = field(default_factory=dict)
     null: Burst | None = None
@@ -116,9 +118,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Witness:
-    """The judge's clock per call, µs. `low_us`: what it saw at least in 95 % of the rounds, (wall - null wall) / n;
-    `typical_us`: the median of that. `unexplained_us`: the median over rounds of what the events' own sum leaves
-    over."""
+    """The judge's clock per call, in µs. `low_us` is at most what it showed in 95 % of the rounds, (wall - null wall) /
+    n; `typical_us` is the median of that. `unexplained_us` is the median over rounds of the part that the sum of events
+    leaves over."""
 
     low_us: float
     typical_us: float
@@ -126,12 +128,12 @@ class Witness:
 
 
 def medians(rounds: Sequence[Round], name: str) -> list[float]:
-    """One event median (µs) per round in which the program ran."""
+    """Returns the event median in µs of each round in which the program ran."""
     return [r.bursts[name].median_us for r in rounds if name in r.bursts]
 
 
 def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> list[float]:
-    """Baseline time / candidate time, one per round in which both ran (same inputs, adjacent in time)."""
+    """Returns baseline time / candidate time of each round in which both ran (same inputs, adjacent in time)."""
     return [
         r.bursts[baseline].median_us / r.bursts[candidate].median_us
         for r in rounds
@@ -140,12 +142,12 @@ def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> lis
 
 
 def witness(rounds: Sequence[Round], name: str) -> Witness | None:
-    """The judge's clock on one program; None where no null burst calibrates it.
+    """Returns the judge's clock on one program, or None where no null burst calibrates it.
 
-    The null's *median* over rounds is taken off, because it is the same work every time. `low_us` is a mean over the
-    burst's calls on purpose: events that put the time of a burst into fewer than half of its calls would leave the
-    median small, the mean not. It is a low quantile, because a mean, unlike the events' median, holds every moment that
-    somebody else took, and what pays must not depend on that.
+    The median of the null over rounds is subtracted, because it is the same work every time. `low_us` is a mean over
+    the burst's calls on purpose: events that put the time of a burst into fewer than half of its calls would leave the
+    median small, but not the mean. It is a low quantile, because a mean, unlike the events' median, holds every moment
+    that another program took, and what is paid must not depend on that.
     """
     nulls = [r.null.wall_us for r in rounds if r.null is not None]
     mine = [r.bursts[name] for r in rounds if name in r.bursts]
@@ -158,15 +160,14 @@ def witness(rounds: Sequence[Round], name: str) -> Witness | None:
 
 
 def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: Iterable[str] = ()) -> str | None:
-    """Why the program's events can't be believed, None when they can. Fewer than five rounds give no 95 % bound.
+    """Returns why the program's events can't be believed, or None. Fewer than five rounds give no 95 % bound.
 
-    Only time that the events' *sum* leaves unexplained convicts: foreign load makes some calls slow, in the events as
-    on the wall. What it does to the rest of a burst, the `trusted` programs (baselines) show: what they leave outside
-    their calls, and how long the quickest of them waits for its events, is taken off. A program that says that it
-    waited longer may have given memory back, which a driver frees while somebody waits: it pays for that, and isn't
-    convicted as long as it took no longer than the calls themselves. Unevenness within bursts doesn't convict, but it
-    pays (`Witness.low_us`). A trusted program that was left out after a few rounds shows nothing. Events that say less
-    than those of calls of nothing convict at once.
+    Only time that the *sum* of events leaves unexplained convicts, since foreign load makes some calls slow in the
+    events as on the wall. The `trusted` programs (baselines) show its effect on the rest of a burst: their time outside
+    calls, and how long the quickest of them waits for its events, is subtracted. A program that reports a longer wait
+    may have freed memory, which a driver does while a process waits. It pays for that and isn't convicted, as long as
+    the wait took no longer than the calls. Uneven bursts don't convict, but they pay (`Witness.low_us`). A trusted
+    program that was left out after a few rounds shows nothing. Events below those of empty calls convict at once.
     """
     mine = [r.bursts[name] for r in rounds if name in r.bursts]
     nulls = [r.null for r in rounds if r.null is not None]
@@ -196,8 +197,8 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
 
 
 def unevenness(rounds: Sequence[Round], name: str, trusted: Iterable[str] = ()) -> str | None:
-    """Says that the time of a burst lies in a few of its calls, round after round: one call did the work of the others,
-    whose inputs lie beside its own. None where calls are alike, or as unlike as those of a trusted program."""
+    """Returns a message where the time of a burst lies in a few of its calls, in most rounds: one call did the work of
+    the others, whose inputs are beside its own. Returns None where calls are as even as those of a trusted program."""
     if len(medians(rounds, name)) < LEAST_TO_CONVICT:
         return None
     spread = _spread(rounds, name, trusted)
@@ -207,7 +208,8 @@ def unevenness(rounds: Sequence[Round], name: str, trusted: Iterable[str] = ()) 
 
 
 def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
-    """Lower 95 % bound of mean over median, relative to the typical one of the most uneven trusted program; ≥ 1."""
+    """Returns the lower 95 % bound of mean over median, relative to the typical one of the most uneven trusted program;
+    at least 1."""
     own = [r.bursts[name].spread for r in rounds if name in r.bursts]
     usual = [
         median(r.bursts[other].spread for r in rounds if other in r.bursts)
@@ -218,8 +220,8 @@ def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float
 
 
 def _waiting(rounds: Sequence[Round], trusted: Sequence[str]) -> tuple[float, str | None]:
-    """How long the quickest of the trusted programs waits for its events, typically: what a synchronisation takes; and
-    which that is. The null program's where there is none."""
+    """Returns how long the quickest trusted program typically waits for its events, which is the cost of a
+    synchronisation, and its name. Without trusted programs it takes the null program's."""
     found = [
         (median(r.bursts[name].waited_us for r in rounds if name in r.bursts), name)
         for name in trusted
@@ -232,14 +234,14 @@ def _waiting(rounds: Sequence[Round], trusted: Sequence[str]) -> tuple[float, st
 
 
 def _hidden_us(burst: Burst, beyond_us: float, waiting_us: float) -> float:
-    """What is left of the judge's clock when the burst's own waiting explains as much of it as it may."""
+    """Returns the rest of the judge's clock when the burst's own waiting explains as much of it as it may."""
     return beyond_us - min(max(0.0, burst.waited_us - waiting_us), burst.mean_us)
 
 
 def _beyond(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[list[tuple[Burst, float]]]:
-    """For each trusted program, the program's bursts in the rounds that both ran in, each with the µs per call that its
-    events leave unexplained beyond what that program leaves outside its calls and what a synchronisation takes, both in
-    the same round: what a busy machine or a slower core does to a round, it does to all of it."""
+    """Returns for each trusted program the program's bursts in common rounds, each with the unexplained µs per call
+    beyond that program's time outside its calls and the cost of a synchronisation in the same round. A busy machine or
+    a slower core affects a whole round."""
     typical, quickest = _waiting(rounds, trusted)
     found = []
     for other in trusted:
@@ -254,8 +256,8 @@ def _beyond(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> list[
 
 
 def _excess_us(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> tuple[float, float]:
-    """(typically, upper end of the interval) µs per call that the judge's clock finds beyond events and what any
-    trusted program shows; zeros for a trusted program."""
+    """Returns (typical value, upper end of the interval) of the µs per call that the judge's clock finds beyond events
+    and what any trusted program shows; zeros for a trusted program."""
     found = [[beyond for _, beyond in pairs] for pairs in _beyond(rounds, name, trusted)]
     if not found or name in trusted:
         return 0.0, 0.0
@@ -269,8 +271,8 @@ def is_explained(rounds: Sequence[Round], name: str) -> bool:
 
 
 def _undecided_us(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
-    """µs per call that the judge's clock can't rule out beyond the events: the upper end of the interval of the excess,
-    0 where that is too little to count."""
+    """Returns the µs per call that the judge's clock can't exclude beyond the events: the upper end of the interval of
+    the excess, or 0 where that is too little to count."""
     high = _excess_us(rounds, name, trusted)[1]
     return high if UNBORNE[device].exceeded(high, median(medians(rounds, name))) else 0.0
 
@@ -280,15 +282,16 @@ def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]
 
 
 def waking_us(rounds: Sequence[Round], trusted: Iterable[str]) -> float:
-    """What the events of trusted programs typically leave over, per call: a synchronisation that had to wait wakes
-    later than the null's, which never waits. It isn't a program's time, so it is taken off every program's witness."""
+    """Returns what the events of trusted programs typically leave over per call. A synchronisation that had to wait
+    wakes later than the null's, which never waits. It isn't a program's time, so it is subtracted from every program's
+    witness."""
     return max(0.0, median([0.0] if not (found := _unexplained(rounds, trusted)) else found))
 
 
 def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
-    """Paying time / event time, ≥ 1: where the witness' lower bound, the mean of uneven calls or the typical excess
-    over trusted programs is more than noise and exceeds the events, it pays. With too few rounds to convict anybody,
-    the typical witness pays in full: else who makes rounds slow would be believed."""
+    """Returns paying time / event time, at least 1. Where the witness' lower bound, the mean of uneven calls or the
+    typical excess over trusted programs is more than noise and exceeds the events, it pays. With too few rounds to
+    convict, the typical witness pays in full; otherwise a program that makes rounds slow would be believed."""
     seen, scale = witness(rounds, name), _spread(rounds, name, trusted)
     event_us, waking = median(medians(rounds, name)), waking_us(rounds, trusted)
     if seen is not None:
@@ -310,10 +313,11 @@ def timing(
     busy_us: float | None = None,
     peak_memory_bytes: int | None = None,
 ) -> Timing:
-    """The record of one program. latency = max(median over rounds of event medians, witness' lower bound); `trusted`
-    programs show what the judge's clock adds on this machine. `samples_us` are the round medians.
+    """Returns the record of one program. Its latency is max(median over rounds of event medians, witness' lower bound).
+    `trusted` programs show what the judge's clock adds on this machine. `samples_us` are the round medians.
 
-    Raises ValueError when the program never ran."""
+    Raises ValueError when the program never ran.
+    """
     values = medians(rounds, name)
     event_us = median(values)
     low, high = interval(values)
@@ -342,8 +346,8 @@ def ratio(
     trusted: Sequence[str] = (),
     device: Device = Device.CUDA,
 ) -> Ratio:
-    """Median of the paired ratios with its interval, scaled where a witness pays. Too few pairs for any interval: what
-    they span is doubled, and is at least ±10 %. Raises ValueError without a pair."""
+    """Returns the median of the paired ratios with its interval, scaled where a witness pays. With too few pairs for an
+    interval, their span is doubled, and is at least ±10 %. Raises ValueError without a pair."""
     values = paired_ratios(rounds, baseline, candidate)
     low, high = _over_processes(interval(values), rounds, (baseline, candidate), device, median(values))
     if len(values) < LEAST_TO_CONVICT:
@@ -351,7 +355,7 @@ def ratio(
         low, high = low / margin, high * margin
     mine = _inflation(rounds, candidate, trusted, device)
     scale = _inflation(rounds, baseline, trusted, device) / mine
-    # The reward takes the lower end: what the judge's own clock can't rule out must not pay.
+    # The reward takes the lower end, since what the judge's own clock can't exclude must not pay.
     event_us = median(medians(rounds, candidate))
     low *= min(1.0, event_us * mine / (event_us + _undecided_us(rounds, candidate, trusted, device)))
     return Ratio(baseline=baseline, value=median(values) * scale, low=low * scale, high=high * scale)
@@ -360,7 +364,7 @@ def ratio(
 def _over_processes(
     found: tuple[float, float], rounds: Sequence[Round], names: tuple[str, str], device: Device, value: float
 ) -> tuple[float, float]:
-    """The interval of a ratio, widened by what other processes would have shown."""
+    """Returns the interval of a ratio, widened by the spread between processes."""
     alone = [PROCESS_US[device] / median(medians(rounds, name)) for name in names]
     part = 1.96 * math.hypot(*(math.hypot(PROCESS_SHARE[device], of_calls) for of_calls in alone))
     low, high = 1.0 - math.hypot(1.0 - found[0] / value, part), 1.0 + math.hypot(found[1] / value - 1.0, part)
@@ -368,12 +372,12 @@ def _over_processes(
 
 
 def is_settled(values: Sequence[float]) -> bool:
-    """Whether these paired ratios are enough, asked only at checkpoints: their interval is within ±1 %."""
+    """Whether these paired ratios are enough: their interval is within ±1 %. Asked only at checkpoints."""
     return len(values) in CHECKPOINTS and is_narrow(values)
 
 
 def is_decided(values: Sequence[float], *, coarse: bool = False) -> bool:
-    """Whether more rounds would change neither the milestone nor, by more than ±5 %, the ratio; `coarse`: nor, by more
+    """Whether more rounds would change neither the milestone nor the ratio by more than ±5 %; with `coarse`, by more
     than a part of its distance to the milestone. Asked only at checkpoints."""
     if len(values) not in CHECKPOINTS:
         return False

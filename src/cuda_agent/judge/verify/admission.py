@@ -15,9 +15,10 @@ from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.compare import first_failure, measure, rule
 from cuda_agent.judge.verify.measured import Measured
-from cuda_agent.judge.verify.reference import Answer, Spec, comparing
+from cuda_agent.judge.verify.reference import Answer, comparing
 from cuda_agent.judge.verify.trials import Secrets
 from cuda_agent.workers.buffers import pieces
+from cuda_agent.workers.requests import Spec
 
 #: operators whose result depends on a generator's state.
 _RANDOM = (

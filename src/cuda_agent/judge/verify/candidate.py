@@ -10,9 +10,18 @@ from typing import Any
 from cuda_agent.core.errors import StoreError
 from cuda_agent.core.records import Candidate
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
-from cuda_agent.judge.verify.reference import Places, Reference, Spec, allocate
+from cuda_agent.judge.verify.reference import Places, Reference, allocate
 from cuda_agent.workers.buffers import contiguous, synchronize
 from cuda_agent.workers.process import Worker
+from cuda_agent.workers.requests import A, FreeMemory, Spec, WorkerRequest
+from cuda_agent.workers.requests.candidate import (
+    CallModel,
+    CallResult,
+    CompareWeights,
+    ForgetBuffers,
+    LoadCandidate,
+    LoadWeights,
+)
 
 MODEL_FILE = "model_new.py"
 
@@ -69,13 +78,14 @@ class CandidateProcess:
             raise StoreError(
                 f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
             ) from None
-        params = {
-            "library": None if inside is None else str(inside),
-            "model": str(root / MODEL_FILE),
-            "package": package,
-            "init": self._reference.spec.init,
-        }
-        self.ask("load", params)
+        self.ask(
+            LoadCandidate(
+                library=None if inside is None else str(inside),
+                model=str(root / MODEL_FILE),
+                init=self._reference.spec.init,
+                package=package,
+            )
+        )
         self.loaded = candidate.digest
 
     def load_weights(self) -> None:
@@ -83,27 +93,19 @@ class CandidateProcess:
         state = self._reference.spec.state
         if state:
             self.weights.arena.copy_from(self._reference.weights.arena)
-        reply = self.ask("set_weights", {"names": list(state), **self.weights.to_wire()}, (self.weights,))
-        self.operators.note(reply, LOADING)
-        self.frozen = self.frozen or bool(reply.get("frozen"))
-        taken = reply.get("derive_ms")
-        if isinstance(taken, int | float):
-            # The least of several: the first also pays for warming up.
-            self.derive_ms = float(taken) if self.derive_ms is None else min(float(taken), self.derive_ms)
+        loaded = self.ask(LoadWeights(names=tuple(state), weights=self.weights.refs), (self.weights,))
+        self.operators.note(loaded.dispatch, LOADING)
+        self.frozen = self.frozen or loaded.frozen
+        # The least of several: the first also pays for warming up.
+        self.derive_ms = min(loaded.derive_ms, loaded.derive_ms if self.derive_ms is None else self.derive_ms)
 
-    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> dict[str, Any]:
-        """One call; its outputs are then in `outputs`. Returns their `spec`, and with `kernels` what ran on the GPU
-        (see `worker.kernels`). Raises WorkerFault."""
+    def call(self, inputs: Places, spec: Spec, *, poison: bool, kernels: bool = False) -> CallResult:
+        """One call; its outputs are then in `outputs`. Raises WorkerFault."""
         _poison(self.outputs)
-        params = {
-            "inputs": {**inputs.to_wire(), "spec": spec},
-            "outputs": self.outputs.to_wire(),
-            "poison": poison,
-            "kernels": kernels,
-        }
-        reply = self.ask("call", params, (inputs, self.outputs))
-        self.operators.note(reply, FORWARD)
-        return reply
+        request = CallModel(inputs=inputs.refs, spec=spec, outputs=self.outputs.refs, poison=poison, kernels=kernels)
+        result = self.ask(request, (inputs, self.outputs))
+        self.operators.note(result.dispatch, FORWARD, unseen_outputs=result.unseen_outputs)
+        return result
 
     def renew(self) -> None:
         """Inputs and outputs again, after `release`."""
@@ -111,16 +113,14 @@ class CandidateProcess:
         self.outputs = self._allocate("candidate-outputs", [contiguous(meta) for meta in self._reference.spec.outputs])
 
     def changed_weights(self) -> list[str]:
-        changed = self.ask("weights_intact", {}).get("changed")
-        return [str(name) for name in changed] if isinstance(changed, list) else ["?"]
+        return self.ask(CompareWeights()).changed
 
-    def ask(self, op: str, params: dict[str, Any], places: tuple[Places, ...] = ()) -> dict[str, Any]:
-        """A request to the candidate; an answer that isn't an object counts as an empty one."""
+    def ask(self, request: WorkerRequest[A], places: tuple[Places, ...] = ()) -> A:
+        """A request to the candidate, which maps the places first. Raises WorkerFault."""
         for place in places:
             self.worker.attach(place.arena)
         synchronize(self._reference.device)
-        reply = self.worker.request(op, params, timeout_s=self._timeout_s)
-        return reply if isinstance(reply, dict) else {}
+        return self.worker.request(request, timeout_s=self._timeout_s)
 
     @property
     def usable(self) -> bool:
@@ -129,7 +129,7 @@ class CandidateProcess:
 
     def release(self) -> None:
         """Frees the inputs and outputs of verification; timing has its own."""
-        self.ask("forget", {})
+        self.ask(ForgetBuffers())
         for places in self._places:
             if places is not self.weights:
                 self.worker.detach(places.arena)
@@ -138,7 +138,7 @@ class CandidateProcess:
 
     def rest(self) -> None:
         """Others get the device's memory that its worker holds without need. Raises WorkerFault."""
-        self.ask("free", {})
+        self.ask(FreeMemory())
 
     def close(self) -> None:
         """Ends the worker, then frees its buffers."""

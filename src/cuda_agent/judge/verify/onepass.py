@@ -58,10 +58,10 @@ class OnePass:
         rtol: float,
         passes: Callable[..., Any],
     ) -> list[float] | None:
-        """Of one output: the largest |candidate - oracle| beyond the published bound, |policy - oracle|,
-        |candidate - eager| and that over |eager|; sums of squares of the oracle and of the candidate's and the policy's
-        difference from it; the worst block's relative error of these two. None where that can't be had, or anything
-        isn't finite. `passes`: as this, by torch's operators, of a part."""
+        """Returns for one output: the largest |candidate - oracle| beyond the published bound, |policy - oracle|,
+        |candidate - eager| and that over |eager|; the sums of squares of the oracle and of the candidate's and the
+        policy's difference from it; and the worst block's relative error of these two. Returns None where it can't be
+        computed or a value isn't finite. `passes` computes the same for a part by torch's operators."""
         tensors = (candidate, eager, policy, oracle)
         if self.given_up or not _fits(tensors) or not self._is_ready(candidate.device):
             return None

@@ -1,7 +1,7 @@
 """The judge's view of the reference worker: what a task consists of, inputs, weights and answers in buffers of the
 judge.
 
-Everything that the worker says is checked here (`TaskSpec`) before it is used; its faults are the task's: TaskError.
+The worker's faults are the task's: TaskError.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-
-from pydantic import Field, ValidationError
 
 from cuda_agent.core.enums import Device, Precision, Verdict
 from cuda_agent.core.errors import CudaAgentError, OutOfMemory, TaskError, WorkerError
 from cuda_agent.core.graph import Graph, TensorMeta
-from cuda_agent.core.record import Record
 from cuda_agent.core.records import Task
 from cuda_agent.workers.buffers import (
     ITEM_BYTES,
@@ -25,44 +23,25 @@ from cuda_agent.workers.buffers import (
     Layout,
     OutOfDeviceMemory,
     contiguous,
-    extent_bytes,
     is_dense,
     synchronize,
     trim,
 )
+from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.process import Worker, WorkerFault
-
-Spec = dict[str, Any]
+from cuda_agent.workers.requests import A, FaultKind, FreeMemory, Spec, TensorRefs, WorkerRequest
+from cuda_agent.workers.requests.reference import (
+    CaptureGraph,
+    DrawInputs,
+    DrawSlots,
+    DrawWeights,
+    ExpectedOutputs,
+    LoadTask,
+    TaskSpec,
+)
 
 _LOAD_TIMEOUT_S = 600.0
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
-
-
-class TaskSpec(Record):
-    """What crosses between processes for one task. Metas are dense: what isn't is laid out in row-major order."""
-
-    init: Spec
-    inputs_spec: Spec
-    inputs: tuple[TensorMeta, ...] = Field(min_length=1)
-    state: dict[str, TensorMeta]
-    outputs_spec: Spec
-    outputs: tuple[TensorMeta, ...]
-    #: inputs that the reference changes in place.
-    mutated: tuple[int, ...]
-    #: float32 matrix products or convolutions occur.
-    products: bool
-    #: eager at the precision policy isn't eager at PyTorch's flags.
-    policy_differs: bool
-    variants: tuple[str, ...]
-    #: variants far from what the task draws.
-    wide_variants: tuple[str, ...] = ()
-    #: of the device's memory, that a call holds at the most, inputs and weights included; 0 on the CPU.
-    peak_bytes: int = Field(default=0, ge=0)
-
-    @property
-    def rest_bytes(self) -> int:
-        """Of `peak_bytes`, what is neither input nor output."""
-        return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
 
 
 @dataclass(frozen=True)
@@ -84,8 +63,10 @@ class Places:
     arena: Arena
     layout: Layout
 
-    def to_wire(self) -> dict[str, Any]:
-        return {"arena": self.arena.name, "layout": self.layout.to_wire()}
+    @cached_property
+    def refs(self) -> TensorRefs:
+        """The tensors as a request names them."""
+        return TensorRefs(arena=self.arena.name, slots=self.layout.slots)
 
     def tensors(self) -> list[Any]:
         return self.arena.tensors(self.layout.slots)
@@ -120,22 +101,17 @@ class Reference:
 
     def load(self, seed: int) -> TaskSpec:
         """Raises TaskError where the task can't be judged."""
-        params = {
-            "name": self._task.name,
-            "source": self._task.source,
-            "seed": seed,
-            "precision": self._precision.value,
-        }
-        reply = self._ask("load", params, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
-        self.spec = _checked_spec(reply, self._task.name)
+        name = self._task.name
+        request = LoadTask(name=name, source=self._task.source, seed=seed, precision=self._precision)
+        self.spec = _judgeable(self._ask(request, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s)), name)
         return self.spec
 
     def graph(self, seed: int) -> Graph:
         """`forward` as a graph. Raises TaskError("can't be captured")."""
-        reply = self._ask("capture", {"seed": seed}, timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
+        captured = self._ask(CaptureGraph(seed=seed), timeout_s=max(_LOAD_TIMEOUT_S, self._timeout_s))
         try:
-            return Graph.from_json(str(reply["graph"]), where="the captured graph")
-        except (KeyError, TypeError, CudaAgentError) as error:
+            return Graph.from_json(captured.graph, where="the captured graph")
+        except CudaAgentError as error:
             raise WorkerError(f"The reference worker sent no graph: {error}", "Run again") from None
 
     @property
@@ -154,10 +130,8 @@ class Reference:
     def draw_slots(self, seeds: Sequence[int], slots: Sequence[Places]) -> list[Spec]:
         """Fresh inputs under each seed into its place, all of one arena, in one request; their specs."""
         self._attach(slots[0])
-        layouts = [places.layout.to_wire() for places in slots]
-        params = {"seeds": list(seeds), "arena": slots[0].arena.name, "layouts": layouts}
-        specs = self._ask("draw_slots", params).get("specs")
-        if not (isinstance(specs, list) and len(specs) == len(slots) and all(isinstance(s, dict) for s in specs)):
+        specs = self._ask(DrawSlots(seeds=tuple(seeds), into=tuple(places.refs for places in slots))).specs
+        if len(specs) != len(slots):
             raise WorkerError("The reference worker drew inputs without a spec", "Run again")
         return specs
 
@@ -168,17 +142,14 @@ class Reference:
     def _draw(self, seed: int, variant: str | None, into: Places | None) -> tuple[Spec, str | None]:
         places = into or self.inputs
         self._attach(places)
-        reply = self._ask("draw_inputs", {"seed": seed, "variant": variant, **places.to_wire()})
-        spec, dropped = reply.get("spec"), reply.get("dropped")
-        if not isinstance(spec, dict):
-            raise WorkerError("The reference worker drew inputs without a spec", "Run again")
-        return spec, None if dropped is None else str(dropped)
+        drawn = self._ask(DrawInputs(seed=seed, variant=variant, into=places.refs))
+        return drawn.spec, drawn.dropped
 
     def draw_weights(self, seed: int | None) -> None:
         """Re-drawn weights into the masters; `None`: as they are now."""
         if self.spec.state:
             self._attach(self.weights)
-            self._ask("draw_weights", {"seed": seed, **self.weights.to_wire()})
+            self._ask(DrawWeights(seed=seed, into=self.weights.refs))
 
     def answer(
         self, spec: Spec, rng: int, *, inputs: Places | None = None, oracle: bool = True, twin: int | None = None
@@ -196,23 +167,17 @@ class Reference:
             wanted["oracle"] = self._place("oracle", wide)
         for places in (given, *wanted.values()):
             self._attach(places)
-        reply = self._ask(
-            "expected",
-            {
-                "inputs": {**given.to_wire(), "spec": spec},
-                "outputs": {name: places.to_wire() for name, places in wanted.items()},
-                "precision": self._precision.value,
-                "rng": rng,
-                "twin": twin,
-            },
+        into = {name: places.refs for name, places in wanted.items()}
+        expected = self._ask(
+            ExpectedOutputs(inputs=given.refs, spec=spec, precision=self._precision, rng=rng, twin=twin, **into)
         )
         eager = wanted["eager"].tensors()
         return Answer(
-            spec=reply["spec"],
+            spec=expected.spec,
             eager=eager,
             policy=wanted["policy"].tensors() if "policy" in wanted else eager,
             oracle=wanted["oracle"].tensors() if oracle else eager,
-            oracle_kind=str(reply["oracle"]),
+            oracle_kind=expected.oracle,
         )
 
     def detach(self, places: Places) -> None:
@@ -232,8 +197,7 @@ class Reference:
         self._places.clear()
         trim(self.device)
         if self._worker.alive and self.held_bytes is None:
-            held = self._ask("free", {}).get("held_bytes")
-            self.held_bytes = held if type(held) is int and held >= 0 else 0
+            self.held_bytes = self._ask(FreeMemory()).held_bytes
 
     def _place(self, purpose: str, metas: Sequence[TensorMeta]) -> Places:
         if purpose not in self._places:
@@ -246,16 +210,13 @@ class Reference:
         except WorkerFault as error:
             raise _as_task_error(self._task.name, "attach", error) from None
 
-    def _ask(self, op: str, params: dict[str, Any], timeout_s: float | None = None) -> Any:
+    def _ask(self, request: WorkerRequest[A], timeout_s: float | None = None) -> A:
         synchronize(self.device)
         self.held_bytes = None
         try:
-            reply = self._worker.request(op, params, timeout_s=timeout_s or self._timeout_s)
+            return self._worker.request(request, timeout_s=timeout_s or self._timeout_s)
         except WorkerFault as error:
-            raise _as_task_error(self._task.name, op, error) from None
-        if not isinstance(reply, dict):
-            raise WorkerError(f"The reference worker answered {op} with a {type(reply).__name__}", "Run again")
-        return reply
+            raise _as_task_error(self._task.name, name_of(request), error) from None
 
 
 _arena_numbers = itertools.count(1)
@@ -280,21 +241,14 @@ def comparing(purpose: str) -> Iterator[None]:
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":
             raise
-        said = str(error).partition(". GPU ")[0]
+        said = str(error).partition(". GPU ")[0]  # foreign text: torch's
         raise OutOfMemory(
             f"No memory for {purpose}: {said}", "Free memory on the device or make the task smaller"
         ) from None
 
 
-def _checked_spec(reply: Any, name: str) -> TaskSpec:
-    try:
-        spec = TaskSpec.model_validate(reply)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise WorkerError(
-            f"The reference worker described the task wrongly: {where}: {first['msg']}", "Run again"
-        ) from None
+def _judgeable(spec: TaskSpec, name: str) -> TaskSpec:
+    """The task with dense inputs and weights. Raises TaskError where a tensor can't be judged."""
     metas = (*spec.inputs, *spec.state.values(), *spec.outputs)
     for meta in metas:
         if meta.dtype not in ITEM_BYTES or len(meta.shape) != len(meta.strides) or min(meta.shape, default=0) < 0:
@@ -311,10 +265,9 @@ def _checked_spec(reply: Any, name: str) -> TaskSpec:
 
 def _as_task_error(name: str, op: str, error: WorkerFault) -> CudaAgentError:
     fault = error.fault
-    if fault.kind == "task":
-        cause, _, remedy = fault.reason.partition("\n")
-        return TaskError(cause, remedy, detail=fault.log_tail)
-    if fault.kind == "protocol":
+    if fault.kind is FaultKind.TASK:
+        return TaskError(fault.reason, fault.remedy, detail=fault.log_tail)
+    if fault.kind is FaultKind.PROTOCOL:
         return WorkerError(
             f"{name}: the reference worker broke its protocol", "Check the task's code", detail=fault.reason
         )

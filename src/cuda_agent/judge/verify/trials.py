@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from cuda_agent.core.config import Regression
 from cuda_agent.core.enums import Verdict
@@ -22,7 +21,9 @@ from cuda_agent.judge.verify.compare import all_finite, measure, rule, same_byte
 from cuda_agent.judge.verify.discrete import far_apart
 from cuda_agent.judge.verify.measured import Errors, Measured, pool
 from cuda_agent.judge.verify.reference import Answer, Places, Reference, comparing
-from cuda_agent.workers.stopwatch import Spent
+from cuda_agent.workers.requests import Spec
+from cuda_agent.workers.requests.candidate import CallResult
+from cuda_agent.workers.stopwatch import Stopwatch
 
 Progress = Callable[[str, str], None]
 REGRESSION = "regression"
@@ -77,8 +78,8 @@ class Verification:
     _oracles: set[str] = field(default_factory=set)
     _finite: bool = True
     #: the candidate's last answer.
-    reply: dict[str, Any] = field(default_factory=dict)
-    _spent: Spent = field(default_factory=Spent)
+    result: CallResult | None = None
+    _spent: Stopwatch = field(default_factory=Stopwatch)
 
     def run(self) -> VerifyReport:
         """All trials; stops after the first that no pooling of errors could save. Raises WorkerFault (the candidate's
@@ -106,7 +107,7 @@ class Verification:
         return failed[0] if failed else self._now
 
     def observe(self) -> TrialReport:
-        """One more trial, in which the candidate's worker records what runs on the GPU; what it sent is in `reply`."""
+        """One more trial, in which the candidate's worker records what runs on the GPU; it is in `result`."""
         with comparing("the verification"):
             self._new_weights()
             self._trial("observed", poison=False, kernels=True)
@@ -189,9 +190,9 @@ class Verification:
         self._finite = self._finite and finite
         self._oracles.add(answer.oracle_kind)
         with self._spent.on("candidate"):
-            self.reply = self.candidate.call(places, spec, poison=poison, kernels=kernels)
+            self.result = self.candidate.call(places, spec, poison=poison, kernels=kernels)
         with self._spent.on("comparison"):
-            trial = self._measure(kind, answer, self.reply.get("spec"))
+            trial = self._measure(kind, answer, self.result.spec)
             trial.reason = trial.reason or self._changed(places)
             if kind in PLAIN:
                 trial.reason = trial.reason or next(filter(None, map(far_apart, trial.measured)), "")
@@ -199,7 +200,7 @@ class Verification:
         self._done.append(trial)
         return not trial.reason and not any(m.failure or m.beyond > m.excuse for m in trial.measured)
 
-    def _measure(self, kind: str, answer: Answer, output_spec: Any) -> _Trial:
+    def _measure(self, kind: str, answer: Answer, output_spec: Spec) -> _Trial:
         if not same_structure(output_spec, answer.spec, atol=self.task.atol, rtol=self.task.rtol):
             return _Trial(
                 kind, [], "the output is nested differently, or holds other plain values, than the reference's"

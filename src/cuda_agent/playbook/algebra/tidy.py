@@ -26,7 +26,7 @@ _RESHAPES = aten("view reshape _unsafe_view")
 
 
 def drop_copy(draft: Draft, node: Node) -> str | None:
-    """clone(x) = contiguous_meta(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. A copy of an input
+    """clone(x) = contiguous(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. A copy of an input
     that the graph returns stays, since a result must not share memory with an input."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Ref) or len(node.outputs) != 1 or node.outputs[0] is None:

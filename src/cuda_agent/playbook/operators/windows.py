@@ -15,7 +15,7 @@ from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.reductions import mean_of
-from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS, read
+from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS, read
 
 #: kind of reduction -> the operator that joins two elements.
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}

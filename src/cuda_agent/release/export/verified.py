@@ -10,12 +10,13 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
-from cuda_agent.judge import Reference, TaskSpec
+from cuda_agent.judge import Reference
 from cuda_agent.release.export.rewrite import wrapped_call
 from cuda_agent.release.export.source import Finished
 from cuda_agent.workers.buffers import ALIGNMENT, contiguous, is_dense
 from cuda_agent.workers.folder import judge_folder
 from cuda_agent.workers.process import WorkerSettings
+from cuda_agent.workers.requests.reference import TaskSpec
 from cuda_agent.workers.roles import REFERENCE
 from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workspace.sandbox import resolve_level

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.extraction import LeftOut
+from cuda_agent.core.extraction import LeftOutPart
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.record import Record
 
@@ -49,7 +49,7 @@ class Findings(Record):
     outside_us: float
     note: str
     tasks: tuple[DraftTask, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutPart, ...]
 
 
 class ExtractionFailed(Record):

@@ -18,6 +18,7 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, ProfileReport, VerifyReport
 from cuda_agent.judge import MODEL_FILE, CandidateProcess, JudgeSession, Verification, failing, profile_candidate
 from cuda_agent.release.extract.inside import PATCHED
+from cuda_agent.release.extract.inside.requests import CountRedirected, LoadPatched, PatchedPart
 from cuda_agent.workers.process import WorkerFault
 
 #: the relative L2 error of an output that is always allowed.
@@ -104,25 +105,20 @@ def _load(
         except KeyError:
             raise TaskError(f"The candidate of {part.name} has no {MODEL_FILE}", "Optimize it again") from None
         told.append(
-            {
-                "library": str(inside),
-                "model": str(root / MODEL_FILE),
-                "call": part.call,
-                "inputs": [meta.model_dump(mode="json") for meta in part.inputs],
-                "prefix": part.prefix,
-                "paths": list(part.paths),
-            }
+            PatchedPart(
+                library=str(inside),
+                model=str(root / MODEL_FILE),
+                call=part.call,
+                inputs=part.inputs,
+                prefix=part.prefix,
+                paths=part.paths,
+            )
         )
-    params = {"name": session.task.name, "source": session.task.source, "init": session.reference.spec.init}
-    process.ask("load", {**params, "parts": told})
+    task, init = session.task, session.reference.spec.init
+    process.ask(LoadPatched(name=task.name, source=task.source, init=init, parts=tuple(told)))
 
 
 def _calls(process: CandidateProcess, parts: Sequence[PartReplacement]) -> dict[str, tuple[int, int]]:
     """Returns the worker's counts of calls. They are for information only."""
-    told = process.ask("redirected", {})
-    calls = {}
-    for path in (path for part in parts for path in part.paths):
-        pair = told.get(path)
-        good = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)
-        calls[path] = (pair[0], pair[1]) if good and pair is not None else (0, 0)
-    return calls
+    told = process.ask(CountRedirected()).calls
+    return {path: told.get(path, (0, 0)) for part in parts for path in part.paths}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import CudaAgentError, TaskError
-from cuda_agent.core.extraction import LeftOut
+from cuda_agent.core.extraction import LeftOutPart
 from cuda_agent.release.extract.calls import draw
 from cuda_agent.release.extract.choose import PartGroup, TaskChoice, choose
 from cuda_agent.release.extract.closure import Inexpressible, own_modules
@@ -194,8 +194,8 @@ class ModelExtraction:
         with hooked(parts, enter, leave):
             self._model(*self._inputs)
 
-    def _left(self, found: Survey, group: PartGroup) -> LeftOut:
-        return LeftOut(
+    def _left(self, found: Survey, group: PartGroup) -> LeftOutPart:
+        return LeftOutPart(
             kind=group.kind,
             paths=tuple(found.parts[index].path for index in group.members),
             time_us=group.us,

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cuda_agent.core.baselines import Baseline
 from cuda_agent.core.enums import SandboxLevel, Verdict
 from cuda_agent.core.records import Evaluation, ProfileReport, Ratio, Reward, Timing, VerifyReport
 from cuda_agent.core.stack import Stack
@@ -15,24 +16,8 @@ from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import interval, microseconds, times
 
-_PROGRAMS = {
-    "compile": "torch.compile",
-    "graphs": "torch.compile reduce-overhead",
-    "autotune": "torch.compile max-autotune",
-    "frozen": "torch.compile, constant weights",
-}
-
 #: a note explains a ratio that differs from the quotient of the times by more than this share.
 _APART = 0.05
-
-
-def baseline_label(name: str) -> str:
-    """Returns a baseline's name for people."""
-    if name == "compile":
-        return "torch.compile (float32)"
-    program, _, precision = name.partition("_")
-    words = _PROGRAMS.get(program, program)
-    return f"{words} ({precision})" if precision else words
 
 
 def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str | None = None) -> RenderableType:
@@ -40,7 +25,9 @@ def evaluation_view(evaluation: Evaluation, reward: Reward | None, result: str |
     parts: list[RenderableType] = []
     if evaluation.profile is not None:
         parts.append(_times(evaluation.profile))
-        parts += [Text(f"not timed: {baseline_label(k)}: {v}") for k, v in evaluation.profile.failed_baselines.items()]
+        parts += [
+            Text(f"not timed: {Baseline.parse(k).label}: {v}") for k, v in evaluation.profile.failed_baselines.items()
+        ]
         parts += [Text(f"note: {note}") for note in (*evaluation.profile.notes, *remarks(evaluation.profile))]
     parts.append(_facts(evaluation, reward, result))
     return Group(*parts)
@@ -54,7 +41,7 @@ def remarks(profile: ProfileReport) -> Iterator[str]:
         if report is not None and (not report.graphs or report.breaks or report.fallbacks):
             why = f": {plain(report.reasons[0])[:160]}" if report.reasons else ""
             left = "everything" if not report.graphs else f"a part (graph breaks: {report.breaks})"
-            yield f"{baseline_label(name)} left {left} to eager{why}"
+            yield f"{Baseline.parse(name).label} left {left} to eager{why}"
     ratios = {name: profile.ratios[name].value for name in shown if name in profile.ratios}
     quotients = {name: profile.baselines[name].latency_us / profile.candidate.latency_us for name in ratios}
     if any(abs(value / quotients[name] - 1) > _APART for name, value in ratios.items()):
@@ -72,7 +59,8 @@ def _times(profile: ProfileReport) -> Table:
     table = plain_table(*headers, left=("",))
     for name in _shown(profile):
         mark = " = matched" if name == profile.matched and name in ("eager", "compile") else ""
-        label = baseline_label(name) if mark or name != profile.matched else f"matched: {baseline_label(name)}"
+        named = Baseline.parse(name).label
+        label = named if mark or name != profile.matched else f"matched: {named}"
         timing = profile.baselines[name]
         table.add_row(label + mark, *time_cells(timing), *ratio_cells(profile.ratios.get(name)), _queued(timing))
     table.add_row("ours", *time_cells(profile.candidate), "", "", _queued(profile.candidate), style="bold")

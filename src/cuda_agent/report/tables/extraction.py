@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOut, WholeModel
+from cuda_agent.core.baselines import Baseline
+from cuda_agent.core.extraction import ExtractedTask, Extraction, LeftOutPart, WholeModel
 from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.columns import plain_table
-from cuda_agent.report.tables.evaluation import baseline_label, ratio_cells, stack_line, time_cells
+from cuda_agent.report.tables.evaluation import ratio_cells, stack_line, time_cells
 from cuda_agent.report.units import microseconds, times
 
 #: parts that take a smaller share of the time have no line.
@@ -43,7 +44,7 @@ def whole_model_view(record: WholeModel) -> RenderableType:
         timed = plain_table("", "µs", "95 % interval", "patched is faster by", "95 % interval", left=("",), wrap=("",))
         timed.add_row("original", *time_cells(record.original), *ratio_cells(record.speedup))
         for name, ratio in record.others.items():
-            timed.add_row(baseline_label(name), "", "", *ratio_cells(ratio))
+            timed.add_row(Baseline.parse(name).label, "", "", *ratio_cells(ratio))
         timed.add_row("patched", *time_cells(record.patched), "", "", style="bold")
         parts += [timed, Text("")]
     parts.append(Text(f"predicted from the parts: {times(record.predicted)}, {record.covered:.1%} of the time covered"))
@@ -68,6 +69,6 @@ def _task_words(task: ExtractedTask) -> tuple[str, str]:
     return plain(task.paths[0]) + more, plain(task.origin)
 
 
-def _left_line(left: LeftOut) -> Text:
+def _left_line(left: LeftOutPart) -> Text:
     more = f" and {len(left.paths) - 1} more" if len(left.paths) > 1 else ""
     return Text(f"no task, {left.share:.1%}: {plain(left.kind)} ({plain(left.paths[0])}{more}): {plain(left.reason)}")

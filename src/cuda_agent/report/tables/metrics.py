@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cuda_agent.core.bench import Estimate, Group, Metrics
+from cuda_agent.core.bench import Estimate, Metrics, MetricsGroup
 from cuda_agent.report.plain import plain
 from cuda_agent.report.tables.columns import plain_table
 from cuda_agent.report.units import bounds, times
@@ -37,7 +37,7 @@ def metrics_view(metrics: Metrics) -> RenderableType:
     return Lines(*lines)
 
 
-def _add_rows(table: Table, group: Group) -> None:
+def _add_rows(table: Table, group: MetricsGroup) -> None:
     name = Text(group.name if group.by == "all" else plain(f"{group.by} {group.name}"))
     for index, against in enumerate(group.against):
         first: tuple[RenderableType, ...] = ("", "", "")

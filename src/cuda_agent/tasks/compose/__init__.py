@@ -1,6 +1,6 @@
-"""Candidates from seeds: chains of operators such as a person would write, sized for the stack at hand.
+"""Composes candidates from seeds: natural chains of operators, with sizes for the target stack.
 
-`schedule` says how many operators task number n has, `affinity` which operator follows which, `chain` solves shapes on
-meta tensors, `sizing` meets the time, `emission` writes the module; `builtin` and `language_model` compose, `run`
-appends what they compose to a dataset's folder.
+`schedule` gives the number of operators of task n, `affinity` says which operator follows which, `chain` solves shapes
+on meta tensors, `sizing` meets the time, and `emission` writes the module. `builtin` and `language_model` are
+composers, and `run` appends their tasks to a dataset's folder.
 """

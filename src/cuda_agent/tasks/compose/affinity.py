@@ -1,8 +1,8 @@
-"""Which operator a person would write after which, and what values each makes.
+"""Rates how natural it is that one operator follows another, and gives the values that each makes.
 
-Seeds are told apart by role, which is finer than their family: `pointwise` holds sums of two tensors, logarithms and
-comparisons. Weights by role; a pair that isn't named isn't written. What would be pointless or constant is refused in
-`pointless.py`.
+Seeds are grouped by role, which is finer than their family: `pointwise` has sums of two tensors, logarithms and
+comparisons. Weights are given by role; a pair without a weight is never composed. `pointless.py` excludes pairs whose
+result is trivial or constant.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ROLES: dict[str, frozenset[str]] = {
     "triangle": frozenset(("tril", "triu")),
     "sliding": frozenset(("unfold", "fold")),
 }  # fmt: skip
-#: how often a task is built around a role, relative to one that isn't named.
+#: A role -> how often a task is built around it, relative to roles that aren't named.
 _IMPORTANCE = {
     "convolution": 9.0, "matrix product": 6.0, "normalization": 4.0, "activation": 4.0, "binary": 2.5,
     "reduction": 2.5, "loss": 2.0, "pooling": 2.0, "scaling": 2.0, "softmax": 1.2, "math": 1.5, "attention": 1.2,
@@ -58,12 +58,12 @@ _IMPORTANCE = {
     "recurrent": 0.5, "comparison": 0.3, "rounding": 0.3, "data movement": 0.6, "triangle": 0.5,
     "sliding": 0.2, "scan": 0.8, "resampling": 0.7, "distance": 0.8, "rare math": 0.4,
 }  # fmt: skip
-#: the same for layers of transformers.
+#: The same for layers of transformers.
 _IMPORTANCE_OF_LAYERS = {
     "attention": 5.0, "feed-forward": 5.0, "transformer block": 4.0, "normalization": 3.0, "experts": 3.0,
     "gated layer": 2.0, "state space": 1.5,
 }  # fmt: skip
-#: roles whose time lies in arithmetic, and the time from which on they are preferred.
+#: Roles whose time is mostly arithmetic, and the time above which they are preferred.
 _HEAVY = frozenset(("convolution", "matrix product", "attention", "recurrent", "distance"))
 _SHORT_US = 3000.0
 _FOLLOWS: dict[str, dict[str, float]] = {
@@ -164,8 +164,8 @@ _RARE = frozenset((
     "slice_scatter", "select_scatter",
     "cumulative_trapezoid", "reverse_cumsum", "frac", "msort", "nan_to_num", "logaddexp2", "copysign", "atan2",
 ))  # fmt: skip
-#: nothing is computed, the same for all rows that are long enough (a product of many is 0), or what stands for another
-#: operator where no number is missing and none is complex: no task.
+#: Operators that make no task: they compute nothing, give the same for all long rows (a product of many numbers is 0),
+#: or equal another operator on real numbers without NaN.
 _IDLE = frozenset((
     "nansum", "nanmean", "nanmedian", "fmax", "fmin", "angle",
     "clone", "contiguous", "positive", "identity", "zeros_like", "ones_like", "detach", "any", "all", "prod", "cumprod",
@@ -179,17 +179,17 @@ _METRIC = frozenset((
     "triplet_margin_loss", "triplet_margin_with_distance_loss", "cosine_embedding_loss", "margin_ranking_loss",
     "hinge_embedding_loss",
 ))  # fmt: skip
-#: what scores and embeddings come from.
+#: Operators that scores and embeddings come from.
 _SCORING = frozenset((
     "linear", "bilinear", "matmul", "mm", "addmm", "log_softmax", "div_scalar", "mul_scalar", "bias_add",
 ))  # fmt: skip
 _EMBEDDING = frozenset(("linear", "normalize", "layer_norm", "tanh", "embedding_bag", "batch_norm_1d"))
-#: what a gated linear unit splits in two.
+#: Roles whose output a gated linear unit splits in two.
 _GATED = frozenset(("matrix product", "normalization", "indexing", "joining"))
-#: nothing follows these: one number or a few, truth values, several outputs.
+#: Roles that nothing follows, because their outputs are few numbers, truth values or several tensors.
 _LAST = frozenset(("loss", "total", "comparison"))
 
-#: values of what these make; every other operator makes `normal`.
+#: The values that operators make; operators that aren't named make `normal`.
 _MAKES = {
     "softmax": "probabilities", "softmin": "probabilities", "softmax2d": "probabilities", "sigmoid": "probabilities",
     "log_softmax": "log_probabilities", "exp": "positive", "exp2": "positive", "softplus": "positive",
@@ -205,7 +205,7 @@ _ACCEPTS = {
     "probabilities": frozenset(("probabilities",)),
     "log_probabilities": frozenset(("log_probabilities",)),
 }
-#: fine with zeros, though their own inputs are drawn above zero.
+#: Operators that accept zeros, although their own inputs are drawn above zero.
 _TAKES_ZERO = frozenset(("sqrt", "log1p", "lp_pool1d", "lp_pool2d", "lp_pool3d", "entr", "acosh"))
 _KEEPING = frozenset(("pooling", "padding", "resampling", "joining", "data movement"))
 _POSITIVE = frozenset(("probabilities", "positive", "zero or more"))
@@ -214,16 +214,17 @@ _PLAIN_ON_POSITIVE = frozenset((
     "heaviside_scalar", "signbit", "nan_to_num", "count_nonzero", "l1_loss", "clamp", "hardtanh", "softshrink",
     "hardshrink",
 ))  # fmt: skip
-#: of many numbers above zero: hardly above zero.
+#: Operators whose result is close to zero on many positive numbers.
 _LEAST = frozenset(("amin", "min", "cummin"))
-#: jump where their input differs in its last bit: after what is rounded, a faster program has other answers.
+#: Operators that jump where their input differs in its last bit. After a rounded result, a faster program has other
+#: outputs.
 _STEPPED = frozenset((
     "ceil", "floor", "round", "trunc", "sign", "sgn", "frac", "heaviside", "heaviside_scalar", "remainder_scalar",
     "remainder", "fmod", "floor_divide", "nextafter", "argmax", "argmin", "argsort", "gt", "ge", "lt", "le",
     "logical_and", "logical_xor", "isclose", "signbit", "bucketize", "searchsorted", "isin", "any", "all",
     "count_nonzero",
 ))  # fmt: skip
-#: give what they got, or what any program gives to the last bit.
+#: Roles and operators whose result is the same to the last bit in any program.
 _EXACT_ROLES = frozenset(("data movement", "padding", "joining", "indexing", "triangle", "sliding", "rounding"))
 _EXACT = frozenset((
     "relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max", "neg", "abs", "masked_fill", "maximum", "minimum",
@@ -232,11 +233,11 @@ _EXACT = frozenset((
     "channel_scale", "embedding", "gather", "index_select", "fmax", "fmin", "square", "adaptive_max_pool2d",
 ))  # fmt: skip
 _SUMMING = frozenset(("embedding_bag", "scatter_add", "index_add", "scatter_reduce", "index_reduce", "fold"))
-#: a product of what isn't scaled: its numbers are as large as those of a power.
+#: A product of unscaled numbers, whose results are as large as those of a power.
 _OWN_PRODUCT = "product with its own transpose"
-#: joins that may stand inside a chain; the others only begin one.
+#: Joins that may be inside a chain; other joins only begin one.
 _JOINS = frozenset(("cat", "stack"))
-#: what may follow a softmax of all that orders or indexes.
+#: Ordering and indexing operators that may follow a softmax.
 _AFTER_SHARES = frozenset(("topk", "argmax", "sort", "gather", "take_along_dim", "log", "square", "sqrt"))
 
 
@@ -253,24 +254,24 @@ def _role(family: str, operator: str, ports: int) -> str:
 
 
 def role(seed: Seed) -> str:
-    """What the seed is in a chain, finer than its family."""
+    """Returns the role of the seed in a chain, which is finer than its family."""
     return _role(seed.family, seed.operator, len(seed.ports))
 
 
 def importance(seed: Seed) -> float:
-    """How often a task is built around the seed's role, relative to one that isn't named."""
+    """Returns how often a task is built around the seed's role, relative to roles that aren't named."""
     return (_IMPORTANCE if seed.library == "torch" else _IMPORTANCE_OF_LAYERS).get(role(seed), 1.0)
 
 
 def suits_time(name: str, wanted_us: float) -> float:
-    """How well a task of this time is built around this role: long ones around arithmetic, since an operator that only
-    moves memory would have to move all there is."""
+    """Returns how well a task of this time is built around this role. Long tasks are built around arithmetic, because
+    an operator that only moves memory would need too much of it."""
     longer = max(0.0, math.log(wanted_us / _SHORT_US))
     return 1.0 + longer if name in _HEAVY else 1.0 / (1.0 + longer)
 
 
 def commonness(seed: Seed) -> float:
-    """How often the operator is met, relative to one that is neither usual nor rare."""
+    """Returns how common the operator is, relative to one that is neither common nor rare."""
     if seed.operator in _COMMON:
         return 4.0
     if seed.operator in _IDLE:
@@ -281,8 +282,8 @@ def commonness(seed: Seed) -> float:
 
 
 def domain(seeds: Sequence[Seed]) -> str:
-    """What flows through a chain: `image` (of two or three dimensions), `signal` (or with `time first`), `heads` of
-    attention, or `rows` of features."""
+    """Returns the kind of data in a chain: `image` (of two or three dimensions), `signal` (or with `time first`),
+    `heads` of attention, or `rows` of features."""
     names = {name for seed in seeds for name in names_of(seed.ports[0].layout)}
     if any(seed.ports[0].layout.startswith("L ") for seed in seeds):
         return "time first"
@@ -290,8 +291,9 @@ def domain(seeds: Sequence[Seed]) -> str:
 
 
 def suits(seed: Seed, flowing: str) -> float:
-    """How well an operator goes with what flows. What names rows, steps or matrices doesn't take images or signals, nor
-    does what runs along a dimension or works on the last one alone; a transposition makes a signal of a sequence."""
+    """Returns how well an operator suits a kind of data. An operator on rows, steps or matrices doesn't suit images or
+    signals, nor does one along a dimension or on the last dimension alone. A transposition makes a signal of a
+    sequence."""
     own, layout = domain((seed,)), seed.ports[0].layout
     if own != "rows":
         return 1.0 if flowing in ("rows", own) else 0.0
@@ -305,7 +307,7 @@ def suits(seed: Seed, flowing: str) -> float:
 
 
 def affinity(before: Seed, after: Seed) -> float:
-    """How readily `after` follows `before`; 0 where nobody would write it."""
+    """Returns how natural it is that `after` follows `before`; 0 means never."""
     if before.library != "torch" or after.library != "torch" or after.ports[0].dtype != "float32":
         return 0.0
     first, second = role(before), role(after)
@@ -320,7 +322,7 @@ def affinity(before: Seed, after: Seed) -> float:
 
 
 def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
-    """Whether `after` is only written after other operators than `before`."""
+    """Returns whether `after` only follows other operators than `before`."""
     name = after.operator
     if name in _OF_LOGITS:
         return first not in ("matrix product", "convolution", "scaling", "normalization")
@@ -344,18 +346,18 @@ def _needs_another(before: Seed, first: str, after: Seed, second: str) -> bool:
 
 
 def pads(seed: Seed) -> bool:
-    """Whether a convolution may be asked not to pad."""
-    asked = "{padding}" in (seed.constructor or "") + seed.call
-    return asked and any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
+    """Returns whether a convolution's padding can be chosen."""
+    is_used = "{padding}" in (seed.constructor or "") + seed.call
+    return is_used and any(item.name == "padding" and len(item.choices) > 1 for item in seed.parameters)
 
 
 def _is_exact(seed: Seed) -> bool:
-    """Whether any program gives the same to the last bit."""
+    """Returns whether any program gives the same result to the last bit."""
     return seed.operator in _EXACT or (role(seed) in _EXACT_ROLES and seed.operator not in _SUMMING)
 
 
 def made_by(seed: Seed) -> str:
-    """What its output holds."""
+    """Returns the kind of values in the seed's output."""
     if role(seed) in _KEEPING:
         return seed.ports[0].values
     return _MAKES.get(seed.operator, "normal")

@@ -1,4 +1,4 @@
-"""The composer that needs no model: draws operators by the schedule, chains and sizes them, writes the module."""
+"""The composer without a model: it draws operators by the schedule, chains and sizes them, and writes the module."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.naming import name
 from cuda_agent.tasks.compose.novelty import Novelty
 from cuda_agent.tasks.compose.relations import Relations
-from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizes import lead_for
 from cuda_agent.tasks.compose.sizing import Sized, Target, fit
 from cuda_agent.tasks.records import DatasetTask, Seed
 
 _ATTEMPTS = 400
-#: after so many another time is wanted: none of the chains that are left may reach the first.
+#: The attempts after which another time is drawn, because the remaining chains may not reach the first one.
 _PATIENCE = 60
-#: of these the first are dropped where memory doesn't let them take as long as is wanted.
+#: The number of these attempts in which a chain is dropped if memory doesn't let it take the wanted time.
 _STRICT = 12
-#: no seed may stand in more than this part of the tasks.
+#: The largest share of the tasks that may use a seed.
 _MOST = 0.04
 _GRACE = 5
-#: an operator that no task holds yet comes so much sooner.
+#: The factor on the weight of an operator that no task uses yet.
 _UNUSED = 2.0
-#: settings that are chosen together, by their place: both bounds, or kernel and stride.
+#: Operators whose settings are chosen together by their place: both bounds, or kernel and stride.
 _TIED = frozenset((
     "clamp", "hardtanh", "unfold", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "threshold",
 ))  # fmt: skip
-#: pass over what is masked by a number far below everything.
+#: Operators that ignore elements that are masked by a very low number.
 _LOOKING_UP = frozenset(("amax", "max", "logsumexp", "topk", "argmax"))
 
 
 class BuiltinComposer:
-    """`Composer` over seeds. What it makes for a number depends on the seeds, its seed number, the target, and the
-    tasks before, which it is told in order."""
+    """A `Composer` over seeds. Its task for a number depends on the seeds, its seed number, the target, and the earlier
+    tasks in order."""
 
     name = "builtin"
 
@@ -49,7 +49,7 @@ class BuiltinComposer:
         self._seed, self._target = seed, target
         self._torch = [item for item in seeds if item.library == "torch"]
         self._transformers = [item for item in seeds if item.library == "transformers"]
-        self._schedule = Schedule()
+        self._schedule = OperatorSchedule()
         self._relations = Relations(self._torch)
         self._novelty = Novelty()
         self._used: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class BuiltinComposer:
         self._common = _shares(seeds)
 
     def tell(self, task: DatasetTask) -> None:
-        """A task that stands: its seeds count as used, and neither its chain nor its text is written again."""
+        """Adds a task of the dataset: its seeds count as used, and neither its chain nor its text is composed again."""
         used = set(task.ops)
         self._used.update(used)
         self._uses += len(used)
@@ -65,7 +65,7 @@ class BuiltinComposer:
         self._made += 1
 
     def compose(self, number: int) -> DatasetTask:
-        """Task `number`. Raises TaskError when the seeds allow none."""
+        """Returns task `number`. Raises TaskError when the seeds allow none."""
         rng = random.Random(f"{self._seed}:{number}")
         count = self._schedule.kind(number)
         why = "no seeds"
@@ -83,7 +83,7 @@ class BuiltinComposer:
             source = emit(sized, names, rng)
             if not self._novelty.has_alike(source):
                 return self._task(number, sized, source)
-            why = "every chain was drawn before"
+            why = "every chain exists already"
         raise TaskError(f"No task of {count or 1} operators in {_ATTEMPTS} attempts ({why})", "Give more seeds")
 
     def _task(self, number: int, sized: Sized, source: str) -> DatasetTask:
@@ -96,13 +96,13 @@ class BuiltinComposer:
         return DatasetTask(task=task, ops=ops, composer=self.name, number=number, cost=sized.cost)
 
     def _plan(self, count: int, wanted_us: float, rng: random.Random) -> Plan:
-        """Operators, grown from the one that the task is built around. Raises Unsolvable at a dead end."""
+        """Returns operators, beginning with the one that the task is built around. Raises Unsolvable at a dead end."""
         seeds = self._transformers if count == 0 else self._torch
         if not seeds:
             raise Unsolvable("no seeds of this library")
         weights = [self._weight(seed) * _builds(seed, wanted_us) for seed in seeds]
         if count < 2:
-            weights = self._unheard(seeds, weights, ())
+            weights = self._only_new(seeds, weights, ())
         chain = [self._draw(seeds, weights, rng)]
         while len(chain) < count:
             after = rng.random() < 0.6
@@ -111,7 +111,7 @@ class BuiltinComposer:
                 if any(weights):
                     break
             else:
-                raise Unsolvable("nothing new goes with it")
+                raise Unsolvable("nothing new follows it")
             found = self._draw(self._torch, weights, rng)
             chain = [*chain, found] if side else [found, *chain]
         flowing = domain(chain)
@@ -126,16 +126,16 @@ class BuiltinComposer:
         return Plan(links, lead)
 
     def _neighbours(self, chain: Sequence[Seed], after: bool, last: bool) -> list[float]:
-        """Weights of all seeds to stand after the chain, or before it; as the last that is added, only those whose
-        chain isn't there yet."""
+        """Returns the weights of all seeds after the chain, or before it. For the last one that is added, only new
+        chains have a weight."""
         likes = self._relations.neighbours(chain, after)
         weights = [like and like * self._weight(seed) for like, seed in zip(likes, self._torch, strict=True)]
-        return self._unheard(self._torch, weights, chain, after) if last else weights
+        return self._only_new(self._torch, weights, chain, after) if last else weights
 
-    def _unheard(
+    def _only_new(
         self, seeds: Sequence[Seed], weights: Sequence[float], chain: Sequence[Seed], after: bool = True
     ) -> list[float]:
-        """The weights of those that would end a chain that no task has yet."""
+        """Returns the weights, with 0 for seeds that would complete a chain that a task already has."""
         known = [item.operator for item in chain]
         fresh: dict[str, bool] = {}
         for operator in {seed.operator for seed, weight in zip(seeds, weights, strict=True) if weight}:
@@ -144,7 +144,7 @@ class BuiltinComposer:
         return [weight if weight and fresh[seed.operator] else 0.0 for seed, weight in zip(seeds, weights, strict=True)]
 
     def _weight(self, seed: Seed) -> float:
-        """Its share of its role, somewhat less where it was used more than that; 0 where it was used too much."""
+        """Returns the seed's share of its role, reduced by its earlier use; 0 where it was used too often."""
         used = self._used[seed.name]
         if used > _GRACE + _MOST * self._made:
             return 0.0
@@ -159,8 +159,8 @@ class BuiltinComposer:
 
 
 def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
-    """By identity, each seed's share of its role in its library: by how common its operator is, however many spellings
-    that has."""
+    """Returns each seed's share of its role in its library, by its identity. The share depends on how common its
+    operator is, and not on the number of its spellings."""
     spellings = Counter((seed.library, seed.operator) for seed in seeds)
     weights = [commonness(seed) / math.sqrt(spellings[seed.library, seed.operator]) for seed in seeds]
     totals: dict[tuple[str, str], float] = {}
@@ -171,14 +171,14 @@ def _shares(seeds: Sequence[Seed]) -> dict[int, float]:
 
 
 def _builds(seed: Seed, wanted_us: float) -> float:
-    """How often a task of this time is built around the seed's role."""
+    """Returns how often a task of this time is built around the seed's role."""
     return importance(seed) * suits_time(role(seed), wanted_us)
 
 
 def _choices(seed: Seed, flowing: str, before: Seed | None, after: Seed | None, rng: random.Random) -> tuple[str, ...]:
-    """One expression for each parameter; the first of its choices, which is the usual one, more often. Settings that
-    belong together, such as two bounds, are chosen together. What is masked before a softmax or a maximum is far below
-    everything, and zero elsewhere; what is padded already a convolution doesn't pad again."""
+    """Returns one expression for each parameter; the first choice, which is the usual one, is the most frequent.
+    Related settings, such as two bounds, are chosen together. A mask before a softmax or a maximum is a very low
+    number, and zero elsewhere. A convolution after a padding doesn't pad again."""
     together = rng.randrange(8) if seed.operator in _TIED else None
     found = []
     for item in seed.parameters:

@@ -1,4 +1,4 @@
-"""Operators one after another: shapes and parameters solved by calling each seed on meta tensors."""
+"""Chains operators: shapes and parameters are solved by calling each seed on meta tensors."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cuda_agent.tasks.records import Seed
 if TYPE_CHECKING:
     import torch
 
-#: what a library raises for shapes or settings that it doesn't take.
+#: The errors that a library raises for shapes or settings that it doesn't accept.
 _REFUSALS = (
     RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError, AssertionError,
     ImportError, ZeroDivisionError,
 )  # fmt: skip
 _LIBRARIES = ("torch", "transformers", "math")
-#: along fewer elements nobody sums, sorts or normalises what an operator has made.
+#: The least length of a dimension along which an operator sums, sorts or normalises another's result.
 _FEWEST = 8
-#: sequences at which a recurrent layer's shapes are found.
+#: The sequence lengths at which a recurrent layer's shapes are found.
 _FEW_STEPS = (2, 3)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A seed in a chain, and the expression that was chosen for each of its parameters."""
+    """A seed in a chain, with the chosen expression for each of its parameters."""
 
     seed: Seed
     choices: tuple[str, ...]
 
     @property
     def free(self) -> tuple[str, ...]:
-        """Dimensions that the tensor before doesn't settle, in order."""
+        """The dimensions that the tensor before doesn't determine, in order."""
         given = {*names_of(self.seed.ports[0].layout), *(item.name for item in self.seed.parameters)}
         names = dict.fromkeys(name for port in self.seed.ports[1:] for name in names_of(port.layout))
         names |= dict.fromkeys(name for port in self.seed.ports for name in variables(port.high or "0"))
@@ -49,13 +49,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Plan:
-    """A chain without its sizes. `lead`: words for what stands before the first tensor's named dimensions."""
+    """A chain without its sizes. `lead` has words for the dimensions before the first tensor's named ones."""
 
     links: tuple[Link, ...]
     lead: tuple[str, ...] = ()
 
     def unknowns(self) -> tuple[tuple[int, str], ...]:
-        """(position, name) of every size that must be chosen: the first tensor's, then those of the others."""
+        """Returns (position, name) of every size that must be chosen: first those of the first tensor."""
         first = (*self.lead, *names_of(self.links[0].seed.ports[0].layout))
         given = {(0, name): None for name in first}
         given |= {(position, name): None for position, link in enumerate(self.links) for name in link.free}
@@ -63,10 +63,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A solved link. `names`: its dimensions and parameters. `shapes`: of its ports. `outputs`: what the call gave, on
-    the meta device; `plain` where that is one tensor. `layer`: the module, None of a function. `weights`: elements.
-    `moved` in bytes."""
+class ChainStep:
+    """A solved link. `names` has its dimensions and parameters, and `shapes` those of its ports. `outputs` are the
+    call's results on the meta device; with `plain` it is one tensor. `layer` is the module, or None for a function.
+    `weights` counts elements, and `moved` bytes."""
 
     link: Link
     names: dict[str, Any]
@@ -83,15 +83,15 @@ class Step:
         return self.link.seed
 
 
-def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
-    """The chain at these sizes (of all its unknowns). Raises Unsolvable where it doesn't fit together."""
+def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[ChainStep, ...]:
+    """Returns the chain at these sizes of all its unknowns. Raises Unsolvable where its shapes don't fit."""
     import torch
 
     first = plan.links[0].seed.ports[0]
     names = {name: sizes[0, name] for name in names_of(first.layout)}
     before = tuple(sizes[0, name] for name in plan.lead)
     current = torch.empty(concrete(first.layout, names, before), dtype=_dtype(first.dtype), device="meta")
-    steps: list[Step] = []
+    steps: list[ChainStep] = []
     for position, link in enumerate(plan.links):
         if steps and not steps[-1].plain:
             raise Unsolvable("nothing follows several outputs")
@@ -101,7 +101,7 @@ def solve(plan: Plan, sizes: Mapping[tuple[int, str], int]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> Step:
+def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str, int]) -> ChainStep:
     import torch
 
     seed = link.seed
@@ -128,7 +128,7 @@ def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str,
         **names, "weights": weights, "inputs": sum(math.prod(shape) for shape in shapes),
         "outputs": sum(tensor.numel() for tensor in outputs),
     }  # fmt: skip
-    return Step(
+    return ChainStep(
         link, names, tuple(shapes), outputs, isinstance(made, torch.Tensor), layer, weights,
         float(value(seed.flops, counts)), float(value(seed.moved, counts)),
     )  # fmt: skip
@@ -137,7 +137,7 @@ def _step(position: int, link: Link, current: torch.Tensor, chosen: Mapping[str,
 def _shapes(
     seed: Seed, names: Mapping[str, Any], first: tuple[int, ...], before: tuple[int, ...]
 ) -> list[tuple[int, ...]]:
-    """Of all ports; `before` stands before the named dimensions."""
+    """Returns the shapes of all ports; `before` are the sizes before the named dimensions."""
     return [first, *(concrete(port.layout, names, before) for port in seed.ports[1:])]
 
 
@@ -151,8 +151,8 @@ def _ports(seed: Seed, shapes: Sequence[tuple[int, ...]]) -> dict[str, torch.Ten
 
 
 def _called_briefly(seed: Seed, names: Mapping[str, Any], before: tuple[int, ...]) -> tuple[Any, Any]:
-    """The same over `T` time steps, for layers that meta tensors go through step by step: each size of an output is
-    linear in `T`, so two short sequences tell it."""
+    """Calls a layer that runs step by step on meta tensors with two short sequences. Each size of an output is linear
+    in `T`, so they determine the sizes for the full length."""
     import torch
 
     found = []
@@ -169,13 +169,13 @@ def _called_briefly(seed: Seed, names: Mapping[str, Any], before: tuple[int, ...
 
 
 def _extended(less: int, more: int, steps: int) -> int:
-    """A size that is `less` and `more` after `_FEW_STEPS`, after `steps`."""
+    """Returns the size after `steps` of a size that is `less` and `more` after `_FEW_STEPS`."""
     first, second = _FEW_STEPS
     return less + (more - less) * (steps - first) // (second - first)
 
 
 def _called(seed: Seed, names: Mapping[str, Any], ports: dict[str, torch.Tensor]) -> tuple[Any, Any]:
-    """What the seed gives on meta tensors, and its module."""
+    """Returns the seed's output on meta tensors, and its module."""
     import torch
 
     texts = {name: repr(item) for name, item in names.items()}
@@ -196,27 +196,28 @@ def _evaluated(text: str, space: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=8192)
 def _compiled(text: str) -> CodeType:
-    """Only what a seed may say: no private attribute, no function of one's own."""
+    """Compiles a seed's expression. Raises UsageError for a private attribute or a function definition."""
     tree = ast.parse(text, mode="eval")
     for node in ast.walk(tree):
         private = isinstance(node, ast.Attribute) and node.attr.startswith("_")
         if private or isinstance(node, (ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)):
-            raise UsageError(f"{text!r} is no call of a library", "Mend the seed")
+            raise UsageError(f"{text!r} isn't a call of a library", "Correct the seed")
     return compile(tree, "<seed>", "eval")
 
 
 @lru_cache(maxsize=1024)
 def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
-    """What a seed's import lines bind. Raises UsageError for other libraries than those of the seeds."""
+    """Returns the names that a seed's import lines define. Raises UsageError for other libraries than those of the
+    seeds."""
     space: dict[str, Any] = {}
     for statement in ast.parse("\n".join(("import torch", *lines))).body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
-            raise UsageError(f"{ast.unparse(statement)!r} is no import", "Mend the seed")
+            raise UsageError(f"{ast.unparse(statement)!r} isn't an import", "Correct the seed")
         module = statement.module if isinstance(statement, ast.ImportFrom) else ""
         for name in statement.names:
             whole = module or name.name
             if whole.split(".")[0] not in _LIBRARIES:
-                raise UsageError(f"A seed imports {whole}", "Seeds are made of torch and transformers")
+                raise UsageError(f"A seed imports {whole}", "Seeds may use torch and transformers")
             found = importlib.import_module(whole)
             if isinstance(statement, ast.ImportFrom):
                 space[name.asname or name.name] = getattr(found, name.name)
@@ -229,7 +230,7 @@ def _imported(lines: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _tensors(made: Any) -> list[torch.Tensor]:
-    """The tensors in what a call gave, in order."""
+    """Returns the tensors in a call's result, in order."""
     import torch
 
     if isinstance(made, torch.Tensor):
@@ -243,12 +244,12 @@ def _dtype(name: str) -> torch.dtype:
 
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise UsageError(f"{name} is no dtype", "Mend the seed")
+        raise UsageError(f"{name} isn't a dtype", "Correct the seed")
     return found
 
 
 def used_names(seed: Seed) -> tuple[str, ...]:
-    """The dimensions and parameters that the seed's code names, in order."""
+    """Returns the dimensions and parameters in the seed's code, in order."""
     ports = {port.name for port in seed.ports} | {"layer"}
     found = dict.fromkeys((*placeholders(seed.constructor or ""), *placeholders(seed.call)))
     return tuple(name for name in found if name not in ports)

@@ -1,4 +1,4 @@
-"""A composed chain as the module that a person would write: constants, layers, `forward`, `get_inputs`."""
+"""Writes a composed chain as a natural module: constants, layers, `forward`, `get_inputs`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from cuda_agent.tasks.compose.affinity import made_by
 from cuda_agent.tasks.compose.chain import used_names
 from cuda_agent.tasks.compose.layouts import names_of
-from cuda_agent.tasks.compose.naming import Named, Names, constant
+from cuda_agent.tasks.compose.naming import NamedStep, Names, constant
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.compose.wording import WIDTH, docstring, literals_of, quoted, stands_alone, texts_of
 from cuda_agent.tasks.expressions import dimensions, fill
 from cuda_agent.tasks.records import Port, Seed
 
-#: so few numbers over a whole tensor are near their mean at every draw.
+#: So few numbers over a whole tensor are near their mean at every draw.
 _FEW_OUTPUTS = 64
 _HELPERS = ("import torch", "import torch.nn.functional as F", "from torch import nn")
 
 
 def emit(sized: Sized, names: Names, rng: random.Random) -> str:
-    """The whole text of the module."""
+    """Returns the text of the module."""
     body = _model(names, rng)
     inputs = _get_inputs(names)
     held = _arguments(names)
@@ -42,7 +42,7 @@ def _imports(sized: Sized, code: str) -> str:
 
 
 def _constants(names: Names, code: str) -> str:
-    """Sizes of the inputs in one line, those of the layers in another; only those that the code uses."""
+    """Returns the sizes of the inputs in one line and those of the layers in another, without unused ones."""
     used = [item for item in names.constants if re.search(rf"\b{constant(item)}\b", code)]
     inputs = [item for item in used if any(re.search(rf"\b{constant(item)}\b", text) for text in _shape_texts(names))]
     lines = []
@@ -58,7 +58,7 @@ def _shape_texts(names: Names) -> list[str]:
 
 
 def _arguments(names: Names) -> list[str]:
-    """Constants that the model is made with: those that a layer or a call names, in order."""
+    """Returns the constants that the model is constructed with: those in its layers and calls, in order."""
     found: dict[str, None] = {}
     for named in names.steps:
         for item in used_names(named.step.seed):
@@ -67,8 +67,8 @@ def _arguments(names: Names) -> list[str]:
     return list(found)
 
 
-def _symbols(named: Named, item: str) -> list[str]:
-    """The constants in what stands for a dimension or parameter."""
+def _symbols(named: NamedStep, item: str) -> list[str]:
+    """Returns the constants in the text of a dimension or parameter."""
     text = named.texts.get(item, "")
     if item in named.sizes:
         return [text]
@@ -94,7 +94,7 @@ def _model(names: Names, rng: random.Random) -> str:
     return "\n".join(line for text in lines for line in _wrapped(text))
 
 
-def _layer(named: Named) -> list[str]:
+def _layer(named: NamedStep) -> list[str]:
     seed = named.step.seed
     if seed.constructor is None:
         return []
@@ -111,8 +111,8 @@ def _layer(named: Named) -> list[str]:
     return lines + _initial(named)
 
 
-def _initial(named: Named) -> list[str]:
-    """Weights of a norm as training leaves them, not ones and zeros, which would make it a copy of its input."""
+def _initial(named: NamedStep) -> list[str]:
+    """Returns lines that draw a norm's weights as after training. With ones and zeros the norm would copy its input."""
     layer, name = named.step.layer, f"self.{named.layer}"
     if named.step.seed.family != "normalization" or named.step.seed.library != "torch":
         return []
@@ -128,7 +128,7 @@ def _initial(named: Named) -> list[str]:
 
 
 def _in_forward(names: Names) -> list[str]:
-    """Constants that calls in `forward` name."""
+    """Returns the constants in the calls of `forward`."""
     found: dict[str, None] = {}
     for named in names.steps:
         for item in re.findall(r"\{(\w+)\}", named.step.seed.call):
@@ -138,7 +138,7 @@ def _in_forward(names: Names) -> list[str]:
 
 
 def _forward(names: Names, rng: random.Random) -> list[str]:
-    """One line for each call, or a call inside the next where that stays short."""
+    """Returns one line for each call, or a call inside the next where that stays short."""
     nested = rng.random() < 0.6
     lines: list[str] = []
     current, pending = names.first, names.first
@@ -157,8 +157,8 @@ def _nests(inner: str, seed: Seed, port: str) -> bool:
     return once and len(inner) + len(seed.call) < 70 and inner.count("(") < 3
 
 
-def _call(named: Named, before: str) -> str:
-    """The text of a call on what stands before it."""
+def _call(named: NamedStep, before: str) -> str:
+    """Returns the text of a call on the text before it."""
     seed = named.step.seed
     port = seed.ports[0].name
     simple = isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
@@ -168,8 +168,8 @@ def _call(named: Named, before: str) -> str:
     return without_defaults(quoted(fill(seed.call, texts)))
 
 
-def _own(text: str, named: Named) -> str:
-    """In `forward` the sizes are attributes."""
+def _own(text: str, named: NamedStep) -> str:
+    """Returns the text with sizes as attributes, for `forward`."""
     values = {named.texts[item] for item in named.sizes}
     return re.sub(r"[a-z_]\w*", lambda found: f"self.{found[0]}" if found[0] in values else found[0], text)
 
@@ -199,14 +199,14 @@ def _get_inputs(names: Names) -> str:
 
 
 def _beside(port: Port, made: str) -> Port:
-    """A target that a loss holds against numbers between 0 and 1 lies there too."""
+    """Returns the port of a target with values between 0 and 1, if a loss compares it with such values."""
     inside = made == "probabilities" and port.name == "target" and port.values == "normal"
     return port.model_copy(update={"values": "uniform"}) if inside else port
 
 
 def _scaled(names: Names, texts: Sequence[str]) -> tuple[int, str] | None:
-    """Where all that is returned is a few numbers over many inputs: the first input that can be, drawn with a scale
-    that differs from draw to draw. Without it a sum or a mean over millions of numbers would be as good as constant."""
+    """Returns the place and text of the first input that can be drawn with a random scale, where the outputs are a few
+    numbers over many inputs. Without the scale, a sum or a mean over millions of numbers would be nearly constant."""
     outputs = names.steps[-1].step.outputs
     if sum(tensor.numel() for tensor in outputs) > _FEW_OUTPUTS or not any(t.is_floating_point() for t in outputs):
         return None
@@ -225,8 +225,8 @@ def _variables(names: Names) -> list[str]:
     return [names.first, *(variable for named in names.steps for variable in named.ports.values())]
 
 
-def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
-    """How an input is drawn: by what the port holds and its dtype."""
+def _drawn(port: Port, shape: Sequence[str], named: NamedStep) -> str:
+    """Returns how an input is drawn, by the port's values and dtype."""
     sizes = ", ".join(shape)
     whole = f"({sizes},)" if len(shape) == 1 else f"({sizes})"
     kind = "" if port.dtype in ("float32", "int64", "bool") else f", dtype=torch.{port.dtype}"
@@ -254,24 +254,21 @@ def _drawn(port: Port, shape: Sequence[str], named: Named) -> str:
             return f"torch.log_softmax(torch.randn({sizes}{kind}), dim=-1)"
     drawn = f"torch.randn({sizes}{kind})"
     inner = _contracted(port, named)
-    return (
-        drawn
-        if inner is None
-        else f"{drawn} / {inner}**0.5"
-        if re.fullmatch(r"\w+", inner)
-        else f"{drawn} / {inner} ** 0.5"
-    )
+    if inner is None:
+        return drawn
+    return f"{drawn} / {inner}**0.5" if re.fullmatch(r"\w+", inner) else f"{drawn} / {inner} ** 0.5"
 
 
-def _bound(port: Port, named: Named) -> str:
-    """The exclusive bound of indices, in names where it has them."""
+def _bound(port: Port, named: NamedStep) -> str:
+    """Returns the exclusive bound of indices, in names if it has them."""
     text = port.high or "2"
     values = texts_of(named)
     return re.sub(r"[A-Za-z_]\w*", lambda found: values.get(found[0], found[0]), text)
 
 
-def _contracted(port: Port, named: Named) -> str | None:
-    """The constant over which a second operand of a product is summed: dividing by its root keeps the values' size."""
+def _contracted(port: Port, named: NamedStep) -> str | None:
+    """Returns the constant over which a second operand of a product is summed. Dividing by its root keeps the size of
+    the values."""
     step = named.step
     if step.seed.family not in ("matrix product", "convolution") or port.name == step.seed.ports[0].name:
         return None
@@ -299,7 +296,7 @@ def _contracted(port: Port, named: Named) -> str | None:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line, broken after its first open bracket where it is too long; then after every argument."""
+    """Returns a line, broken after its first open bracket if it is too long, and then after every argument."""
     if len(line) <= WIDTH or "\n" in line or "(" not in line:
         return line.split("\n")
     indent = " " * (len(line) - len(line.lstrip()))
@@ -313,7 +310,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Arguments, apart by the commas that stand in no bracket."""
+    """Returns the arguments, split at the commas outside brackets."""
     parts, depth, begin = [], 0, 0
     for place, letter in enumerate(text):
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(letter, 0)
@@ -324,7 +321,7 @@ def _split(text: str) -> list[str]:
 
 
 def _closing(line: str, start: int) -> int:
-    """Index of the bracket that closes the one before `start`."""
+    """Returns the index of the bracket that closes the one before `start`."""
     depth = 1
     for place in range(start, len(line)):
         depth += {"(": 1, ")": -1}.get(line[place], 0)

@@ -1,6 +1,6 @@
-"""The composer that asks a language model. Its answers are kept, so the same requests give the same tasks again.
+"""The composer that asks a language model. Its answers are stored, so the same requests give the same tasks again.
 
-What it writes is read, never run: whether it works is found out by the filters, in the judge's sandbox.
+The model's code is only parsed here; the filters run it in the judge's sandbox.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cuda_agent.core.records import Task
 from cuda_agent.llm.chat import ChatClient, ChatRequest, ContextExceeded, Message
 from cuda_agent.tasks.compose.affinity import role
 from cuda_agent.tasks.compose.run import Skipped
-from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import append, read_lines
 
 ANSWERS_FILE = "answers.jsonl"
 _ATTEMPTS = 3
-#: seeds that are offered beyond those that are asked for.
+#: The number of seeds that are offered in addition to the wanted ones.
 _SPARE = 5
 _LONGEST = 20_000
 _OPERATORS = re.compile(r"^\W*OPERATORS:\W*(.+)$", re.MULTILINE)
@@ -37,8 +37,8 @@ _MODULES = frozenset(("torch", "torch.nn", "torch.nn.functional", "math"))
 _FUNCTIONS = ("get_inputs", "get_init_inputs")
 
 
-class Answer(StoredRecord):
-    """What a model said to one request. `request_digest`: of the model's name and the messages."""
+class RecordedAnswer(StoredRecord):
+    """A model's answer to one request. `request_digest` is that of the model's name and the messages."""
 
     request_digest: str
     text: str
@@ -46,45 +46,46 @@ class Answer(StoredRecord):
     tokens_out: int
 
 
-class Answers:
-    """The recorded answers of a folder; with a client, new ones are asked for and recorded before they are used."""
+class RecordedAnswers:
+    """The recorded answers of a folder. With a client, new answers are requested, and recorded before they are used."""
 
     def __init__(self, folder: Path, model: str, client: ChatClient | None = None) -> None:
         self._path, self._model, self._client = folder / ANSWERS_FILE, model, client
-        known = read_lines(self._path, Answer) if self._path.exists() else ()
+        known = read_lines(self._path, RecordedAnswer) if self._path.exists() else ()
         self._known = {answer.request_digest: answer.text for answer in known}
 
     def ask(self, messages: Sequence[Message]) -> str:
-        """Raises UsageError when the answer isn't recorded and nobody can be asked, PolicyError by the endpoint."""
-        said = (part for message in messages for part in (message["role"], message["content"]))
-        digest = digest_text(self._model, *said)
+        """Returns the answer. Raises UsageError when it isn't recorded and there is no client, PolicyError from the
+        endpoint."""
+        parts = (part for message in messages for part in (message["role"], message["content"]))
+        digest = digest_text(self._model, *parts)
         if digest not in self._known:
             self._known[digest] = self._asked(messages, digest)
         return self._known[digest]
 
     def _asked(self, messages: Sequence[Message], digest: str) -> str:
         if self._client is None:
-            raise UsageError(f"{self._path} holds no answer to this request", "Name the endpoint that can give it")
+            raise UsageError(f"{self._path} has no answer to this request", "Give an endpoint for new answers")
         try:
             reply = self._client.complete(ChatRequest(messages))
         except ContextExceeded as error:
             raise PolicyError(f"The model's context is too small ({error})", "Use a model with a longer one") from None
         usage = reply.usage
-        answer = Answer(request_digest=digest, text=reply.text, tokens_in=usage.read, tokens_out=usage.written)
+        answer = RecordedAnswer(request_digest=digest, text=reply.text, tokens_in=usage.read, tokens_out=usage.written)
         append(self._path, [answer])
         return reply.text
 
 
 class LanguageModelComposer:
-    """`Composer` over a model's answers."""
+    """A `Composer` over a model's answers."""
 
     name = "llm"
 
-    def __init__(self, seeds: Sequence[Seed], seed: int, target: Target, answers: Answers) -> None:
+    def __init__(self, seeds: Sequence[Seed], seed: int, target: Target, answers: RecordedAnswers) -> None:
         self._seeds = [item for item in seeds if item.library == "torch"]
         self._modules = [item for item in seeds if item.library == "transformers"]
         self._seed, self._target, self._answers = seed, target, answers
-        self._schedule = Schedule()
+        self._schedule = OperatorSchedule()
         self._texts: set[str] = set()
         self._prompts = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "prompts"), undefined=jinja2.StrictUndefined,
@@ -92,11 +93,11 @@ class LanguageModelComposer:
         )  # fmt: skip
 
     def tell(self, task: DatasetTask) -> None:
-        """A task that stands: its text isn't taken again."""
+        """Adds a task of the dataset, whose text isn't accepted again."""
         self._texts.add(task.task.source)
 
     def compose(self, number: int) -> DatasetTask:
-        """Raises Skipped when the model gave nothing that can be read as a task; UsageError, PolicyError."""
+        """Returns task `number`. Raises Skipped when no answer of the model is a task; UsageError, PolicyError."""
         rng = random.Random(f"{self._seed}:{number}")
         count = max(1, self._schedule.kind(number))
         offered = self._offered(count, rng)
@@ -122,7 +123,7 @@ class LanguageModelComposer:
         raise Skipped(f"after {_ATTEMPTS} answers: {problem}")
 
     def _offered(self, count: int, rng: random.Random) -> list[Seed]:
-        """Distinct operators over many families, in random order."""
+        """Returns distinct operators of many families, in random order."""
         found: dict[str, Seed] = {}
         families = sorted({role(seed) for seed in self._seeds})
         if not families:
@@ -147,11 +148,11 @@ class LanguageModelComposer:
 
 
 class Unusable(Exception):
-    """What is wrong with an answer, as the model is told."""
+    """What is wrong with an answer, in words for the model."""
 
 
 def read_answer(text: str, offered: Sequence[str], count: int) -> tuple[tuple[str, ...], str]:
-    """(names of the seeds in order, source) of an answer. Raises Unusable. The source is parsed, not run."""
+    """Returns (names of the seeds in order, source) from an answer. Raises Unusable. The source is parsed, not run."""
     named = _OPERATORS.search(text)
     if named is None:
         raise Unusable("there is no line that begins with OPERATORS:")
@@ -170,7 +171,7 @@ def read_answer(text: str, offered: Sequence[str], count: int) -> tuple[tuple[st
 
 
 def _check(source: str) -> None:
-    """The form of a problem. Raises Unusable."""
+    """Checks the form of a problem. Raises Unusable."""
     if len(source) > _LONGEST:
         raise Unusable("the file is too long")
     try:

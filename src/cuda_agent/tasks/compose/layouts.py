@@ -1,4 +1,4 @@
-"""Layouts against concrete shapes: which names they settle, and which shapes they ask for."""
+"""Matches layouts with concrete shapes: which names they determine, and which shapes they need."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cuda_agent.tasks.expressions import shape as shape_of
 
 
 class Unsolvable(Exception):
-    """These operators don't follow each other at these sizes. Another draw may."""
+    """The operators don't follow each other at these sizes. Another draw may succeed."""
 
 
 @lru_cache(maxsize=8192)
 def variables(text: str) -> tuple[str, ...]:
-    """Names in an expression, in order, each once."""
+    """Returns the names in an expression, in order, each once."""
     names = [node for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Name)]
     return tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: node.col_offset)))
 
 
 def names_of(layout: str) -> tuple[str, ...]:
-    """Names in a layout, in order, each once."""
+    """Returns the names in a layout, in order, each once."""
     return tuple(dict.fromkeys(name for text in dimensions(layout)[1] for name in variables(text)))
 
 
 def value(text: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression. Raises Unsolvable when it has none for these names."""
+    """Returns the value of an expression. Raises Unsolvable when it has none for these names."""
     try:
         return evaluate(text, names)
     except UsageError as error:
@@ -37,7 +37,7 @@ def value(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def bind(layout: str, shape: Sequence[int], known: Mapping[str, Any]) -> dict[str, Any]:
-    """`known` with the names that `shape` settles. Raises Unsolvable when the shape doesn't fit."""
+    """Returns `known` with the names that `shape` determines. Raises Unsolvable when the shape doesn't fit."""
     starred, named = dimensions(layout)
     lead = len(shape) - len(named)
     if lead < 0 or (lead and not starred):
@@ -50,12 +50,12 @@ def bind(layout: str, shape: Sequence[int], known: Mapping[str, Any]) -> dict[st
 
 
 def leading(layout: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """What stands for the layout's `*` in a shape that fits it."""
+    """Returns the sizes of the layout's `*` in a shape that fits it."""
     return tuple(shape[: len(shape) - len(dimensions(layout)[1])])
 
 
 def concrete(layout: str, known: Mapping[str, Any], before: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """The shape that a layout asks for; `before` stands for its `*`. Raises Unsolvable when a size isn't positive."""
+    """Returns the shape of a layout; `before` replaces its `*`. Raises Unsolvable when a size isn't positive."""
     try:
         found = shape_of(layout, known, before)
     except UsageError as error:
@@ -70,7 +70,7 @@ def _settle(text: str, size: int, bound: dict[str, Any]) -> None:
     if len(unknown) > 1:
         raise Unsolvable(f"{text} has several unknowns")
     if unknown:
-        # Layouts are linear in each name, or a name over a divisor: two points give the line.
+        # Layouts are linear in each name, or divide it by a number, so two points determine the line.
         name = unknown[0]
         at_0, at_4096 = (value(text, {**bound, name: point}) for point in (0, 4096))
         if at_4096 == at_0:

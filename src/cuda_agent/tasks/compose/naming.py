@@ -1,4 +1,4 @@
-"""Names for a composed module: which size stands where, and what a person calls layers and tensors."""
+"""Names a composed module: its sizes, layers and tensors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cuda_agent.tasks.compose.affinity import role
-from cuda_agent.tasks.compose.chain import Step, used_names
+from cuda_agent.tasks.compose.chain import ChainStep, used_names
 from cuda_agent.tasks.compose.layouts import Unsolvable, leading, names_of, variables
 from cuda_agent.tasks.compose.sizes import word_for
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import dimensions
 from cuda_agent.tasks.records import Port, Seed
 
-#: parameters that are sizes, so constants of the module; every other one is written where it is used.
+#: Parameters that are sizes, so constants of the module; other parameters are written in place.
 _SIZE = re.compile(
     r"^(out_|in\d?_|hidden|embed|intermediate|num_(embeddings|heads|experts|classes)|d_model|vocabulary|heads|kv_heads|experts|active|expert_size)"
 )
@@ -46,52 +46,51 @@ _SECOND = {
 }  # fmt: skip
 _VAGUE = frozenset(("y", "z", "other", "input2", "b"))
 _MORE = ("y", "z", "w", "u", "v")
-#: a second operand with a matrix for each of the batch is no weight.
+#: Names for a second operand with a matrix for each batch element, which isn't a weight.
 _BATCHED = ("other", "keys")
-#: where a name is taken.
+#: A name -> other names, where it is taken.
 _AGAIN = {
     "weight": ("kernel", "matrix"), "bias": ("shift", "offset"), "scale": ("factor", "gain"), "mask": ("other_mask",),
     "index": ("other_index",), "source": ("update",), "vector": ("direction",), "target": ("labels",),
 }  # fmt: skip
-#: by so many elements padding or a window without it changes a size.
+#: The largest change of a size by padding, or by a window without it.
 _MARGIN = 16
-#: a size of an input without a name is written as a number up to this one.
+#: The largest size of an input that is written as a number without a name.
 _PLAIN = 16
-#: a size that is at most so many times smaller or larger than a named one is written by it.
+#: The largest factor by which a size is written as a multiple or a part of a named one.
 _MOST_TIMES = 4
-_FEATURE_WORDS = frozenset(("channels", "features", "hidden", "inner", "columns", "embedding", "width"))
 
 
 @dataclass
-class Named:
-    """A step with its names. `texts`: what each dimension or parameter is called or written as; `sizes`: which of them
-    are constants. `ports`: the variable of each port but the first; `layer`: the attribute."""
+class NamedStep:
+    """A step with its names. `texts` has the name or text of each dimension or parameter, and `sizes` those that are
+    constants. `ports` has the variable of each port but the first. `layer` is the attribute."""
 
-    step: Step
+    step: ChainStep
     layer: str
     ports: dict[str, str]
     texts: dict[str, str]
     sizes: frozenset[str]
-    #: text of each further port's shape, in constants.
+    #: The text of each further port's shape, in constants.
     shapes: dict[str, tuple[str, ...]]
-    #: what the dimensions of its first tensor are called, where they have names.
+    #: The names of its first tensor's dimensions, where they have some.
     dims: tuple[str | None, ...] = ()
 
 
 @dataclass
 class Names:
-    """Of a whole module. `constants`: lower-case name -> size, in order; `first`: the variable of the first tensor,
-    and its shape in constants; `inputs`: variables of `forward` with port, shape and step."""
+    """The names of a whole module. `constants` maps a lower-case name to its size, in order. `first` is the variable of
+    the first tensor, and `first_shape` its shape in constants."""
 
     constants: dict[str, int] = field(default_factory=dict)
-    steps: list[Named] = field(default_factory=list)
+    steps: list[NamedStep] = field(default_factory=list)
     first: str = "x"
     first_shape: tuple[str, ...] = ()
-    #: what the step that is being named has by now, since a constant may get another name meanwhile.
+    #: The names of the current step, because a constant may be renamed meanwhile.
     scopes: list[dict[Any, Any]] = field(default_factory=list)
 
     def add(self, word: str, size: int) -> str:
-        """A constant of that name, or of one beside it where the name is taken."""
+        """Adds a constant with this name, or a similar one where the name is taken."""
         if word.startswith("out_") and word in self.constants:
             return _parameter(self, word, size)
         for name in (word, f"out_{word}", f"{word}_2", f"{word}_3"):
@@ -102,7 +101,7 @@ class Names:
 
 
 def name(sized: Sized) -> Names:
-    """Names for everything in the chain. Raises Unsolvable where there are no good ones."""
+    """Returns names for the whole chain. Raises Unsolvable where there are no good ones."""
     names = Names()
     symbols = {key: names.add(word, sized.sizes[key]) for key, word in sized.named.items() if key[0] == 0}
     first = sized.plan.links[0].seed.ports[0]
@@ -121,20 +120,20 @@ def name(sized: Sized) -> Names:
 
 
 def constant(text: str) -> str:
-    """The text of an expression with its names in capitals, as module-level constants are."""
+    """Returns the text of an expression with its names in capitals, like module-level constants."""
     return re.sub(r"[a-z_][a-z_0-9]*", lambda found: found[0].upper(), text)
 
 
 def literal(value: Any) -> str:
-    """A value as code, with double quotes."""
+    """Returns a value as code, with double quotes."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _step(
-    names: Names, sized: Sized, step: Step, layer: str, current: list[str | None],
+    names: Names, sized: Sized, step: ChainStep, layer: str, current: list[str | None],
     free: dict[str, tuple[int, str]], taken: set[str],
 ) -> list[str | None]:  # fmt: skip
-    """Name one step; what is known of its output's dimensions."""
+    """Names one step. Returns the known names of its output's dimensions."""
     seed, first = step.seed, step.seed.ports[0]
     named = dimensions(first.layout)[1]
     known: dict[str, str] = {}
@@ -173,12 +172,12 @@ def _step(
         for symbol, size in zip(current, leading(first.layout, step.shapes[0]), strict=False)
     ]
     shapes = {port.name: _shape(port, derived | texts, step, before) for port in seed.ports[1:]}
-    names.steps.append(Named(step, layer, ports, texts, frozenset(sizes), shapes, tuple(current)))
+    names.steps.append(NamedStep(step, layer, ports, texts, frozenset(sizes), shapes, tuple(current)))
     return _after(step, texts, sizes, current)
 
 
 def _same(names: Names, sized: Sized, key: tuple[int, str]) -> str:
-    """The constant that was made for an unknown of the first step."""
+    """Returns the constant that was made for an unknown of the first step."""
     word, size = sized.named[key], sized.sizes[key]
     return next(found for found in (word, f"out_{word}") if names.constants.get(found) == size)
 
@@ -188,7 +187,8 @@ def _beside(names: Names, word: str) -> str:
 
 
 def _parameter(names: Names, word: str, size: int) -> str:
-    """A size that a layer is made with. The last layer of a chain has the plain name, those before it `hidden_…`."""
+    """Adds a size of a layer's constructor. The last layer of a chain has the plain name, and earlier ones
+    `hidden_…`."""
     if word in names.constants:
         earlier = f"hidden_{word.removeprefix('out_')}"
         if earlier in names.constants:
@@ -214,7 +214,7 @@ def _dimensions(seed: Seed) -> list[str]:
     return list(dict.fromkeys(item for port in seed.ports for item in names_of(port.layout)))
 
 
-def _shape(port: Port, texts: dict[str, str], step: Step, before: Sequence[str]) -> tuple[str, ...]:
+def _shape(port: Port, texts: dict[str, str], step: ChainStep, before: Sequence[str]) -> tuple[str, ...]:
     starred, named = dimensions(port.layout)
     written = {item: texts.get(item, str(step.names[item])) for text in named for item in variables(text)}
     found = [constant(_written(text, written)) for text in named]
@@ -224,7 +224,7 @@ def _shape(port: Port, texts: dict[str, str], step: Step, before: Sequence[str])
 
 
 def _written(expression: str, texts: dict[str, str]) -> str:
-    """The expression with its names replaced, with spaces around operators: `2*D` is `2 * features`."""
+    """Returns the expression with its names replaced, and spaces around operators: `2*D` is `2 * features`."""
     alone = expression.strip().isidentifier()
 
     def text(found: re.Match[str]) -> str:
@@ -235,8 +235,8 @@ def _written(expression: str, texts: dict[str, str]) -> str:
     return re.sub(r"\s*(//|\*\*|[-+*/%])\s*", r" \1 ", replaced).strip()
 
 
-def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: list[str | None]) -> list[str | None]:
-    """What the dimensions of the output are called: by the parameter that makes them, or as they came in."""
+def _after(step: ChainStep, texts: dict[str, str], sizes: Iterable[str], current: list[str | None]) -> list[str | None]:
+    """Returns the names of the output's dimensions: from the parameters that set them, or from the input."""
     before, after = step.shapes[0], tuple(step.outputs[0].shape)
     made = {
         step.names[item]: texts[item] for item in sizes if item.startswith(("out_", "embed", "hidden", "num_classes"))
@@ -257,17 +257,18 @@ def _after(step: Step, texts: dict[str, str], sizes: Iterable[str], current: lis
 
 
 def _doubled(made: dict[Any, str], size: int) -> str | None:
-    """Twice a size that the layer is made with, as both directions of a recurrent one give."""
+    """Returns the text for twice a size of the layer, as both directions of a recurrent layer give."""
     return f"2 * {made[size // 2]}" if size % 2 == 0 and size // 2 in made else None
 
 
-def names_with(size: int, step: Step, current: Sequence[str | None]) -> list[str | None]:
-    """What the input's dimensions of that size are called."""
+def names_with(size: int, step: ChainStep, current: Sequence[str | None]) -> list[str | None]:
+    """Returns the names of the input's dimensions of that size."""
     return [symbol for symbol, old in zip(current, step.shapes[0], strict=True) if old == size]
 
 
 def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | None]) -> list[str | None]:
-    """For each dimension of the output the text of the input's that it is, or that it is a part or a multiple of."""
+    """Returns for each dimension of the output the text of the input's dimension that it equals, or is a part or a
+    multiple of."""
     if len(before) == len(after) and sorted(before) != sorted(after):
         return [_part(old, new, symbol) for old, new, symbol in zip(before, after, current, strict=True)]
     found: list[str | None] = []
@@ -283,7 +284,7 @@ def _moved(before: Sequence[int], after: Sequence[int], current: Sequence[str | 
 
 
 def _part(old: int, new: int, symbol: str | None) -> str | None:
-    """`height // 2` where that many are left, `2 * height` where there are twice as many, `height + 2` after a pad."""
+    """Returns `height // 2` for half the size, `2 * height` for twice the size, `height + 2` after a padding."""
     if symbol is None or old == new:
         return symbol
     if not symbol.isidentifier() or new == 1:
@@ -298,7 +299,7 @@ def _part(old: int, new: int, symbol: str | None) -> str | None:
 
 
 def _layer_names(seeds: Sequence[Seed]) -> list[str]:
-    """Attributes: `conv`, `norm`, `linear`; numbered where a name would stand twice."""
+    """Returns the names of attributes: `conv`, `norm`, `linear`; repeated names are numbered."""
     plain = [_BY_OPERATOR.get(seed.operator) or _LAYERS.get(role(seed)) or _own_word(seed) for seed in seeds]
     held = [item for item, seed in zip(plain, seeds, strict=True) if seed.constructor is not None]
     counts: dict[str, int] = {}
@@ -312,7 +313,7 @@ def _layer_names(seeds: Sequence[Seed]) -> list[str]:
 
 
 def _own_word(seed: Seed) -> str:
-    """By the operator; of a class of transformers its last word, as in `LlamaTopKRouter`."""
+    """Returns a word from the operator; for a class of transformers its last word, as in `LlamaTopKRouter`."""
     if seed.library != "transformers":
         return _slug(seed.operator)
     if "Rotary" in seed.operator:
@@ -325,7 +326,7 @@ def _slug(text: str) -> str:
 
 
 def _port(seed: Seed, port: Port, taken: set[str]) -> str:
-    """A variable for one more input, not used yet."""
+    """Returns an unused variable for a further input."""
     own = (port.name,) if port.name == "other" else ()
     second = _BATCHED if port.layout.startswith("B ") and _SECOND.get(seed.operator, own)[:1] == ("weight",) else None
     wanted: tuple[Any, ...] = (

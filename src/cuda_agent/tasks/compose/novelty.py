@@ -1,4 +1,4 @@
-"""What a set holds already, so that no task is composed twice: chains of operators, texts, and syntax that is alike."""
+"""Knows the tasks of a dataset by chain of operators, text and similar syntax, so that none is composed twice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from cuda_agent.tasks.decontaminate.shingles import Bag, flat, shingles
 
-#: from this similarity on decontamination calls a task a duplicate of an earlier one.
+#: The similarity from which decontamination calls a task a duplicate of an earlier one.
 ALIKE = 0.9
-#: operators that give the same graph wherever nothing but the graph is looked at (`graphhash.py`).
+#: Operators with the same graph in `graphhash.py`.
 _ONE_GRAPH = {
     "mm": "matmul", "bmm": "matmul", "mv": "matmul", "inner": "matmul", "square": "pow_scalar", "clamp_min": "clamp",
     "clamp_max": "clamp", "permute": "transpose", "norm": "vector_norm", "feature_scale": "mul", "channel_scale": "mul",
@@ -18,12 +18,12 @@ _ONE_GRAPH = {
 
 
 def chain_of(operators: Sequence[str]) -> tuple[str, ...]:
-    """The operators in order, those of one graph by one name."""
+    """Returns the operators in order, with one name for those of one graph."""
     return tuple(_ONE_GRAPH.get(operator, operator) for operator in operators)
 
 
 class Novelty:
-    """Tasks that stand, by what they compute."""
+    """The tasks of the dataset by their computation."""
 
     def __init__(self) -> None:
         self._chains: set[tuple[str, ...]] = set()
@@ -32,7 +32,7 @@ class Novelty:
         self._totals: list[int] = []
 
     def add(self, operators: Sequence[str], source: str) -> None:
-        """A task that stands."""
+        """Adds a task of the dataset."""
         self._chains.add(chain_of(operators))
         self._texts.add(source)
         place = len(self._totals)
@@ -42,11 +42,11 @@ class Novelty:
             self._holders[item].append(place)
 
     def has_chain(self, operators: Sequence[str]) -> bool:
-        """Whether a task of these operators in this order stands, at whatever sizes."""
+        """Returns whether a task has these operators in this order, at any sizes."""
         return chain_of(operators) in self._chains
 
     def has_alike(self, source: str) -> bool:
-        """Whether a task that computes nearly the same stands, or the very text."""
+        """Returns whether a task has nearly the same computation, or the same text."""
         if source in self._texts:
             return True
         bag = _bag(source)

@@ -1,4 +1,4 @@
-"""Calls without the arguments that say what holds anyway: `nn.Conv2d(3, 64, kernel_size=3)`, not `…, stride=1)`."""
+"""Removes arguments that equal the defaults: `nn.Conv2d(3, 64, kernel_size=3)`, not `…, stride=1)`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import inspect
 from functools import lru_cache
 from typing import Any
 
-#: modules by the names that tasks give them.
+#: The modules of the names in tasks.
 _ROOTS = {"nn": "torch.nn", "F": "torch.nn.functional", "torch": "torch"}
-#: of functions that don't tell their signature.
+#: The defaults of functions without a readable signature.
 _KNOWN = {
     "keepdim": False, "approximate": "none", "largest": True, "descending": False, "sorted": True, "stable": False,
     "diagonal": 0, "offset": 0, "beta": 1.0, "threshold": 20.0, "right": False, "reduction": "mean", "stride": None,
@@ -20,7 +20,7 @@ _KNOWN = {
 
 
 def without_defaults(text: str) -> str:
-    """The text without those keyword arguments of its calls that are the callee's defaults."""
+    """Returns the text without the keyword arguments of calls that equal the callee's defaults."""
     spans = []
     for node in ast.walk(ast.parse(text, mode="eval")):
         if not isinstance(node, ast.Call) or not (node.args or node.keywords):
@@ -43,7 +43,7 @@ def without_defaults(text: str) -> str:
 
 
 def _named(node: ast.expr) -> bool:
-    """Whether it is a dotted name of a library, not a method of a tensor."""
+    """Returns whether the node is a dotted name of a library, and not a method of a tensor."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id in _ROOTS
@@ -53,11 +53,11 @@ def _is_default(item: ast.keyword, defaults: dict[str, Any]) -> bool:
     if item.arg not in defaults:
         return False
     try:
-        said = ast.literal_eval(item.value)
+        given = ast.literal_eval(item.value)
     except ValueError:
         return False
     default = defaults[item.arg]
-    return bool(said == default) and isinstance(said, bool) == isinstance(default, bool)
+    return bool(given == default) and isinstance(given, bool) == isinstance(default, bool)
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Pairs of operators of which the second undoes, ignores or saturates what the first has made."""
+"""Pairs of operators of which the second undoes, ignores or saturates the result of the first."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ _NORMS = frozenset((
     "batch_norm_2d", "batch_norm_3d",
 ))  # fmt: skip
 _SOFTMAX = frozenset(("softmax", "softmin", "softmax2d", "log_softmax"))
-#: the same whatever number was added, whatever positive number was multiplied by.
+#: Operators whose result doesn't change when a number is added, or when a positive number is multiplied.
 _SHIFT_FREE = _NORMS | _SOFTMAX | {"var", "std", "var_mean", "diff", "gradient", "cov", "corrcoef", "cross_entropy"}
 _SCALE_FREE = _NORMS | {"rms_norm", "normalize", "cosine_similarity", "corrcoef"}
-#: grow so fast that nobody applies them to numbers beyond a few.
+#: Operators that grow too fast for large numbers.
 _GROWING = frozenset((
     "exp", "exp2", "expm1", "sinh", "cosh", "i0", "i1", "pow", "float_power", "pow_scalar", "prod", "cumprod", "square",
 ))  # fmt: skip
 _BOUNDS = frozenset(("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6"))
 _SHRINKS = frozenset(("softshrink", "hardshrink", "tanhshrink", "threshold"))
-#: constant, or nearly, on large numbers.
+#: Operators that are constant, or nearly, on large numbers.
 _SATURATING = _BOUNDS | _SHRINKS | {
     "sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "atan", "ndtr", "logsigmoid", "softmax", "softmin",
     "softmax2d",
 }  # fmt: skip
-#: never beyond one, so that the largest of many is one.
+#: Operators whose results are at most one, so that the largest of many is one.
 _BOUNDED = frozenset(("sigmoid", "hardsigmoid", "tanh", "softsign", "erf", "ndtr", "sin", "cos"))
 EXTREMES = frozenset(("amax", "amin", "max", "min", "topk", "kthvalue", "logsumexp"))
-#: the identity, or a constant, on numbers near zero.
+#: Operators that are the identity, or a constant, on numbers near zero.
 _FLAT_AT_ZERO = _SOFTMAX | {
     "sigmoid", "tanh", "hardsigmoid", "softsign", "erf", "erfc", "atan", "ndtr", "logsigmoid", "softplus", "exp",
     "exp2", "expm1", "cos", "cosh", "sin", "sinh", "sinc", "i0",
 }  # fmt: skip
-#: the identity, or nearly, on numbers well above zero.
+#: Operators that are the identity, or nearly, on numbers well above zero.
 _LINEAR_ABOVE = frozenset((
     "relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "hardswish", "softplus", "abs", "prelu",
 ))  # fmt: skip
-#: make numbers of ten and more from numbers around one.
+#: Operators that make numbers of ten and more from numbers around one.
 _LARGE = frozenset((
     "sum", "nansum", "cumsum", "reverse_cumsum", "trapezoid", "cumulative_trapezoid", "norm", "vector_norm",
     "matrix_norm", "cdist", "pairwise_distance", "vecdot", "matrix_power", "chain_matmul", "addbmm", "fold",
 )) | (_GROWING - {"prod", "cumprod"})  # fmt: skip
-#: within one or so of zero.
+#: Operators whose results are within about one of zero.
 _SMALL = _SOFTMAX - {"log_softmax"} | {
     "sigmoid", "hardsigmoid", "tanh", "softsign", "erf", "ndtr", "sin", "cos", "cosine_similarity", "normalize", "sinc",
 }  # fmt: skip
@@ -54,7 +54,7 @@ _PRODUCTS = frozenset((
     "einsum", "chain_matmul", "matrix_power",
 ))  # fmt: skip
 _EVEN = frozenset(("abs", "square", "cos", "cosh", "norm", "vector_norm", "pow_scalar"))
-#: what comes before, then what may not come after.
+#: An operator -> the operators that may not follow it.
 _POINTLESS: dict[str, frozenset[str]] = {
     "layer_norm": _AVERAGING,
     "softmax": _AVERAGING - {"var", "std", "std_mean", "var_mean"} | {"cross_entropy", "l1_loss", "log"},
@@ -97,7 +97,7 @@ _ALIKE = {
 
 
 def pointless(before: str, after: str) -> bool:
-    """Whether nobody would apply the operator `after` to what `before` has made."""
+    """Returns whether the operator `after` makes no sense on the result of `before`."""
     if after in _POINTLESS.get(_ALIKE.get(before, before), ()):
         return True
     if before in _LARGE and (after in _GROWING or after in _SATURATING):

@@ -1,29 +1,31 @@
-"""How long eager PyTorch takes for one pass: each operator by the slower of memory and arithmetic, and its launch.
+"""Predicts the time of one pass in eager PyTorch: for each operator the slower of memory and arithmetic, plus its
+launch.
 
-Rates are what eager reaches on a stack, not what a datasheet promises. The measurement afterwards has the last word;
-these only choose sizes for which it is likely to fall in the window.
+Rates are what eager reaches on a stack, not datasheet values. They only choose sizes whose time is likely in the
+window; the filter measures the tasks afterwards.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.record import Record
 from cuda_agent.judge import datasheet
-from cuda_agent.tasks.compose.chain import Step
+from cuda_agent.tasks.compose.chain import ChainStep
 from cuda_agent.tasks.records import Cost
 
-#: families of which the arithmetic runs as matrix products.
+#: Families whose arithmetic runs as matrix products.
 _PRODUCTS = frozenset(("matrix product", "attention", "recurrent", "transformer"))
-#: of many operators themselves, so with tensors of their own between input and output.
+#: Families of several operators, which have further tensors between input and output.
 _LAYERED = frozenset(("attention", "transformer block", "experts", "state space", "feed-forward"))
 _HALVES = ("float16", "bfloat16")
 
 
 class Rates(Record):
-    """Memory in TB/s; arithmetic in Tflop/s: matrix products and convolutions in float32 (PyTorch's default flags),
-    products in 16 bits, everything else. `launch_us`: one operator's start."""
+    """Rates of a stack: memory in TB/s, and arithmetic in Tflop/s for matrix products and convolutions in float32
+    (PyTorch's default flags), products in 16 bits, and everything else. `launch_us` is the start of one operator."""
 
     name: str
     memory_tb_s: float
@@ -33,13 +35,13 @@ class Rates(Record):
     vector_tflops: float
     launch_us: float = 5.0
 
-    def predict_us(self, step: Step) -> float:
-        """Microseconds of one operator."""
+    def predict_us(self, step: ChainStep) -> float:
+        """Returns the µs of one operator."""
         busy_us = max(step.moved / self.memory_tb_s, step.flops / self._tflops(step)) * 1e-6
         launches = 3 * int(step.names.get("T", 1)) if step.seed.family == "recurrent" else 1
         return busy_us + launches * self.launch_us
 
-    def _tflops(self, step: Step) -> float:
+    def _tflops(self, step: ChainStep) -> float:
         if step.seed.family == "convolution":
             return self.convolution_tflops
         if step.seed.family in _PRODUCTS or step.seed.library == "transformers":
@@ -47,8 +49,8 @@ class Rates(Record):
             return self.half_tflops if half else self.product_tflops
         return self.vector_tflops
 
-    def cost(self, steps: Sequence[Step]) -> Cost:
-        """Of a whole chain."""
+    def cost(self, steps: Sequence[ChainStep]) -> Cost:
+        """Returns the cost of a whole chain."""
         parts_us = tuple(self.predict_us(step) for step in steps)
         return Cost(
             flops=sum(step.flops for step in steps),
@@ -59,22 +61,22 @@ class Rates(Record):
         )
 
 
-#: measured on one H200: copies at 4.1 TB/s; float32 products near 50 Tflop/s; convolutions, which use TF32, with what
-#: eager does around them.
+#: Measured on one H200: copies at 4.1 TB/s; float32 products near 50 Tflop/s; convolutions, which use TF32, with
+#: eager's work around them.
 H200 = Rates(
     name="H200", memory_tb_s=4.1, product_tflops=50.0, convolution_tflops=140.0, half_tflops=600.0, vector_tflops=30.0
 )
-#: what eager reaches of a datasheet's numbers, where nothing was measured.
+#: The share of a datasheet's numbers that eager reaches, where nothing was measured.
 _REACHED = 0.75
 
 
 def rates_for(stack: str) -> Rates:
-    """Those of a GPU by its name. Raises UsageError when nothing is known of it."""
+    """Returns the rates of a GPU by its name. Raises UsageError when its speed is unknown."""
     if stack.upper() == "H200":
         return H200
     peak = datasheet(stack)
     if peak is None or peak.fp32_tflops is None:
-        raise UsageError(f"Nothing is known of the speed of {stack!r}", "Name a GPU, such as H200, H100 or A100")
+        raise UsageError(f"The speed of {stack!r} is unknown", "Give a GPU, such as H200, H100 or A100")
     return Rates(
         name=stack,
         memory_tb_s=peak.memory_tb_s * _REACHED,
@@ -85,10 +87,11 @@ def rates_for(stack: str) -> Rates:
     )
 
 
-def memory_bytes(steps: Sequence[Step]) -> int:
-    """What one pass holds at most in eager when nothing is freed: inputs, weights, and every operator's outputs."""
+def memory_bytes(steps: Sequence[ChainStep]) -> int:
+    """Returns the bytes that one pass in eager holds if nothing is freed: inputs, weights, and every operator's
+    outputs."""
     given = sum(
-        _elements(shape) * ITEM_BYTES.get(port.dtype, 4)
+        math.prod(shape) * ITEM_BYTES.get(port.dtype, 4)
         for position, step in enumerate(steps)
         for index, (port, shape) in enumerate(zip(step.seed.ports, step.shapes, strict=True))
         if position == 0 or index > 0
@@ -99,10 +102,3 @@ def memory_bytes(steps: Sequence[Step]) -> int:
 
 
 ITEM_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1, "int8": 1, "complex64": 8}
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

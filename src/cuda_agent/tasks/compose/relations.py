@@ -1,4 +1,4 @@
-"""How readily the seeds follow each other, looked up once for each and kept: every chain asks for all of them."""
+"""Caches which seeds follow each other, because every chain needs the weights of all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REPEATED = ("matrix product", "convolution", "activation")
 
 
 class Relations:
-    """Over seeds by their place."""
+    """The weights of pairs of seeds, which are numbered by their place."""
 
     def __init__(self, seeds: Sequence[Seed]) -> None:
         self._seeds = seeds
@@ -21,7 +21,7 @@ class Relations:
         self._suiting: dict[str, list[float]] = {}
 
     def neighbours(self, chain: Sequence[Seed], after: bool) -> list[float]:
-        """For each seed, how well it stands after the chain, or before it; 0 where nobody would write it."""
+        """Returns for each seed how well it follows the chain, or precedes it; 0 means never."""
         end = chain[-1] if after else chain[0]
         suiting = self._suits(domain(chain))
         inside = {seed.operator for seed in chain}

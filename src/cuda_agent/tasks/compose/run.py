@@ -1,4 +1,4 @@
-"""Composes into a dataset's folder: goes on where its file ends, and refuses what would mix two streams."""
+"""Composes into a dataset's folder. It continues where the folder's file ends, and refuses to mix two streams."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cuda_agent.tasks.records import DatasetTask, Seed
 from cuda_agent.tasks.store import CANDIDATES_FILE, append, only_one, read_lines
 
 SEEDS_FILE = "seeds.jsonl"
-#: tasks that are written to disk at once.
+#: The number of tasks that are written to disk at once.
 _BATCH = 20
 
 
 class ComposeSettings(StoredRecord):
-    """What a folder's candidates were composed from. `seeds_digest`: of the seeds, in order. `library_versions`: those
-    that decide shapes. `runs_with`: versions on the machine that the tasks are for, where they are other ones."""
+    """The settings of a folder's candidates. `seeds_digest` is that of the seeds in order. `library_versions` are those
+    that determine shapes. `runs_with` are the versions on the tasks' target machine, where they differ."""
 
     file_name = "compose.json"
     composer: str = "builtin"
@@ -38,22 +38,22 @@ class ComposeSettings(StoredRecord):
 
 
 def library_versions(seeds: Sequence[Seed]) -> dict[str, str]:
-    """Versions of the libraries that the seeds come from, without what only names a build."""
+    """Returns the versions of the seeds' libraries, without build suffixes."""
     found: dict[str, str] = {}
     for library in sorted({"torch", *(seed.library for seed in seeds)}):
-        # What isn't installed gives no task, and says so there.
+        # A seed of a missing library makes no task, and its error says so.
         with suppress(metadata.PackageNotFoundError):
             found[library] = metadata.version(library).split("+")[0]
     return found
 
 
 class Skipped(Exception):
-    """A composer has no task for a number, and the reason."""
+    """A composer has no task for a number, with the reason."""
 
 
 class Composer(Protocol):
-    """`compose(number)` raises Skipped when there is no task for that number. It is told the tasks that stand, in
-    order, before it composes the next."""
+    """Composes tasks by number. `compose(number)` raises Skipped when there is no task for that number. `tell` gives it
+    the tasks of the dataset in order, before it composes the next."""
 
     name: str
 
@@ -64,7 +64,7 @@ class Composer(Protocol):
 
 @dataclass(frozen=True)
 class Composed:
-    """How a folder stands: tasks that it held, those that were added, and the numbers that gave none."""
+    """The state of a folder: the tasks that it had, those that were added, and the numbers without a task."""
 
     found: int
     added: int
@@ -72,15 +72,15 @@ class Composed:
 
 
 def read_seeds(folder: Path) -> tuple[Seed, ...]:
-    """Raises UsageError when the folder has none."""
+    """Returns the seeds. Raises UsageError when the folder has none."""
     path = folder / SEEDS_FILE
     if not path.exists():
-        raise UsageError(f"{folder} holds no seeds", f"Run: cuda-agent tasks crawl {folder}")
+        raise UsageError(f"{folder} has no seeds", f"Run: cuda-agent tasks crawl {folder}")
     return tuple(read_lines(path, Seed))
 
 
 def runs_with(seeds: Sequence[Seed], versions: Mapping[str, str]) -> tuple[Seed, ...]:
-    """Those that run with these versions of the libraries. Raises UsageError where one is no version."""
+    """Returns the seeds that run with these versions of the libraries. Raises UsageError where a version is invalid."""
     parts = {library: _parts(version) for library, version in versions.items()}
     return tuple(
         seed
@@ -92,24 +92,24 @@ def runs_with(seeds: Sequence[Seed], versions: Mapping[str, str]) -> tuple[Seed,
 def _parts(version: str) -> tuple[int, ...]:
     words = version.split("+")[0].split(".")
     if not all(word.isdecimal() for word in words):
-        raise UsageError(f"{version!r} is no version", "Give it as in 2.11")
+        raise UsageError(f"{version!r} isn't a version", "Give one such as 2.11")
     return tuple(int(word) for word in words)
 
 
 def digest_of(seeds: tuple[Seed, ...]) -> str:
-    """Of all that the seeds say."""
+    """Returns the digest of the seeds."""
     return digest_text(*(seed.model_dump_json() for seed in seeds))
 
 
 def settle(folder: Path, settings: ComposeSettings) -> None:
-    """Note what the folder is composed from. Raises UsageError when it was begun from something else."""
+    """Writes the folder's settings. Raises UsageError when the folder has others."""
     path = folder / settings.file_name
     if path.exists():
         begun = ComposeSettings.read(folder)
         for field in ComposeSettings.model_fields:
             if getattr(begun, field) != getattr(settings, field):
                 raise UsageError(
-                    f"{folder} was begun with another {field.replace('_', ' ')}",
+                    f"{folder} was composed with another {field.replace('_', ' ')}",
                     "Compose into another folder, or with the same settings and seeds",
                 )
     else:
@@ -117,7 +117,7 @@ def settle(folder: Path, settings: ComposeSettings) -> None:
 
 
 def compose(folder: Path, composer: Composer, count: int, say: Callable[[str], None]) -> Composed:
-    """Candidates with the numbers below `count` that the folder doesn't hold yet. Raises TaskError, StoreError."""
+    """Composes the candidates with numbers below `count` that the folder doesn't have. Raises TaskError, StoreError."""
     with only_one(folder, "composer"):
         return _compose(folder, composer, count, say)
 

@@ -1,7 +1,7 @@
-"""How many operators task number n has: the published shares, met over every prefix.
+"""Gives the number of operators of task n, so that every prefix of the tasks has the published shares.
 
-Each next task goes to the kind that lags furthest behind its share, so that no count is ever a whole task or two away
-from what its share asks for.
+Each next task gets the kind that is furthest below its share, so no count is ever more than two tasks away from its
+share.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-#: number of torch operators -> percent of the tasks (paper, "Task synthesis"); 0 stands for one transformers module.
+#: Number of torch operators -> percent of the tasks (paper, "Task synthesis"); 0 is one transformers module.
 PUBLISHED_SHARES = {1: 3.40, 2: 83.77, 3: 7.62, 4: 2.80, 5: 1.23, 0: 1.18}
 
 
 @dataclass
-class Schedule:
-    """`shares` in percent, which add up to 100."""
+class OperatorSchedule:
+    """The kinds of tasks in order. `shares` are in percent and add up to 100."""
 
     shares: dict[int, float] = field(default_factory=lambda: dict(PUBLISHED_SHARES))
     _drawn: list[int] = field(default_factory=list)
     _counts: dict[int, int] = field(default_factory=dict)
 
     def kind(self, number: int) -> int:
-        """Operators of task `number` (from 0); 0 for a transformers module."""
+        """Returns the number of operators of task `number` (from 0); 0 is a transformers module."""
         while len(self._drawn) <= number:
             self._drawn.append(self._next(len(self._drawn) + 1))
         return self._drawn[number]
 
     def _next(self, total: int) -> int:
-        """Of the kinds that may have one more without exceeding their share by one, that whose turn ends first."""
+        """Returns the kind with the earliest deadline among those that don't exceed their share with one more task."""
         due = []
         for kind, share in self.shares.items():
             given, part = self._counts.get(kind, 0), share / 100

@@ -1,4 +1,4 @@
-"""Sizes that look natural, what they are called, and how far each may go."""
+"""Natural sizes, their names, and their bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from cuda_agent.tasks.records import Seed
 
 @dataclass(frozen=True)
 class Range:
-    """`drawn`: sizes to begin with. It is scaled between `least` and `usual`; up to `most` where nothing else helps."""
+    """The bounds of a size. It is drawn from `drawn` and scaled between `least` and `usual`, and up to `most` only if
+    nothing else helps."""
 
     drawn: tuple[int, ...]
     least: int
@@ -51,21 +52,21 @@ _RANGES = {
     "memory_length": Range((256, 512, 1024), 64, 4096, 8192),
 }
 _OTHER = Range((16, 32, 64, 128), 2, 16384, 1 << 20)
-#: words whose sizes nobody scales: they stand as they are drawn.
+#: Words whose sizes aren't scaled.
 _FIXED = frozenset((
     "heads", "head_dim", "width", "vocabulary", "out_channels", "out_features", "slots",
     "input_size",
 ))  # fmt: skip
 
-#: what is scaled first to meet a time.
+#: The order in which sizes are scaled to meet a time.
 _ORDER = (
     "rows", "tokens", "batch", "samples", "length", "steps", "depth", "height", "points", "source_length",
     "target_length", "memory_length", "keys", "columns", "picks", "centres",
 )  # fmt: skip
-#: odd factors of natural sizes, and how often each is taken.
+#: Odd factors of natural sizes, with their weights.
 _FACTORS = {1: 8.0, 3: 3.0, 5: 1.0, 7: 1.0}
 _FEW_FACTORS = {1: 8.0, 3: 2.0}
-#: sizes that networks also have: factors of a drawn size.
+#: Further natural factors of a drawn size.
 _SIDESTEPS = (0.75, 1.25, 1.5, 1.75)
 _SIDESTEPPING = frozenset(("features", "hidden", "inner", "columns", "length", "tokens", "rows"))
 
@@ -100,7 +101,8 @@ _BY_LETTER = {
 
 
 def word_for(seed: Seed, name: str) -> str:
-    """What a person calls a dimension of this seed: `height` for the H of an image, `inner` for the K of a product."""
+    """Returns the natural name of a dimension of this seed: `height` for the H of an image, `inner` for the K of a
+    product."""
     if len(name) > 1:
         return name
     own = _BY_OPERATOR.get(seed.operator, {}).get(name)
@@ -122,7 +124,7 @@ def word_for(seed: Seed, name: str) -> str:
 
 
 def draw(seed: Seed, name: str, word: str, rng: random.Random) -> int:
-    """A first size, before the time is met."""
+    """Returns a first size, before it is scaled."""
     own = seed.sizes.get(name) if word_for(seed, name) == word else None
     found = rng.choice(own or _RANGES.get(word, _OTHER).drawn)
     if word in _SIDESTEPPING and rng.random() < 0.3 and found % 8 == 0:
@@ -131,13 +133,13 @@ def draw(seed: Seed, name: str, word: str, rng: random.Random) -> int:
 
 
 def words(plan: Plan) -> dict[tuple[int, str], str]:
-    """What each unknown of a chain is called."""
+    """Returns the name of each unknown of a chain."""
     found = {}
     for position, name in plan.unknowns():
         found[position, name] = name if name in plan.lead else word_for(plan.links[position].seed, name)
     named = names_of(plan.links[0].seed.ports[0].layout)
     if named and plan.lead[-1:] == ("height",):
-        # Rows of an image, whatever the operator calls them; so with the heads of an attention.
+        # The last dimension is the width of an image, or the length of a signal, whatever the operator calls it.
         found[0, named[-1]] = "width"
     if named and plan.lead[-1:] == ("channels",):
         found[0, named[-1]] = "length"
@@ -147,13 +149,13 @@ def words(plan: Plan) -> dict[tuple[int, str], str]:
 
 
 def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tuple[tuple[int, str], ...]]:
-    """Groups of unknowns that are scaled together, in the order in which they are tried."""
+    """Returns groups of unknowns that are scaled together, in the order in which they are tried."""
     ranks = {word: place for place, word in enumerate(_ORDER)}
     groups: list[tuple[float, tuple[tuple[int, str], ...]]] = []
     for key, word in named.items():
         if word in _FIXED:
             continue
-        # A little disorder: not every task is made larger by its batch.
+        # The order is a little random, so that not every task grows by its batch.
         rank = ranks.get(word, len(ranks)) + rng.choice((0.0, 0.0, 6.5))
         together = (
             tuple(other for other in named if named[other] in ("height", "width")) if word == "height" else (key,)
@@ -163,25 +165,16 @@ def scalable(named: dict[tuple[int, str], str], rng: random.Random) -> list[tupl
 
 
 def reaches(named: dict[tuple[int, str], str]) -> dict[tuple[int, str], str]:
-    """The word whose range each unknown has. A batch of plain vectors may be as large as rows are."""
+    """Returns the word whose range each unknown has. A batch of plain vectors may be as large as rows."""
     found = set(named.values())
-    plain = not found & {
-        "length",
-        "height",
-        "channels",
-        "samples",
-        "steps",
-        "rows",
-        "tokens",
-        "keys",
-        "columns",
-        "points",
-    }
+    large = {"length", "height", "channels", "samples", "steps", "rows", "tokens", "keys", "columns", "points"}
+    plain = not found & large
     return {key: "rows" if word == "batch" and plain else word for key, word in named.items()}
 
 
 def scaled(size: int, factor: float, word: str, rng: random.Random, *, width: float = 1.0) -> int:
-    """A natural size near `size * factor`, within `width` times the word's usual bound; 0 stands for its widest."""
+    """Returns a natural size near `size * factor`, within `width` times the word's usual bound; 0 is its widest
+    bound."""
     room = _RANGES.get(word, _OTHER)
     most = max(min(room.most, int(room.usual * width)) if width else room.most, size)
     least = min(room.least, size)
@@ -189,8 +182,8 @@ def scaled(size: int, factor: float, word: str, rng: random.Random, *, width: fl
 
 
 def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40, *, few: bool = False) -> int:
-    """A power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two more often than others. `few`:
-    without 5 and 7, and no 3 or 6, even where nothing else is as near."""
+    """Returns a power of two, or 3, 5 or 7 times one, within a quarter of `size`; powers of two are more frequent. With
+    `few` it never has the factors 5 and 7, and isn't 3 or 6."""
     near = {}
     for factor, weight in (_FEW_FACTORS if few else _FACTORS).items():
         for power in range(41):
@@ -208,14 +201,14 @@ def natural(size: float, rng: random.Random, least: int = 1, most: int = 1 << 40
 
 
 def lead_for(layout: str, following: Sequence[Seed], rng: random.Random) -> tuple[str, ...]:
-    """Words for what stands before the named dimensions of a first tensor, so that the operators that follow can take
-    it: images before a 2-D convolution, rows or sequences before a linear layer."""
+    """Returns words for the dimensions before the named ones of a first tensor, such that the following operators
+    accept it: images before a 2-D convolution, rows or sequences before a linear layer."""
     settled = next((seed for seed in following if not seed.ports[0].layout.startswith("*")), None)
     if settled is not None:
         wanted = [word_for(settled, name) for name in names_of(settled.ports[0].layout)]
         named = next(seed for seed in following if names_of(seed.ports[0].layout))
         if named is not settled and wanted[-1] not in ("width", "head_dim"):
-            # What stands between changes the last dimension, or may.
+            # An operator between them may change the last dimension.
             wanted[-1:] = [word_for(named, names_of(named.ports[0].layout)[-1])]
         return tuple(wanted if layout == "*" else wanted[: max(0, len(wanted) - len(names_of(layout)))])
     if layout == "*":

@@ -1,4 +1,5 @@
-"""Sizes for a time: a chain's unknowns are drawn, then scaled until eager should take about what was asked for."""
+"""Finds sizes for a time: a chain's unknowns are drawn, then scaled until the predicted eager time is near the wanted
+one."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from dataclasses import dataclass
 
 from cuda_agent.core.record import Record
 from cuda_agent.tasks.compose import sizes as natural
-from cuda_agent.tasks.compose.chain import Plan, Step, solve
+from cuda_agent.tasks.compose.chain import ChainStep, Plan, solve
 from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.rates import H200, Rates
 from cuda_agent.tasks.records import Cost
 
 _CLOSE = 1.25
-#: above 1 shorter times are drawn more often than longer ones.
+#: Above 1, shorter times are drawn more often than longer ones.
 _LEAN = 1.6
 _TURNS = 16
-#: of the usual bounds: some tasks have small batches of large things, others the other way round.
+#: Factors on the usual bounds: some tasks have small batches of large tensors, and some large batches of small ones.
 _WIDTHS = (0.25, 0.5, 1.0, 1.0)
-#: sizes grow in turn, none by more than this at once.
+#: The largest factor of a size in one turn, so that several sizes grow.
 _LARGEST_STEP = 4.0
 
 
 class Target(Record):
-    """The window of predicted eager times in milliseconds, the memory of one pass, and the stack they are meant for."""
+    """The window of predicted eager times in milliseconds, the memory of one pass, and the stack."""
 
     low_ms: float = 1.5
     high_ms: float = 70.0
@@ -32,25 +33,25 @@ class Target(Record):
     rates: Rates = H200
 
     def draw_us(self, rng: random.Random) -> float:
-        """A time from the window: log-uniform, the longer ones somewhat less often."""
+        """Draws a time from the window: log-uniform, with longer times somewhat less frequent."""
         reach: float = math.log(self.high_ms / self.low_ms) * rng.random() ** _LEAN
         return 1000 * self.low_ms * math.exp(reach)
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A chain with its sizes. `named`: the word for each unknown."""
+    """A chain with its sizes. `named` has the word of each unknown."""
 
     plan: Plan
     sizes: dict[tuple[int, str], int]
     named: dict[tuple[int, str], str]
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     cost: Cost
 
 
 def fit(plan: Plan, target: Target, wanted_us: float, rng: random.Random, *, strict: bool = False) -> Sized:
-    """The chain at sizes whose predicted time is near the wanted one; where memory doesn't let it be, near another one
-    from the window, or not at all where that is `strict`.
+    """Returns the chain at sizes whose predicted time is near the wanted one. If memory doesn't allow that, it is near
+    another time from the window, or with `strict` there is none.
 
     Raises Unsolvable when no such sizes were found, or the operators don't follow each other.
     """
@@ -80,7 +81,7 @@ def fit(plan: Plan, target: Target, wanted_us: float, rng: random.Random, *, str
 
 
 def _first(plan: Plan, named: dict[tuple[int, str], str], rng: random.Random) -> dict[tuple[int, str], int]:
-    """Each unknown as it is drawn; images are square."""
+    """Returns the drawn sizes of the unknowns; images are square."""
     found: dict[tuple[int, str], int] = {}
     height = None
     for key, word in named.items():
@@ -95,7 +96,7 @@ def _first(plan: Plan, named: dict[tuple[int, str], str], rng: random.Random) ->
 
 
 def _within(target: Target, wanted_us: float, reach_us: float, rng: random.Random) -> float:
-    """The wanted time, or one below what memory allows (when time grows as memory does)."""
+    """Returns the wanted time, or a drawn one within what memory allows (if time grows in proportion to memory)."""
     if wanted_us <= reach_us:
         return wanted_us
     low_us = target.low_ms * 1000
@@ -114,7 +115,7 @@ def _scale(
     width: float,
     rng: random.Random,
 ) -> bool:
-    """Change the first group that can still move, which then goes to the end; False when none can."""
+    """Scales the first group that can still change, which then moves to the end. Returns False when none can."""
     for bound in (width, 1.0, 0.0):
         for group in list(order):
             part = factor ** (1 / len(group))
@@ -129,5 +130,5 @@ def _scale(
 
 
 def _moves(size: int, moved: int, factor: float) -> bool:
-    """Whether it goes the way that was asked for, and not by a rounding alone."""
+    """Returns whether the size changes in the wanted direction by more than rounding."""
     return moved > size * 1.05 if factor > 1 else moved < size / 1.05

@@ -1,4 +1,4 @@
-"""What a composed module computes, in words and as a formula; and how values and calls are written."""
+"""Writes the docstring of a composed module, and formats values and calls."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 from collections.abc import Sequence
 
 from cuda_agent.tasks.compose.affinity import role
-from cuda_agent.tasks.compose.naming import Named, Names, literal
+from cuda_agent.tasks.compose.naming import NamedStep, Names, literal
 from cuda_agent.tasks.compose.plain import without_defaults
 from cuda_agent.tasks.compose.sizing import Sized
 from cuda_agent.tasks.expressions import fill
 from cuda_agent.tasks.records import Seed
 
-#: of a line of a composed module.
+#: The line width of a composed module.
 WIDTH = 110
-#: arguments that the words of the docstring, or the tensors' shapes, tell; the formula has the others where they aren't
-#: the function's defaults.
+#: Arguments that the docstring's words or the tensors' shapes give; the formula has the others where they aren't
+#: defaults.
 _TOLD = frozenset(
     (
         "dim", "dims", "keepdim", "padding", "kernel_size", "bias", "affine", "elementwise_affine", "num_heads", "eps",
@@ -27,7 +27,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "bmm": 
 
 
 def docstring(sized: Sized, names: Names) -> str:
-    """What the module computes: a phrase of its operators, and a formula."""
+    """Returns the computation of the module: a phrase of its operators, and a formula."""
     phrases = [_phrase(named) for named in names.steps]
     title = _joined(phrases)
     title = title if title.startswith("x ") else f"{title[0].upper()}{title[1:]}"
@@ -39,8 +39,8 @@ def docstring(sized: Sized, names: Names) -> str:
     return line if len(line) <= WIDTH else f"{title}.\n\n{result} = {formula}\n"
 
 
-def _formula(before: str, named: Named) -> str:
-    """The formula of one more operator."""
+def _formula(before: str, named: NamedStep) -> str:
+    """Returns the formula of one more operator."""
     seed, others = named.step.seed, list(named.ports.values())
     port = seed.ports[0].name
     outer = before if isinstance(ast.parse(before, mode="eval").body, ast.Call | ast.Name) else f"({before})"
@@ -57,8 +57,9 @@ def _formula(before: str, named: Named) -> str:
     return f"{_function(seed)}({', '.join(_ordered(named, before))})"
 
 
-def _ordered(named: Named, before: str) -> list[str]:
-    """What an operator takes, in the order of its function: `where(mask, x, other)`, `elu(x, alpha=0.5)`."""
+def _ordered(named: NamedStep, before: str) -> list[str]:
+    """Returns the arguments of an operator in the order of its function: `where(mask, x, other)`, `elu(x,
+    alpha=0.5)`."""
     seed, first = named.step.seed, named.step.seed.ports[0].name
     texts = {first: before, **named.ports}
     if seed.operator == "where":
@@ -73,8 +74,8 @@ def _ordered(named: Named, before: str) -> list[str]:
     return [*ordered, *(settings.values() if seed.constructor is not None else ())]
 
 
-def _settings(named: Named) -> dict[str, str]:
-    """Arguments that say what is computed: `0.5`, `alpha=0.5`, `is_causal=True`."""
+def _settings(named: NamedStep) -> dict[str, str]:
+    """Returns the arguments that affect the computation: `0.5`, `alpha=0.5`, `is_causal=True`."""
     seed = named.step.seed
     template = seed.constructor or seed.call
     ports = {port.name: port.name for port in seed.ports}
@@ -100,8 +101,8 @@ def _function(seed: Seed) -> str:
     return re.sub(r"_?[123]d$", "", seed.operator)
 
 
-def _phrase(named: Named) -> str:
-    """The seed's own phrase, with the dimension named where it says `a dimension`."""
+def _phrase(named: NamedStep) -> str:
+    """Returns the seed's phrase, with the dimension's name in place of `a dimension`."""
     says, dim = named.step.seed.says, named.step.names.get("dim")
     if "(2, 3)" in named.step.seed.call:
         return says.replace("a dimension", "height and width")
@@ -123,19 +124,19 @@ def _joined(phrases: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """With double quotes around texts, and `x - 1.0` for `x + -1.0`."""
+    """Returns the text with double quotes, and `x - 1.0` for `x + -1.0`."""
     return re.sub(r"'([^'\"]*)'", r'"\1"', text).replace(" + -", " - ")
 
 
-def texts_of(named: Named) -> dict[str, str]:
+def texts_of(named: NamedStep) -> dict[str, str]:
     return named.texts | literals_of(named)
 
 
-def literals_of(named: Named) -> dict[str, str]:
-    """What has no name of its own, as it is written."""
+def literals_of(named: NamedStep) -> dict[str, str]:
+    """Returns the literals of the dimensions and parameters without a name."""
     return {item: literal(value) for item, value in named.step.names.items() if item not in named.texts}
 
 
 def stands_alone(seed: Seed, port: str) -> bool:
-    """Whether the port stands between brackets or commas wherever the call names it first."""
+    """Returns whether the port is between brackets or commas where the call first names it."""
     return re.fullmatch(r".*?[(,]\s*\{" + port + r"\}\s*[,)].*", seed.call) is not None

@@ -1,1 +1,1 @@
-"""Seeds from the installed libraries: what each offers, matched against a catalogue and really run."""
+"""Finds seeds in the installed libraries: matches their operators with a catalogue, and runs each."""

@@ -1,4 +1,4 @@
-"""What layers of transformers ask for by name: values for their constructors, tensors for their `forward`."""
+"""Guesses arguments of transformers layers from their names: values for constructors, tensors for `forward`."""
 
 from __future__ import annotations
 
@@ -29,26 +29,10 @@ _IDS = ("input_ids", "token_type_ids", "ids")
 _POSITIONS = ("position_ids", "positions")
 _COSINES = ("position_embeddings", "rotary_pos_emb", "rope_position_embeddings", "rotary_embeddings")
 _LIKE_FIRST = (
-    "residual",
-    "input_tensor",
-    "residual_tensor",
-    "residual_states",
-    "gate",
-    "key",
-    "value",
-    "query",
-    "keys",
-    "values",
-    "key_states",
-    "value_states",
-    "query_states",
-    "k",
-    "v",
-    "q",
-    "hidden_states",
-    "second_residual",
+    "residual", "input_tensor", "residual_tensor", "residual_states", "gate", "key", "value", "query", "keys",
+    "values", "key_states", "value_states", "query_states", "k", "v", "q", "hidden_states", "second_residual",
     "layer_input",
-)
+)  # fmt: skip
 _OTHERS = ("encoder_hidden_states", "key_value_states", "memory", "context", "encoder_output")
 _FALSE = ("output_attentions", "use_cache", "is_causal", "output_hidden_states", "output_router_logits")
 
@@ -63,10 +47,10 @@ class Argument:
 
 
 def constructor_values(required: list[str]) -> dict[str, str]:
-    """Texts for the arguments that have no default. Raises Unfit for one that isn't known."""
+    """Returns the texts of the arguments without a default. Raises Unfit for an unknown name."""
     unknown = [name for name in required if name not in _CONSTRUCTOR]
     if unknown:
-        raise Unfit(f"its constructor asks for {unknown[0]}")
+        raise Unfit(f"its constructor needs {unknown[0]}")
     return {name: _CONSTRUCTOR[name].removeprefix(f"{name}=") for name in required}
 
 
@@ -80,7 +64,7 @@ def _pair(name: str, layout: str) -> Argument:
 
 
 def _firsts(name: str, width: str, config: Any) -> list[Argument]:
-    """Layouts for the tensor that a layer transforms, the usual one first."""
+    """Returns layouts for the tensor that a layer transforms, the most common first."""
     if name in _IDS:
         return [_tensor(name, "B T", dtype="int64", values="indices", high=str(getattr(config, "vocab_size", 1000)))]
     if name == "pixel_values":
@@ -96,7 +80,7 @@ def _firsts(name: str, width: str, config: Any) -> list[Argument]:
 
 
 def _choices(name: str, width: str) -> list[Argument]:
-    """Ways to fill another argument. Raises Unfit when its name says nothing."""
+    """Returns the choices for another argument. Raises Unfit for an unknown name."""
     if name in _COSINES:
         return [_pair(name, layout) for layout in ("B T 64", "T 64", "B T 32", "T 32", "B T 128")]
     if name in ("cos", "sin"):
@@ -115,11 +99,11 @@ def _choices(name: str, width: str) -> list[Argument]:
         return [Argument(name, "False")]
     if "mask" in name or name in ("past_key_values", "past_key_value", "layer_head_mask", "position_bias", "alibi"):
         return [Argument(name, "None")]
-    raise Unfit(f"its forward asks for {name}")
+    raise Unfit(f"its forward needs {name}")
 
 
-def _of_function(names: list[str]) -> list[list[Argument]]:
-    """Rotary functions: queries and keys with heads, cosines and sines without."""
+def _rotary_choices(names: list[str]) -> list[list[Argument]]:
+    """Returns the choices for rotary functions: queries and keys with heads, cosines and sines without."""
     tables = {"cos", "sin"} | {name for name in names if "cos" in name or "sin" in name}
     return [
         [
@@ -131,16 +115,17 @@ def _of_function(names: list[str]) -> list[list[Argument]]:
 
 
 def arguments_of(function: Any, width: str, config: Any, *, is_function: bool) -> Iterator[list[list[Argument]]]:
-    """Choices for every argument: of those that must be given, then also of those that carry positions.
+    """Yields choices for every argument: first for the required ones, then also for those that carry positions.
 
-    Raises Unfit when an argument isn't known."""
+    Raises Unfit when an argument is unknown.
+    """
     parameters = [item for name, item in inspect.signature(function).parameters.items() if name != "self"]
     named = [item for item in parameters if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
     if not named:
         raise Unfit("its forward names no tensor")
     required = [item.name for item in named[1:] if item.default is item.empty]
     if is_function:
-        yield _of_function([named[0].name, *required])
+        yield _rotary_choices([named[0].name, *required])
         return
     first = _firsts(named[0].name, width, config)
     yield [first, *(_choices(name, width) for name in required)]

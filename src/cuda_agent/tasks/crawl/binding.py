@@ -1,4 +1,4 @@
-"""A seed with every size and every argument chosen: its source and its tensors."""
+"""A seed with chosen sizes and arguments: its source and its tensors."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Binding:
-    """`names`: dimensions and parameters; `leading`: what the `*` of its layouts stands for."""
+    """A seed with values. `names` has the dimensions and parameters; `leading` replaces the `*` of its layouts."""
 
     seed: Seed
     names: Mapping[str, Any]
     leading: tuple[int, ...]
 
     def holds(self) -> bool:
-        """Whether all of the seed's conditions do."""
+        """Returns whether all of the seed's conditions hold."""
         return all(evaluate(condition, self.names) for condition in self.seed.where)
 
     def constructor(self) -> str | None:
-        """Source of the layer. Raises UsageError."""
+        """Returns the source of the layer. Raises UsageError."""
         written = {name: repr(value) for name, value in self.names.items()}
         return None if self.seed.constructor is None else fill(self.seed.constructor, written)
 
     def call(self) -> str:
-        """Source of the call, with `layer` and the names of the ports as variables. Raises UsageError."""
+        """Returns the source of the call, with `layer` and the names of the ports as variables. Raises UsageError."""
         written = {name: repr(value) for name, value in self.names.items()} | {"layer": "layer"}
         return fill(self.seed.call, written | {port.name: port.name for port in self.seed.ports})
 
     def inputs(self, device: str = "cpu") -> dict[str, torch.Tensor]:
-        """Fresh tensors for all ports, drawn with torch's generator."""
+        """Returns fresh tensors for all ports, drawn with torch's generator."""
         return {port.name: self._tensor(port, device) for port in self.seed.ports}
 
     def cost(self, inputs: int, weights: int, outputs: int) -> tuple[float, float]:
-        """(FLOPs, bytes moved). Raises UsageError."""
+        """Returns (FLOPs, bytes moved). Raises UsageError."""
         names = {**self.names, "inputs": inputs, "weights": weights, "outputs": outputs}
         return float(evaluate(self.seed.flops, names)), float(evaluate(self.seed.moved, names))
 
@@ -76,7 +76,7 @@ _DRAWS = {
 
 
 def unbound(seed: Seed) -> tuple[str, ...]:
-    """Sizes that the seed names though they stand in no port and are no parameter: nothing would settle them."""
+    """Returns the sizes that the seed uses but that are in no port and no parameter, so nothing gives them a value."""
     layouts = " ".join(port.layout for port in seed.ports)
     bound = {*names_in(layouts), *(item.name for item in seed.parameters), *(port.name for port in seed.ports)}
     choices = [choice for parameter in seed.parameters for choice in parameter.choices]
@@ -90,9 +90,11 @@ def unbound(seed: Seed) -> tuple[str, ...]:
 
 
 def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> Iterator[Binding]:
-    """One with the first choice of every parameter, then each other choice of each once; those whose conditions hold.
+    """Yields a binding with the first choice of every parameter, then one for each other choice; only those whose
+    conditions hold.
 
-    Raises UsageError when an expression can't be evaluated, or no choice at all meets the conditions."""
+    Raises UsageError when an expression can't be evaluated, or no choice meets the conditions.
+    """
     wanted: list[dict[str, int]] = [{}]
     wanted += [{item.name: at} for item in seed.parameters for at in range(1, len(item.choices))]
     found = False
@@ -105,4 +107,4 @@ def bindings(seed: Seed, small: Mapping[str, int], leading: tuple[int, ...]) -> 
             found = True
             yield binding
     if not found:
-        raise UsageError(f"{seed.name}: no choice meets its conditions at small sizes", "Mend its page")
+        raise UsageError(f"{seed.name}: no choice meets its conditions at small sizes", "Correct its page")

@@ -1,7 +1,7 @@
-"""The catalogue: one YAML file for each family of operators, how a person would call each of them.
+"""The catalogue has one YAML file for each family of operators, with the usual call of each operator.
 
-An operator may have a module, a functional and a method spelling; each is a seed of its own where the installed library
-has it. What a file says at its top holds for all of its operators.
+An operator may have a module, a functional and a method spelling. Each is its own seed if the installed library has it.
+The settings at the top of a file are the defaults of its operators.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IMPORTS = (
 )
 _DEFAULTS = {"flops": "outputs", "moved": "4 * (inputs + weights + outputs)"}
 _SHARED = ("ports", "parameters", "where", "flops", "moved")
-#: small sizes at which a seed is tried on the CPU.
+#: The small sizes at which a seed is tried on the CPU.
 SMALL = {"N": 2, "B": 2, "C": 8, "D": 16, "E": 16, "L": 16, "H": 16, "W": 16, "T": 8, "M": 8, "K": 16, "P": 12, "V": 32}
 SMALL_LEADING = (2, 6)
 
@@ -55,7 +55,7 @@ def _imports(*texts: str | None) -> tuple[str, ...]:
 
 
 def _callee(text: str) -> str:
-    """`nn.Conv2d` of `nn.Conv2d({C}, 3)`; `Tensor.cumsum` of `{x}.cumsum(-1)`."""
+    """Returns the called name: `nn.Conv2d` for `nn.Conv2d({C}, 3)`, `Tensor.cumsum` for `{x}.cumsum(-1)`."""
     match = re.search(r"^\{x\}\.(\w+)", text)
     if match:
         return f"Tensor.{match[1]}"
@@ -64,7 +64,7 @@ def _callee(text: str) -> str:
 
 
 def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Parameter, ...]:
-    """The parameters that a spelling uses, and those that their choices use."""
+    """Returns the parameters that a spelling uses, and those that their choices use."""
     kept: list[Parameter] = []
     wanted = " ".join(texts)
     for name, told in reversed(parameters.items()):
@@ -75,7 +75,7 @@ def _needed(parameters: dict[str, Any], texts: tuple[str, ...]) -> tuple[Paramet
 
 
 def callees(seed: Seed) -> tuple[str, ...]:
-    """All that a seed's code calls, as `nn.Conv2d`, `F.pad`, `torch.linalg.cross`, `Tensor.cumsum`."""
+    """Returns all names that a seed's code calls, as `nn.Conv2d`, `F.pad`, `torch.linalg.cross`, `Tensor.cumsum`."""
     text = f"{seed.constructor or ''} {seed.call}"
     methods = re.findall(r"[})]\.(\w+)\(", text)
     return (*re.findall(r"(?<![\w.])((?:nn|F|torch)\.[\w.]*\w)\(", text), *(f"Tensor.{name}" for name in methods))
@@ -115,7 +115,8 @@ def _seed(operator: str, spelling: Spelling, told: Any, about: dict[str, Any], p
 
 
 def _told(spelling: Spelling, operator: str, about: dict[str, Any], page: dict[str, Any]) -> list[Any]:
-    """The variants of a spelling. A page may spell all of its operators, with `@` for the name."""
+    """Returns the variants of a spelling. A page may have one spelling for all of its operators, with `@` for the
+    name."""
     told = about[spelling] if spelling in about else page.get(spelling)
     variants = told if isinstance(told, list) else [] if told is None else [told]
     return [item.replace("@", operator) if isinstance(item, str) else item for item in variants]
@@ -132,12 +133,12 @@ def _entries(page: dict[str, Any]) -> Iterator[Entry]:
 
 @cache
 def read() -> tuple[Entry, ...]:
-    """All entries, in order of their files' names. Raises UsageError when a file doesn't hold them."""
+    """Returns all entries, in order of their files' names. Raises UsageError when a file is malformed."""
     entries: list[Entry] = []
     for path in sorted(FOLDER.glob("*.yaml")):
         try:
             page = yaml.safe_load(path.read_text())
             entries += _entries(page)
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{path.name} is no page of the catalogue: {error}") from None
+            raise UsageError(f"{path.name} isn't a page of the catalogue: {error}") from None
     return tuple(entries)

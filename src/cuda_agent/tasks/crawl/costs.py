@@ -1,4 +1,4 @@
-"""The cost of a layer as a formula, fitted to what its operators do on meta tensors at two lengths."""
+"""Fits the cost of a layer as a formula to its operators on meta tensors at two lengths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NN = "from torch import nn"
 
 
 class _Traffic(TorchDispatchMode):  # type: ignore[misc]
-    """Elements that kernels read and write, and those that they write; views move none."""
+    """Counts the elements that kernels read and write, and those that they write. Views move none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,20 +43,20 @@ class _Traffic(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _element(made: Any, family: str) -> str:
-    """What to take of an answer of several things: all of a rotary embedding or a router, else the first."""
+    """Returns the index into an output of several values: none for a rotary embedding or a router, else the first."""
     if isinstance(made, torch.Tensor):
         return ""
     if not isinstance(made, list | tuple) or not made:
-        raise Unfit(f"its answer is no tensor but {type(made).__name__}")
+        raise Unfit(f"its output is no tensor but {type(made).__name__}")
     if family in ("rotary embedding", "experts") and all(isinstance(item, torch.Tensor) for item in made):
         return ""
     if not isinstance(made[0], torch.Tensor):
-        raise Unfit("the first of its answers is no tensor")
+        raise Unfit("the first of its outputs is no tensor")
     return "[0]"
 
 
 def _unset(layer: nn.Module) -> list[torch.Tensor]:
-    """Weights that were never given a value, which PyTorch fills with NaN when it is told to, and matrices of zeros."""
+    """Returns weights without values, which PyTorch fills with NaN in deterministic mode, and matrices of zeros."""
     return [
         item
         for item in layer.parameters()
@@ -65,7 +65,7 @@ def _unset(layer: nn.Module) -> list[torch.Tensor]:
 
 
 def made_with_marks(make: Any) -> Any:
-    """The layer, with NaN in whatever its constructor leaves unset."""
+    """Returns the layer, with NaN in the weights that its constructor leaves unset."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -75,7 +75,7 @@ def made_with_marks(make: Any) -> Any:
 
 
 def measure(binding: Binding, scope: dict[str, Any]) -> dict[str, float]:
-    """FLOPs and elements of one pass on meta tensors. Raises whatever the library raises."""
+    """Returns the FLOPs and elements of one pass on meta tensors. Raises what the library raises."""
     with torch.device("meta"), torch.no_grad():
         layer = None if binding.seed.constructor is None else eval(binding.constructor() or "", scope).eval()
         inputs = binding.inputs("meta")
@@ -101,7 +101,7 @@ def _number(value: float) -> str:
 
 
 def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple[str, str]:
-    """(FLOPs, bytes): linear in the tokens and, where there is a length, in its square."""
+    """Returns (FLOPs, bytes), linear in the tokens and, if there is a length, in its square."""
     one = measure(_first(seed, small), scope)
     layout = seed.ports[0].layout.split()
     tokens = [word for word in layout if re.fullmatch(r"[BTNHW]", word)]
@@ -133,9 +133,9 @@ def _formulas(seed: Seed, scope: dict[str, Any], small: dict[str, int]) -> tuple
 
 
 def measured(seed: Seed, small: dict[str, int], most_weights: int) -> Seed:
-    """The seed with its cost, its answer's element and what must be initialised.
+    """Returns the seed with its cost, the index of its output and its initialisation.
 
-    Raises Unfit for a layer that is too large or answers with no tensor, and whatever the library raises.
+    Raises Unfit for a layer that is too large or has no tensor as output, and what the library raises.
     """
     scope = scope_of(seed)
     binding = _first(seed, small)

@@ -1,4 +1,5 @@
-"""The whole crawl: entries of the catalogue that the installed libraries have, tried, and what was left out."""
+"""The whole crawl: it tries the catalogue's entries that the installed libraries have, and lists the callables that
+were left out."""
 
 from __future__ import annotations
 
@@ -8,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import UsageError, WorkerError
-from cuda_agent.core.files import write_durably
-from cuda_agent.core.record import Record
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.crawl.families import listed
-from cuda_agent.tasks.crawl.trials import Way, run_jobs, try_entries
+from cuda_agent.tasks.crawl.trials import TrialOptions, run_jobs, try_entries
 from cuda_agent.tasks.crawl.versions import marked
 from cuda_agent.tasks.records import LeftOut, Seed
+from cuda_agent.tasks.store import write_lines
 
 SEEDS_FILE = "seeds.jsonl"
 LEFT_OUT_FILE = "left_out.jsonl"
@@ -24,38 +24,35 @@ _LAYERS = "cuda_agent.tasks.crawl.layers"
 
 @dataclass(frozen=True)
 class Crawl:
-    """What a crawl found, in the order of the catalogue."""
+    """The results of a crawl, in the order of the catalogue."""
 
     seeds: tuple[Seed, ...]
     left_out: tuple[LeftOut, ...]
 
     def write(self, folder: Path) -> None:
-        """Both files, whole. Raises StoreError when the disk refuses."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_durably(folder / SEEDS_FILE, _lines(self.seeds))
-        write_durably(folder / LEFT_OUT_FILE, _lines(self.left_out))
+        """Writes both files. Raises StoreError."""
+        write_lines(folder / SEEDS_FILE, self.seeds)
+        write_lines(folder / LEFT_OUT_FILE, self.left_out)
 
 
-def _lines(records: Sequence[Record]) -> str:
-    return "".join(record.model_dump_json() + "\n" for record in records)
+def crawl_torch(options: TrialOptions) -> Crawl:
+    """Returns the catalogue's entries that the installed torch has, then its element-wise operators that no page
+    describes.
 
-
-def crawl_torch(way: Way) -> Crawl:
-    """The catalogue's entries that the installed torch has, then its element-wise operators that no page describes.
-
-    Raises SandboxError, UsageError when a page of the catalogue is broken."""
+    Raises SandboxError, UsageError when a page of the catalogue is malformed.
+    """
     entries = catalogue.read()
     seeds: list[Seed] = []
     left_out: list[LeftOut] = []
     owners: dict[str, str] = {}
-    for entry, outcome in zip(entries, try_entries(entries, way), strict=True):
+    for entry, outcome in zip(entries, try_entries(entries, options), strict=True):
         if "reason" in outcome:
             left_out.append(LeftOut(name=entry.seed.name, reason=outcome["reason"]))
         else:
             seeds.append(entry.seed)
             owners.setdefault(outcome["graph"], entry.seed.name)
     described = {name for entry in entries for name in catalogue.callees(entry.seed)}
-    offered = run_jobs([{"list": True}], _OFFERS, replace(way, workers=1))[0]
+    offered = run_jobs([{"list": True}], _OFFERS, replace(options, workers=1))[0]
     if "names" not in offered:
         raise WorkerError(f"Torch can't be listed: {offered['reason']}", "Run `cuda-agent doctor`")
     spelled = {name.rpartition(".")[2]: name for name in sorted(described)}
@@ -66,7 +63,7 @@ def crawl_torch(way: Way) -> Crawl:
             others.append(name)
         elif name not in described:
             left_out.append(LeftOut(name=name, reason=f"another spelling of {spelled[own]}"))
-    outcomes = run_jobs([{"name": name} for name in others], _OFFERS, way)
+    outcomes = run_jobs([{"name": name} for name in others], _OFFERS, options)
     _sort(others, outcomes, owners, seeds, left_out)
     return Crawl(tuple(seeds), tuple(left_out))
 
@@ -78,7 +75,8 @@ def _sort(
     seeds: list[Seed],
     left_out: list[LeftOut],
 ) -> None:
-    """Seeds of new graphs to `seeds`; all else to `left_out`. `owners`: name by graph, of those that stand."""
+    """Adds seeds of new graphs to `seeds`, and other callables to `left_out`. `owners` maps a graph to the name of its
+    seed."""
     for name, outcome in zip(names, outcomes, strict=True):
         owner = owners.get(outcome.get("graph", ""))
         if owner is not None:
@@ -90,22 +88,23 @@ def _sort(
             seeds.append(Seed.model_validate(outcome["seed"]))
 
 
-def crawl_transformers(way: Way) -> Crawl:
-    """One seed for each graph of operators, that of the first family which has it. Raises DeviceError, SandboxError."""
+def crawl_transformers(options: TrialOptions) -> Crawl:
+    """Returns one seed for each graph of operators, from the first family that has it. Raises DeviceError,
+    SandboxError."""
     found, unseen = listed()
-    outcomes = run_jobs([{"module": item.module, "name": item.name} for item in found], _LAYERS, way)
+    outcomes = run_jobs([{"module": item.module, "name": item.name} for item in found], _LAYERS, options)
     seeds: list[Seed] = []
     left_out = list(unseen)
     _sort([item.full_name for item in found], outcomes, {}, seeds, left_out)
     return Crawl(tuple(seeds), tuple(left_out))
 
 
-def crawl(libraries: Sequence[str], way: Way) -> Crawl:
-    """Seeds of the named libraries. Raises UsageError for another library, SandboxError."""
+def crawl(libraries: Sequence[str], options: TrialOptions) -> Crawl:
+    """Returns the seeds of the named libraries. Raises UsageError for another library, SandboxError."""
     unknown = [name for name in libraries if name not in _CRAWLERS]
     if unknown:
-        raise UsageError(f"No crawler for {unknown[0]!r}", f"Known are {', '.join(_CRAWLERS)}")
-    found = [_CRAWLERS[name](way) for name in dict.fromkeys(libraries)]
+        raise UsageError(f"No crawler for {unknown[0]!r}", f"Known: {', '.join(_CRAWLERS)}")
+    found = [_CRAWLERS[name](options) for name in dict.fromkeys(libraries)]
     return Crawl(
         marked(seed for part in found for seed in part.seeds), tuple(item for part in found for item in part.left_out)
     )

@@ -1,4 +1,4 @@
-"""The layers of all model families of the installed transformers, listed from their text without importing any."""
+"""Lists the layers of all model families of the installed transformers from their text, without importing them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.tasks.records import LeftOut
 
-#: whose layers stand for the copies that other families made of them.
+#: Families whose layers come before the copies in other families.
 _FIRST = (
     "llama", "mistral", "mixtral", "bert", "gpt2", "t5", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3",
     "vit", "clip", "whisper", "bart", "roberta", "deberta_v2", "deepseek_v3", "phi", "phi3", "gpt_neox", "olmo2",
     "cohere", "falcon", "bloom", "opt", "mamba", "mamba2", "swin", "convnext", "dinov2", "siglip",
 )  # fmt: skip
 _MODELS = ("PreTrainedModel", "PretrainedModel", "GenericFor")
-#: functions that are operators of their own.
+#: Functions that are operators themselves.
 _FUNCTIONS = re.compile(r"^(apply_(\w+_)?(rotary|rope)\w*|rotate_\w+)$")
-#: norms, MLPs, attention, rotary embeddings, gated and expert layers, and the blocks that are made of them.
+#: Norms, MLPs, attention, rotary embeddings, gated and expert layers, and the blocks that consist of them.
 _KINDS = re.compile(
     r"Norm|MLP|Mlp|FeedForward|FFN|Dense|Intermediate|Output$|Attention|Attn|Rotary|Rope|RoPE|Expert|MoE|Moe|MOE"
     r"|Router|Gat(e|ed|ing)|GLU|Mixer|Layer$|Block|Mamba|Conv|SSM|Delta"
 )
-#: the name of a family before the name of a part that all of them have.
+#: The name of a family before the name of a part that all families have.
 _OF_FAMILY = (
     r"\b_*[A-Z][A-Za-z0-9]*?(?=(RMSNorm|LayerNorm|MLP|Attention|RotaryEmbedding|DecoderLayer|EncoderLayer|Experts"
     r"|Router|Config|Block|Layer)\b)"
@@ -56,7 +56,7 @@ def _folder() -> Path:
 
 
 class _Bare(ast.NodeTransformer):
-    """Leaves what is computed: no docstrings, annotations, decorators, messages of errors."""
+    """Removes what isn't computed: docstrings, annotations, decorators, error messages."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
         self.generic_visit(node)
@@ -75,7 +75,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _anonymous(node: ast.ClassDef | ast.FunctionDef, prefix: str) -> str:
-    """What a class computes, without its family's name, so that copies are recognised."""
+    """Returns a hash of a class without its family's name, so that copies are recognised."""
     bare = _Bare().visit(node)
     if isinstance(bare, ast.ClassDef):
         bare.decorator_list = []
@@ -84,7 +84,7 @@ def _anonymous(node: ast.ClassDef | ast.FunctionDef, prefix: str) -> str:
 
 
 def _prefix(names: list[str]) -> str:
-    """What most classes of a file begin with: `Llama`."""
+    """Returns the prefix of most classes of a file: `Llama`."""
     words = [re.match(r"[A-Z][a-z0-9]*|[A-Z]+(?=[A-Z]|$)", name) for name in names]
     found = [word[0] for word in words if word]
     return max(set(found), key=found.count) if found else ""
@@ -95,7 +95,7 @@ def _bases(node: ast.ClassDef) -> str:
 
 
 def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | LeftOut]:
-    """What a file defines; what an earlier family has word for word is left out."""
+    """Yields the definitions of a file. A copy of an earlier family's definition is left out."""
     source = path.read_text()
     nodes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     prefix = _prefix([node.name for node in nodes if isinstance(node, ast.ClassDef)])
@@ -126,7 +126,7 @@ def _file(path: Path, family: str, known: dict[str, str]) -> Iterator[Listed | L
 
 
 def listed() -> tuple[tuple[Listed, ...], tuple[LeftOut, ...]]:
-    """(to be tried, left out), the well-known families first. Raises DeviceError without transformers."""
+    """Returns (to be tried, left out), the well-known families first. Raises DeviceError without transformers."""
     folder = _folder()
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("_"))
     ordered = [name for name in _FIRST if name in names] + [name for name in names if name not in _FIRST]

@@ -1,7 +1,7 @@
 """Tries layers of transformers: `python -m cuda_agent.tasks.crawl.layers JOBS RESULTS FIRST`, inside a sandbox.
 
-A class becomes a seed when a configuration and inputs are found at which it runs. Sizes are looked for in what its
-constructor reads of the configuration, inputs in what its `forward` asks for; candidates are tried on meta tensors.
+A class becomes a seed when it runs with some configuration and inputs. The sizes come from the settings that its
+constructor reads, and the inputs from the arguments of its `forward`. Candidates are tried on meta tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cuda_agent.tasks.crawl.trial import Unfit, attempt, scope_of, serve
 from cuda_agent.tasks.records import Parameter, Port, Seed
 
 _IMPLEMENTATIONS = {"attn_implementation": "'eager'", "experts_implementation": "'batched_mm'"}
-#: some experts copy their weights for every token.
+#: Some experts copy their weights for every token, so they are tried at small sizes.
 _SMALL_EXPERTS = {"T": 4, "N": 8, "D": 128}
 SMALL = {"B": 2, "T": 16, "S": 12, "D": 256, "N": 32, "H": 8, "W": 8, "G": 4}
 _SIZES = {
@@ -40,7 +40,7 @@ _SIZES_IMAGES = {"B": (8, 16, 32), "D": (128, 256, 512)}
 _SIZES_EXPERTS = {"B": (1, 2, 4), "T": (16, 32, 64, 128), "D": (512, 1024, 2048), "N": (16, 32, 64, 128, 256)}
 _TRIES = 160
 _MOST_WEIGHTS = 80_000_000
-#: how a size is called by the families, and what it is set to.
+#: A size -> the names that families give it.
 _FIELDS = {
     "D": "hidden_size d_model n_embd embed_dim dim n_embed emb_dim hidden_dim embedding_size",
     "intermediate_size": "intermediate_size d_ff ffn_dim encoder_ffn_dim decoder_ffn_dim n_inner mlp_dim inner_dim "
@@ -97,7 +97,7 @@ def _config_classes(module: Any, annotated: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _recorded(config: Any) -> Iterator[dict[str, None]]:
-    """The names that `config` is asked for meanwhile, in order."""
+    """Records the names that are read from `config` in this block, in order."""
     kind, reads = type(config), dict[str, None]()
     original: Any = kind.__getattribute__
 
@@ -113,7 +113,7 @@ def _recorded(config: Any) -> Iterator[dict[str, None]]:
 
 
 def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
-    """Keyword arguments for the configuration: the sizes that are read, under the names that it declares."""
+    """Returns keyword arguments for the configuration: the sizes that are read, under the names that it declares."""
     aliases = getattr(config, "attribute_map", {})
     found: dict[str, str] = {}
     for name in reads:
@@ -126,8 +126,8 @@ def _settings(config: Any, reads: dict[str, None]) -> dict[str, str]:
 
 
 def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: dict[str, str]) -> Iterator[Maker]:
-    """With the sizes that the class reads set to ours, then as the configuration comes. `slot`: empty where the
-    configuration is the first argument, else its name."""
+    """Yields makers with the sizes that the class reads as variables, then with the default configuration. `slot` is
+    the name of the configuration's argument, or empty where it is the first one."""
     imports = (
         f"from {config_class.__module__} import {config_class.__name__}",
         f"from {module.__name__} import {cls.__name__}",
@@ -161,7 +161,7 @@ def _config_makers(cls: Any, module: Any, config_class: Any, slot: str, others: 
 
 
 def _makers(cls: Any, module: Any) -> Iterator[Maker]:
-    """Ways to construct the class. Raises Unfit when its constructor asks for what isn't known."""
+    """Yields ways to construct the class. Raises Unfit when its constructor needs an unknown argument."""
     parameters = [item for name, item in inspect.signature(cls.__init__).parameters.items() if name != "self"]
     wanted = [item for item in parameters if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)]
     config = next((item for item in wanted if item.name.endswith("config") or "Config" in str(item.annotation)), None)
@@ -191,8 +191,8 @@ def _line(error: BaseException) -> str:
 
 
 def _hidden(item: Any, maker: Maker) -> str:
-    """The layouts' word for the width: D where we set it, else what the configuration has; a rotary embedding takes
-    from its tensor no more than the dtype."""
+    """Returns the width in layouts: D where it is variable, else the configuration's. A rotary embedding reads only the
+    dtype of its tensor."""
     if "D" in maker.used or maker.config is None:
         return "D"
     if re.search(r"Rotary|Rope|RoPE", item.__name__):
@@ -232,7 +232,7 @@ def _candidate(item: Any, module: Any, maker: Maker | None, chosen: tuple[Argume
 
 
 def _family(module: Any) -> str:
-    """How the family writes itself: the name before `Config`."""
+    """Returns the family's name in its own spelling: the name before `Config`."""
     written = str(module.__name__).split(".")[2]
     names = [item.__name__.removesuffix("Config") for item in _config_classes(module, "")]
     same = [name for name in names if name.lower() == written.replace("_", "")]
@@ -240,7 +240,7 @@ def _family(module: Any) -> str:
 
 
 def _kind(item: Any, module: Any) -> tuple[str, str]:
-    """(family of the catalogue, phrase), by the name of the class without its family's."""
+    """Returns (family of the catalogue, phrase), by the name of the class without its family's."""
     name = item.__name__.removeprefix(_family(module))
     _, family, phrase = next(entry for entry in _PHRASES if re.search(entry[0], name))
     if family == "transformer block" and not re.search(r"[Aa]tt(entio)?n", inspect.getsource(item)):
@@ -256,8 +256,9 @@ def _calls(callee: str, chosen: tuple[Argument, ...]) -> str:
 
 
 def _at_any_width(seed: Seed) -> Seed:
-    """The seed, its width fixed where its layer takes no other than that at which it was tried: its configuration says
-    so, and our size happens to be the same. Raises what the library raises when its own width can't be changed."""
+    """Returns the seed with a fixed width where its layer accepts no other width, because the configuration sets it and
+    it happens to be the tried one. Raises what the library raises when the seed's width is variable and can't be
+    changed."""
     if "D" not in seed.sizes:
         return seed
     small = small_sizes(seed)
@@ -276,7 +277,7 @@ def _at_any_width(seed: Seed) -> Seed:
 
 
 def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
-    """The first choice of inputs that meta tensors pass through. Raises Unfit."""
+    """Returns the seed with the first inputs that run on meta tensors. Raises Unfit."""
     function = item.forward if maker else item
     width = _hidden(item, maker) if maker else "64"
     problem = "no inputs were found for it"
@@ -293,12 +294,12 @@ def _first_that_runs(item: Any, module: Any, maker: Maker | None) -> Seed:
                 raise unfit from None
             except Exception as error:  # noqa: BLE001 - these inputs aren't for this class
                 problem = problem if tried > 1 else _line(error)
-    raise Unfit(f"ran with no inputs that were tried; the first: {problem}")
+    raise Unfit(f"fails with all inputs that were tried; the first: {problem}")
 
 
 @contextlib.contextmanager
 def _implementations() -> Iterator[set[str]]:
-    """Which of the settings that choose an implementation are asked for meanwhile."""
+    """Records which settings that choose an implementation are read in this block."""
     from transformers import PreTrainedConfig
 
     asked: set[str] = set()
@@ -322,33 +323,33 @@ def _implementations() -> Iterator[set[str]]:
 
 
 def _without_idle_settings(seed: Seed) -> Seed:
-    """The seed whose configuration only chooses the implementations that its layer asks for."""
+    """Returns the seed without the choices of implementations that its layer doesn't read."""
     made = seed.constructor
     if made is None or not any(name in made for name in _IMPLEMENTATIONS):
         return seed
     scope, binding = scope_of(seed), next(bindings(seed, small_sizes(seed), ()))
     with torch.device("meta"), torch.no_grad():
         layer = eval(binding.constructor() or "", scope).eval()
-        with _implementations() as asked:
+        with _implementations() as used:
             eval(binding.call(), scope | binding.inputs("meta") | {"layer": layer})
     for name, value in _IMPLEMENTATIONS.items():
-        if name not in asked:
+        if name not in used:
             made = re.sub(rf"(, )?{name}={value}", "", made).replace("(, ", "(")
     return seed.model_copy(update={"constructor": made})
 
 
 def small_sizes(seed: Seed) -> dict[str, int]:
-    """Sizes at which a layer is tried."""
+    """Returns the sizes at which a layer is tried."""
     return SMALL | (_SMALL_EXPERTS if "batched_mm" in (seed.constructor or "") else {})
 
 
 def proposed(item: Any, module: Any) -> tuple[Seed, str]:
-    """(the seed, hash of its operators). Raises Unfit with the first reason."""
+    """Returns (the seed, hash of its operators). Raises Unfit with the first reason."""
     if inspect.isfunction(item):
         seed = _first_that_runs(item, module, None)
         return seed, attempt(seed, small_sizes(seed), ())
     if not (inspect.isclass(item) and issubclass(item, nn.Module)):
-        raise Unfit("no layer")
+        raise Unfit("it isn't a layer")
     reasons: list[str] = []
     for maker in _makers(item, module):
         try:
@@ -362,7 +363,7 @@ def proposed(item: Any, module: Any) -> tuple[Seed, str]:
 
 
 def outcome(job: dict[str, Any]) -> dict[str, Any]:
-    """{"seed": …, "graph": …} or {"reason": …}."""
+    """Returns {"seed": …, "graph": …} or {"reason": …}."""
     try:
         module = importlib.import_module(job["module"])
     except Exception as error:  # noqa: BLE001 - a family that doesn't import here

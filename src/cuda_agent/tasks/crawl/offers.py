@@ -1,8 +1,8 @@
-"""What the installed torch offers, and why some of it gives no seed: `python -m cuda_agent.tasks.crawl.offers …`.
+"""Lists the callables of the installed torch, and says why some give no seed: `python -m cuda_agent.tasks.crawl.offers
+…`.
 
-Runs inside a sandbox. A callable that the catalogue doesn't describe is judged by what its schema says (aliases, tags,
-arguments) and by what happens when it is called on tensors; element-wise ones become seeds of their own, so that a new
-version's are picked up.
+It runs inside a sandbox. A callable that the catalogue doesn't describe is classified by its schema (aliases, tags,
+arguments) and by calls on tensors. Element-wise operators become seeds, so that those of a new version are found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _space(name: str) -> Any:
 
 
 def names() -> list[str]:
-    """All public callables, as a person writes them: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
+    """Returns all public callables in their usual spelling: `nn.Linear`, `F.relu`, `torch.add`, `Tensor.add`."""
     found = []
     for space in _SPACES:
         holder = _space(space)
@@ -57,7 +57,7 @@ def _schemas(name: str) -> list[Any]:
 
 
 def _by_schema(name: str) -> str | None:
-    """A reason that the operator's schemas give."""
+    """Returns why the operator's schemas exclude it, or None."""
     overloads = [item for item in _schemas(name) if "out" not in item._overloadname]
     if not overloads:
         return None
@@ -65,10 +65,10 @@ def _by_schema(name: str) -> str | None:
         return "stochastic: its schema is tagged as drawing from the generator"
     takes = [any("Tensor" in str(argument.type) for argument in item._schema.arguments) for item in overloads]
     if not any(takes):
-        return "takes no tensor: it makes one, or asks for a setting"
+        return "takes no tensor: it makes one, or needs a setting"
     gives = [any("Tensor" in str(item.type) for item in overload._schema.returns) for overload in overloads]
     if not any(gives):
-        return "its answer is no tensor"
+        return "its output is no tensor"
     alias = [item._schema.returns[0].alias_info for item in overloads if item._schema.returns]
     if all(item is not None and item.is_write for item in alias):
         return "writes into its inputs"
@@ -80,7 +80,7 @@ def _by_schema(name: str) -> str | None:
 
 
 def _instances(cls: Any) -> Iterator[Any]:
-    """Layers made with few, small arguments."""
+    """Yields layers with few, small arguments."""
     for arguments in ((), (8,), (2,), (8, 8), (8, 8, 3), (8, 8, 1)):
         try:
             yield cls(*arguments)
@@ -93,12 +93,12 @@ def _instances(cls: Any) -> Iterator[Any]:
             continue
 
 
-def _of_module(cls: Any) -> str:
+def _module_reason(cls: Any) -> str:
     for layer in _instances(cls):
         if any(torch.nn.parameter.is_lazy(item) for item in (*layer.parameters(), *layer.buffers())):
             return "lazy: its weights take their shape from the first input"
         if type(layer).forward is nn.Module.forward:
-            return "holds other modules or settings; computes nothing itself"
+            return "has other modules or settings; computes nothing itself"
         for shape in _SHAPES:
             x = torch.randn(shape)
             try:
@@ -134,7 +134,7 @@ def _seed(full: str, ports: int, values: Values) -> Seed:
 
 
 def _element_wise(seed: Seed) -> bool:
-    """Whether it gives one tensor of real numbers, of its input's shape, and another than that."""
+    """Returns whether the seed gives one tensor of real numbers, with its input's shape and type."""
     x = torch.rand(4, 6) + 0.1
     scope: dict[str, Any] = {"torch": torch, "F": nn.functional, "x": x, "y": x.clone()}
     made = eval(seed.call.replace("{", "").replace("}", ""), scope)
@@ -143,8 +143,8 @@ def _element_wise(seed: Seed) -> bool:
     )
 
 
-def _of_function(full: str) -> dict[str, Any]:
-    """A seed for an element-wise operator, else the reason of the call that came furthest."""
+def _function_outcome(full: str) -> dict[str, Any]:
+    """Returns a seed for an element-wise operator, else the reason of the last call."""
     overloads = _schemas(full.rpartition(".")[2])
     if not overloads and not full.startswith("F."):
         return {"reason": "no operator of the dispatcher: a setting, a conversion or a tool"}
@@ -172,7 +172,7 @@ def _written() -> dict[str, str]:
 
 
 def outcome(job: dict[str, Any]) -> dict[str, Any]:
-    """{"names": …} for {"list": true}; for {"name": …} a {"seed": …, "graph": …} or {"reason": …}."""
+    """Returns {"names": …} for {"list": true}, and for {"name": …} a {"seed": …, "graph": …} or {"reason": …}."""
     if job.get("list"):
         return {"names": names()}
     written = next((reason for pattern, reason in _written().items() if fnmatch(job["name"], pattern)), None)
@@ -180,13 +180,13 @@ def outcome(job: dict[str, Any]) -> dict[str, Any]:
         return {"reason": written}
     space, _, name = job["name"].rpartition(".")
     if space == "nn":
-        return {"reason": _of_module(getattr(nn, name))}
+        return {"reason": _module_reason(getattr(nn, name))}
     if any(word in name for word in _BACKENDS):
         return {"reason": "of one backend, or for quantized or sparse tensors"}
     if name.endswith("_"):
         return {"reason": "writes into its inputs"}
     reason = _by_schema(name)
-    return {"reason": reason} if reason is not None else _of_function(job["name"])
+    return {"reason": reason} if reason is not None else _function_outcome(job["name"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Tries seeds: `python -m cuda_agent.tasks.crawl.trial JOBS RESULTS FIRST`, inside a sandbox.
 
-A seed is run at small sizes with every choice of its arguments, twice from different states of the random generator,
-on other inputs and on meta tensors. Every job leaves a line when it begins and one when it ends, so that whoever
-watches knows which one never came back.
+A seed is run at small sizes with every choice of its arguments: twice from different states of the random generator, on
+other inputs and on meta tensors. Every job writes a line when it begins and one when it ends, so that the parent knows
+which job never ended.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from cuda_agent.tasks.records import Seed
 
 
 class Unfit(Exception):
-    """Why a callable gives no seed."""
+    """The reason why a callable gives no seed."""
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[misc]
-    """The operators that reach the dispatcher, in order, and those among them that draw random numbers."""
+    """Records the operators that reach the dispatcher in order, and those that draw random numbers or have shapes that
+    depend on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,16 +86,16 @@ def _inputs(binding: Binding, state: int, device: str = "cpu") -> dict[str, torc
 def _judge_outputs(outputs: Any, inputs: dict[str, torch.Tensor]) -> None:
     found = tensors(outputs)
     if not found:
-        raise Unfit(f"its answer is no tensor but {type(outputs).__name__}")
+        raise Unfit(f"its output is no tensor but {type(outputs).__name__}")
     for item in found:
         if item.is_complex():
-            raise Unfit("its answer is complex")
+            raise Unfit("its output is complex")
         if item.layout is not torch.strided or item.is_quantized:
-            raise Unfit("its answer is sparse or quantized")
+            raise Unfit("its output is sparse or quantized")
         if item.is_floating_point() and not bool(torch.isfinite(item).all()):
-            raise Unfit("its answer isn't finite on ordinary inputs")
+            raise Unfit("its output isn't finite on ordinary inputs")
     if all(item.numel() == 0 for item in found):
-        raise Unfit("its answer is empty")
+        raise Unfit("its output is empty")
     given = {item.untyped_storage().data_ptr() for item in inputs.values()}
     if all(item.untyped_storage().data_ptr() in given for item in found):
         raise Unfit("a view of its input: nothing is computed")
@@ -103,14 +104,14 @@ def _judge_outputs(outputs: Any, inputs: dict[str, torch.Tensor]) -> None:
 def _judge_chance(
     binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]
 ) -> tuple[Any, _Seen]:
-    """(the answer, its operators). Raises Unfit when it draws from the generator, or depends on its state.
+    """Returns (the output, its operators). Raises Unfit when it draws from the generator, or depends on its state.
 
-    The tag of an operator only says that it may draw: attention bears it for its dropout of zero."""
+    The tag of an operator only says that it may draw; attention has it even with a dropout of zero.
+    """
     with _Seen() as seen:
         outputs = _run(binding, scope, layer, inputs, 1)
     if not torch.equal(torch.Generator().manual_seed(1).get_state(), _state_after(binding, scope, layer, inputs)):
-        who = seen.random[0] if seen.random else "it"
-        raise Unfit(f"stochastic: {who} draws random numbers")
+        raise Unfit(f"stochastic: {seen.random[0] if seen.random else 'it'} draws random numbers")
     if not _same(outputs, _run(binding, scope, layer, inputs, 2)):
         raise Unfit("stochastic: two runs from different states of the generator differ")
     return outputs, seen
@@ -122,7 +123,7 @@ def _state_after(binding: Binding, scope: dict[str, Any], layer: Any, inputs: di
 
 
 def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
-    """The answer on meta tensors. Raises Unfit when there is none."""
+    """Returns the output on meta tensors. Raises Unfit when there is none."""
     try:
         return _run(binding, scope, _layer(binding, scope, "meta"), _inputs(binding, 3, "meta"), 1)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
@@ -132,7 +133,7 @@ def _meta(binding: Binding, scope: dict[str, Any], seen: _Seen) -> Any:
 
 
 def _judge_training(binding: Binding, scope: dict[str, Any], layer: Any, inputs: dict[str, torch.Tensor]) -> None:
-    """Raises Unfit for layers that are random in training and do nothing otherwise."""
+    """Raises Unfit for layers that are random in training and the identity otherwise."""
     if layer is None or not isinstance(layer, torch.nn.Module):
         return
     quiet = _run(binding, scope, layer, inputs, 1)
@@ -155,7 +156,7 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
         raise Unfit("it writes into its inputs")
     _judge_outputs(outputs, inputs)
     if _same(outputs, _run(binding, scope, layer, _inputs(binding, 4), 1)):
-        raise Unfit("its answer doesn't depend on its inputs")
+        raise Unfit("its output doesn't depend on its inputs")
     meta = _meta(binding, scope, seen)
     if [item.shape for item in tensors(meta)] != [item.shape for item in tensors(outputs)]:
         raise Unfit("meta tensors give another shape")
@@ -168,7 +169,7 @@ def _try_binding(binding: Binding, scope: dict[str, Any]) -> list[str]:
 
 
 def scope_of(seed: Seed) -> dict[str, Any]:
-    """What the seed's import lines bind."""
+    """Returns the names that the seed's import lines define."""
     scope: dict[str, Any] = {}
     for line in seed.imports:
         exec(line, scope)
@@ -176,16 +177,16 @@ def scope_of(seed: Seed) -> dict[str, Any]:
 
 
 def attempt(seed: Seed, small: dict[str, int], leading: tuple[int, ...]) -> str:
-    """Hash of its operators, in order. Raises Unfit, or whatever the library raises."""
+    """Returns the hash of the seed's operators, in order. Raises Unfit, or what the library raises."""
     if loose := unbound(seed):
-        raise Unfit(f"nothing settles {loose[0]}")
+        raise Unfit(f"nothing gives {loose[0]} a value")
     scope = scope_of(seed)
     graphs = [_try_binding(binding, scope) for binding in bindings(seed, small, leading)]
     return hashlib.sha256("\n".join(graphs[0]).encode()).hexdigest()[:16]
 
 
 def outcome(job: dict[str, Any]) -> dict[str, Any]:
-    """{"graph": …} or {"reason": …}."""
+    """Returns {"graph": …} or {"reason": …}."""
     try:
         seed = Seed.model_validate(job["seed"])
         return {"graph": attempt(seed, job["small"], tuple(job["leading"]))}

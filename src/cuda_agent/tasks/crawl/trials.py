@@ -1,4 +1,5 @@
-"""Seeds tried in one sandboxed process; one that crashes or hangs is named, and the rest goes on in a new process."""
+"""Tries seeds in sandboxed processes. A seed that crashes or hangs is reported, and the others continue in a new
+process."""
 
 from __future__ import annotations
 
@@ -24,18 +25,19 @@ from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 _PACKAGES = Path(__file__).resolve().parents[3]
 _MEMORY_MIB = 8192
-#: for the first seed of a process, which also waits for the imports.
+#: The time for the first seed of a process, which includes the imports.
 _START_LIMIT_S = 240.0
 _POLL_S = 0.1
 _SAY_EVERY = 100
 
 Say = Callable[[str], None]
+Jobs = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Way:
-    """How seeds are tried: in which sandbox, in how many processes; `say` is told how far it has come. `limit_s`: for
-    one seed."""
+class TrialOptions:
+    """How seeds are tried: the sandbox and the number of processes. `say` gets the progress, and `limit_s` is the time
+    for one seed."""
 
     level: SandboxLevel
     workers: int
@@ -44,7 +46,7 @@ class Way:
 
 
 class _Progress:
-    """What a sandboxed process has written so far: outcomes by number, and the job in flight."""
+    """The output of a sandboxed process so far: outcomes by number, and the running job."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,16 +84,18 @@ def _start(folder: Path, module: str, first: int, level: SandboxLevel) -> Sandbo
     return spawn([sys.executable, "-P", "-m", module, *arguments], spec, cwd=scratch, log=folder / "log")
 
 
-def _until_end(process: SandboxedProcess, progress: _Progress, total: int, way: Way, ended: threading.Event) -> str:
-    """Waits; how it ended, for the job in flight."""
+def _until_end(
+    process: SandboxedProcess, progress: _Progress, total: int, options: TrialOptions, ended: threading.Event
+) -> str:
+    """Waits until the process ends. Returns its ending, which is the outcome of the running job."""
     told, before = 0, progress.begun
     progress.changed = time.monotonic()
     while process.poll() is None:
         progress.look()
         if len(progress.outcomes) >= told + _SAY_EVERY:
             told = len(progress.outcomes)
-            way.say(f"{told} of {total} tried")
-        limit = _START_LIMIT_S if progress.begun == before else way.limit_s
+            options.say(f"{told} of {total} tried")
+        limit = _START_LIMIT_S if progress.begun == before else options.limit_s
         if ended.is_set() or time.monotonic() - progress.changed > limit:
             process.kill()
             return f"ran for more than {limit:.0f} s"
@@ -102,7 +106,9 @@ def _until_end(process: SandboxedProcess, progress: _Progress, total: int, way: 
     return f"ended its process with code {process.poll()}"
 
 
-def _run_part(jobs: Sequence[dict[str, Any]], module: str, way: Way, ended: threading.Event) -> list[dict[str, Any]]:
+def _run_part(
+    jobs: Sequence[dict[str, Any]], module: str, options: TrialOptions, ended: threading.Event
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="cuda-agent-crawl-") as name:
         folder = Path(name)
         (folder / "scratch").mkdir()
@@ -110,8 +116,8 @@ def _run_part(jobs: Sequence[dict[str, Any]], module: str, way: Way, ended: thre
         progress = _Progress(folder / "scratch" / "results.jsonl")
         first = 0
         while first < len(jobs) and not ended.is_set():
-            with _start(folder, module, first, way.level) as process:
-                ending = _until_end(process, progress, len(jobs), way, ended)
+            with _start(folder, module, first, options.level) as process:
+                ending = _until_end(process, progress, len(jobs), options, ended)
                 tail = process.tail(300)
             if progress.begun < first:
                 ending = f"{ending} before it began: {tail.strip()[-200:]}"
@@ -120,34 +126,35 @@ def _run_part(jobs: Sequence[dict[str, Any]], module: str, way: Way, ended: thre
             if first < len(jobs):
                 progress.outcomes[first] = {"reason": ending}
                 first += 1
-            way.say(f"{first} of {len(jobs)} tried")
+            options.say(f"{first} of {len(jobs)} tried")
         return [progress.outcomes.get(number, {"reason": "interrupted"}) for number in range(len(jobs))]
 
 
 def default_workers() -> int:
-    """Processes that try side by side: each holds a core."""
+    """Returns the number of parallel processes; each uses a core."""
     return max(1, min(16, len(os.sched_getaffinity(0)) // 2))
 
 
-def run_jobs(jobs: Sequence[dict[str, Any]], module: str, way: Way) -> list[dict[str, Any]]:
-    """What `module` answers to each job, or {"reason": …} where a job ended its process. Raises SandboxError."""
-    size = max(1, math.ceil(len(jobs) / way.workers))
+def run_jobs(jobs: Jobs, module: str, options: TrialOptions) -> list[dict[str, Any]]:
+    """Returns what `module` answers to each job, or {"reason": …} where a job ended its process. Raises
+    SandboxError."""
+    size = max(1, math.ceil(len(jobs) / options.workers))
     parts = [jobs[start : start + size] for start in range(0, len(jobs), size)]
     ended = threading.Event()
     with ThreadPoolExecutor(max(1, len(parts))) as pool:
         try:
-            found = list(pool.map(lambda part: _run_part(part, module, way, ended), parts))
+            found = list(pool.map(lambda part: _run_part(part, module, options, ended), parts))
         except BaseException:
-            # The threads would otherwise be waited for to their end, whoever interrupts.
+            # Otherwise the interrupt would wait until the threads end.
             ended.set()
             raise
     return [outcome for part in found for outcome in part]
 
 
-def try_entries(entries: Sequence[Entry], way: Way) -> list[dict[str, Any]]:
-    """The outcome of each entry: {"graph": …} or {"reason": …}."""
+def try_entries(entries: Sequence[Entry], options: TrialOptions) -> list[dict[str, Any]]:
+    """Returns the outcome of each entry: {"graph": …} or {"reason": …}."""
     jobs = [
         {"seed": entry.seed.model_dump(mode="json"), "small": entry.small, "leading": SMALL_LEADING}
         for entry in entries
     ]
-    return run_jobs(jobs, "cuda_agent.tasks.crawl.trial", way)
+    return run_jobs(jobs, "cuda_agent.tasks.crawl.trial", options)

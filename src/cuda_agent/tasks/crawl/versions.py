@@ -1,4 +1,4 @@
-"""Seeds that need a newer library than another machine may have, as `newer.yaml` lists them."""
+"""Marks seeds that need a newer library, as listed in `newer.yaml`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuda_agent.tasks.records import Seed
 
 
 def marked(seeds: Iterable[Seed]) -> tuple[Seed, ...]:
-    """The seeds, each with what it needs."""
+    """Returns the seeds, each with the version that it needs."""
     return tuple(seed.model_copy(update={"needs": _needs(seed)}) for seed in seeds)
 
 

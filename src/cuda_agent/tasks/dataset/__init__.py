@@ -1,1 +1,1 @@
-"""From filtered tasks to what is published: splits, parquet, a card, statistics."""
+"""Publishes filtered tasks: splits, parquet, a card, statistics."""

@@ -1,4 +1,4 @@
-"""The published form: one parquet file for each split, and a dataset card; the same bytes for the same tasks."""
+"""Exports a dataset: one parquet file for each split, and a dataset card. The same tasks give the same bytes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from cuda_agent.tasks.dataset.importing import is_exported
 from cuda_agent.tasks.dataset.splits import SPLITS, split_of
 from cuda_agent.tasks.decontaminate.reading import arrow
 from cuda_agent.tasks.decontaminate.stage import Decontamination
-from cuda_agent.tasks.filter.measurements import Measured
+from cuda_agent.tasks.filter.measurements import Measurements
 from cuda_agent.tasks.records import DatasetTask, Similarity
 
-#: name -> type, and what it means, for the card.
+#: The name of a column -> its type and its meaning, for the card.
 COLUMNS = {
     "ops": ("string", "the seeds that the task is made of, in order, as a JSON list"),
     "data_source": ("string", "`torch#N`: N operators of torch; `transformers#1`: one module of transformers"),
     "code": ("string", "the task: `Model`, `get_inputs`, `get_init_inputs` (KernelBench's convention)"),
     "key": ("string", "hash of the code and its tolerances"),
     "name": ("string", "a readable name, unique"),
-    "composer": ("string", "who composed it"),
-    "seed": ("int64", "of the composer's random choices"),
+    "composer": ("string", "the composer"),
+    "seed": ("int64", "the seed of the composer's random choices"),
     "number": ("int64", "its place in the composer's stream; with `seed` it reproduces the task"),
     "flops": ("double", "operations of one forward pass in eager"),
     "bytes": ("double", "bytes that eager's kernels read and write in it"),
@@ -53,10 +53,10 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """The tasks that are published, with all that is known of them."""
+    """The tasks that are published, with their records."""
 
     tasks: list[DatasetTask]
-    measured: Measured
+    measured: Measurements
     similarities: dict[str, Similarity]
     account: Decontamination
 
@@ -66,12 +66,12 @@ class Chosen:
 
 
 def choose(folder: Path, *, stack: str | None = None, count: int | None = None) -> Chosen:
-    """Tasks that passed every filter and both comparisons, or `count` of them at the published shares.
+    """Returns the tasks that passed every filter and both comparisons, or `count` of them at the published shares.
 
-    Raises UsageError where a stage is missing, or too few have passed; StoreError.
+    Raises UsageError where a stage is missing or too few have passed; StoreError.
     """
     if is_exported(folder):
-        raise UsageError(f"{folder} is an exported data set", "Give the folder of the stages that it came from")
+        raise UsageError(f"{folder} is an exported dataset", "Give the folder of its stages")
     measured = measured_on(folder, stack)
     if measured is None:
         raise UsageError(f"{folder} has no measurements", f"Run: cuda-agent tasks filter {folder}")
@@ -87,19 +87,19 @@ def choose(folder: Path, *, stack: str | None = None, count: int | None = None) 
         )
     clean = [task for task in passed if similarities[task.task.key].finding is None]
     if not clean:
-        raise UsageError(f"No task of {folder} passed everything", "`cuda-agent tasks stats` says at which rule")
+        raise UsageError(f"No task of {folder} passed everything", "See the funnel in `cuda-agent tasks stats`")
     chosen = clean if count is None else at_published_shares(clean, count)
     if chosen is None:
         raise UsageError(
             f"{len(clean)} tasks passed everything, too few of some kind for {count} at the published shares",
-            "Compose more, or leave out --count",
+            "Compose more, or omit --count",
         )
     return Chosen(chosen, measured, similarities, Decontamination.read(folder))
 
 
 def export(folder: Path, out: Path, chosen: Chosen) -> dict[str, int]:
-    """Writes `train.parquet`, `validation.parquet`, `test.parquet` (those that hold a task) and `README.md`; tasks by
-    split. Raises StoreError."""
+    """Writes `train.parquet`, `validation.parquet`, `test.parquet` (without empty ones) and `README.md`. Returns the
+    number of tasks by split. Raises StoreError."""
     pyarrow = arrow()
     seed = ComposeSettings.read(folder).seed if (folder / ComposeSettings.file_name).exists() else 0
     rows = [_row(task, chosen, seed) for task in chosen.tasks]
@@ -153,7 +153,7 @@ def _row(task: DatasetTask, chosen: Chosen, seed: int) -> dict[str, Any]:
 
 
 def card(chosen: Chosen, counts: dict[str, int]) -> str:
-    """The dataset card, with what `datasets` needs to load the files."""
+    """Returns the dataset card, with the settings that `datasets` needs to load the files."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cuda_agent.tasks.dataset", "templates"),
         undefined=jinja2.StrictUndefined,
@@ -176,7 +176,7 @@ def card(chosen: Chosen, counts: dict[str, int]) -> str:
 
 
 def shares(tasks: Sequence[DatasetTask]) -> dict[str, tuple[int, float, float]]:
-    """By origin: tasks, their percent, the published percent."""
+    """Returns origin -> (tasks, their percent, the published percent)."""
     counts = Counter(task.task.origin for task in tasks)
     published = {f"torch#{kind}" if kind else "transformers#1": share for kind, share in PUBLISHED_SHARES.items()}
     others = sorted(set(counts) - set(published))

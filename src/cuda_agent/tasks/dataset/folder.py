@@ -1,4 +1,4 @@
-"""What the stages have left in a data set's folder."""
+"""Reads the files of the stages in a dataset's folder."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.tasks.decontaminate.stage import SIMILARITY_FILE
-from cuda_agent.tasks.filter.measurements import Measured, read_all, stack_hash
+from cuda_agent.tasks.filter.measurements import Measurements, read_all, stack_hash
 from cuda_agent.tasks.filter.run import read_candidates
 from cuda_agent.tasks.records import DatasetTask, Similarity
 from cuda_agent.tasks.store import read_lines
 
 
 def read_tasks(folder: Path) -> list[DatasetTask]:
-    """In order of their numbers, each key once. Raises UsageError where there is none."""
+    """Returns the candidates in order of their numbers, each key once. Raises UsageError where there is none."""
     found = {task.task.key: task for task in reversed(read_candidates(folder))}
     if not found:
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+        raise UsageError(f"{folder} has no candidates", f"Run: cuda-agent tasks compose {folder}")
     return sorted(found.values(), key=lambda task: (task.composer, task.number))
 
 
-def measured_on(folder: Path, stack: str | None = None) -> Measured | None:
-    """The folder's measurements on the stack whose file is named so (its beginning is enough); without a name, of the
-    only one. None where nothing was measured. Raises UsageError where it isn't clear which, StoreError."""
+def measured_on(folder: Path, stack: str | None = None) -> Measurements | None:
+    """Returns the folder's measurements on the stack whose name begins with `stack`, or without it those on the only
+    stack. Returns None where nothing was measured. Raises UsageError where several stacks match, StoreError."""
     found = {stack_name(measured): measured for measured in read_all(folder)}
     chosen = {name: measured for name, measured in found.items() if stack is None or name.startswith(stack)}
     if not found and stack is None:
@@ -36,25 +36,25 @@ def measured_on(folder: Path, stack: str | None = None) -> Measured | None:
     return next(iter(chosen.values()))
 
 
-def stack_name(measured: Measured) -> str:
+def stack_name(measured: Measurements) -> str:
     return stack_hash(measured.stack)
 
 
 def read_similarities(folder: Path) -> dict[str, Similarity] | None:
-    """By the tasks' keys; None where nothing was compared yet."""
+    """Returns the similarities by task key, or None where nothing was compared yet."""
     path = folder / SIMILARITY_FILE
     return {line.task_key: line for line in read_lines(path, Similarity)} if path.exists() else None
 
 
-def passing(tasks: Sequence[DatasetTask], measured: Measured | None) -> list[DatasetTask]:
-    """Those that passed the filters; all, where nothing was measured yet."""
+def passing(tasks: Sequence[DatasetTask], measured: Measurements | None) -> list[DatasetTask]:
+    """Returns the tasks that passed the filters, or all where nothing was measured yet."""
     if measured is None:
         return list(tasks)
     return [task for task in tasks if (m := measured.by_key.get(task.task.key)) is not None and m.passed]
 
 
-def graphs_of(measured: Measured | None) -> dict[str, str]:
-    """Hashes of operator graphs by the tasks' keys."""
+def graphs_of(measured: Measurements | None) -> dict[str, str]:
+    """Returns task key -> hash of the operator graph."""
     if measured is None:
         return {}
     return {key: m.graph_hash for key, m in measured.by_key.items() if m.graph_hash is not None}

@@ -1,4 +1,4 @@
-"""The published data set's format, read as candidates."""
+"""Reads the published dataset's format as candidates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.errors import StoreError, UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.records import Task
 from cuda_agent.tasks.dataset.splits import SPLITS
 from cuda_agent.tasks.decontaminate.reading import read_parquet
 from cuda_agent.tasks.records import Cost, DatasetTask, Measurement
-from cuda_agent.tasks.store import CANDIDATES_FILE
+from cuda_agent.tasks.store import CANDIDATES_FILE, write_lines
 
 PUBLISHED = ("ops", "data_source", "code")
 _LONGEST = 60
@@ -23,8 +22,8 @@ _MEASURED = ("eager_us", "eager_low_us", "eager_high_us", "peak_memory_bytes", "
 
 
 def read_published(path: Path) -> list[DatasetTask]:
-    """The tasks of a parquet file with the columns `ops`, `data_source` and `code`, in its order. Their code isn't
-    executed. Raises UsageError, StoreError."""
+    """Returns the tasks of a parquet file with the columns `ops`, `data_source` and `code`, in its order. Their code
+    isn't executed. Raises UsageError, StoreError."""
     if not path.is_file():
         raise UsageError(f"No such file: {path}", "Give a parquet file")
     table = read_parquet(path)
@@ -32,16 +31,16 @@ def read_published(path: Path) -> list[DatasetTask]:
     if missing:
         raise StoreError(f"{path} has no column {', '.join(missing)}", f"It needs {', '.join(PUBLISHED)}")
     if table.num_rows == 0:
-        raise UsageError(f"{path} holds no task", "Give another file")
+        raise UsageError(f"{path} has no task", "Give another file")
     return [_task(row, number, path) for number, row in enumerate(table.to_pylist())]
 
 
 def write_candidates(folder: Path, tasks: list[DatasetTask]) -> Path:
-    """`candidates.jsonl` of a new folder. Raises UsageError where it is there already, StoreError."""
+    """Writes `candidates.jsonl` in a new folder. Raises UsageError where the file exists, StoreError."""
     path = folder / CANDIDATES_FILE
     if path.exists():
         raise UsageError(f"{path} exists", "Import into another folder")
-    write_durably(path, "".join(task.model_dump_json() + "\n" for task in tasks))
+    write_lines(path, tasks)
     return path
 
 
@@ -63,8 +62,8 @@ def _task(row: dict[str, Any], number: int, path: Path) -> DatasetTask:
 
 
 def read_exported(folder: Path) -> tuple[list[DatasetTask], dict[str, Measurement]]:
-    """What `export` wrote: the tasks of all splits in order of their numbers, and their measurements by key. Raises
-    StoreError."""
+    """Reads the files of `export`. Returns the tasks of all splits in order of their numbers, and their measurements by
+    key. Raises StoreError."""
     tasks: list[DatasetTask] = []
     measured: dict[str, Measurement] = {}
     for path in exported(folder):
@@ -80,17 +79,17 @@ def read_exported(folder: Path) -> tuple[list[DatasetTask], dict[str, Measuremen
 
 
 def exported(folder: Path) -> list[Path]:
-    """The parquet files of an exported data set."""
+    """Returns the parquet files of an exported dataset."""
     return [path for split in SPLITS if (path := folder / f"{split}.parquet").exists()]
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether the folder is what `export` wrote, and not one that the stages work in."""
+    """Returns whether `export` wrote the folder, so that it isn't a folder of the stages."""
     return not (folder / CANDIDATES_FILE).exists() and bool(exported(folder))
 
 
 def _operators(value: Any) -> tuple[str, ...]:
-    """From a list, or a text that holds one: JSON, Python, or words between commas."""
+    """Returns the operators from a list, or from a text that contains one: JSON, Python, or words between commas."""
     if isinstance(value, list | tuple):
         return tuple(map(str, value))
     text = str(value or "").strip()

@@ -1,4 +1,4 @@
-"""Plots of a data set as SVG files, readable on light and dark grounds."""
+"""Plots a dataset as SVG files, readable on light and dark grounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_POINTS = 3000
 
 @dataclass(frozen=True)
 class Bar:
-    """A named number; `second`: another, drawn behind as a mark. `note`: what stands at its end."""
+    """A named number. `second` is another number, drawn behind it as a mark. `note` is written at its end."""
 
     name: str
     value: float
@@ -39,7 +39,7 @@ class Tick:
 
 
 def write_plots(stats: Stats, out: Path) -> list[Path]:
-    """Those for which there are numbers. Raises StoreError."""
+    """Writes the plots for which there are numbers. Raises StoreError."""
     plots = {
         "composition": _composition(stats),
         "operators": _operators(stats),
@@ -77,7 +77,7 @@ def _funnel(funnel: Funnel) -> str:
     for stage in funnel.all.stages:
         lost = f"{stage.left:,}" + (f"  (−{stage.broke:,})" if stage.broke else "")
         bars.append(Bar(stage.rule.value.replace("_", " "), stage.left, lost))
-    return _bars("Funnel", "candidates that are left after each rule, in the order in which they are asked", bars)
+    return _bars("Funnel", "candidates that are left after each rule, in the order of the checks", bars)
 
 
 def _times(stats: Stats) -> str:

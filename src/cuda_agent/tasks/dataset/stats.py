@@ -1,4 +1,4 @@
-"""What a data set is made of: composition, operators, cost, roofline class, times, funnel; from its folder's files."""
+"""The statistics of a dataset, from its folder's files: composition, operators, cost, roofline class, times, funnel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 class Share(Record):
-    """Tasks of one origin, in percent of all, beside the published percent."""
+    """The tasks of one origin, in percent of all, beside the published percent."""
 
     origin: str
     tasks: int
@@ -36,7 +36,7 @@ class Share(Record):
 
 
 class Spread(Record):
-    """Least, tenth, half, nine tenths, most."""
+    """The least value, the tenth, fiftieth and ninetieth percentile, and the largest value."""
 
     least: float
     low: float
@@ -54,7 +54,7 @@ class Spread(Record):
 
 
 class Point(Record):
-    """One task: operations and bytes of a pass, measured µs where it was measured."""
+    """The operations and bytes of one task's pass, and its measured time if there is one."""
 
     flops: float
     bytes: float
@@ -63,8 +63,8 @@ class Point(Record):
 
 
 class Stats(StoredRecord):
-    """Of the tasks that passed everything that was asked so far. `seeds`, `operators`: tasks that use each; operators
-    of the captured graphs. `bound`: by what the roofline of `rates` limits a task."""
+    """The statistics of the tasks that passed all stages so far. `seeds` and `operators` count the tasks that use each;
+    operators are those of the captured graphs. `bound` counts tasks by their limit on the roofline of `rates`."""
 
     file_name = "stats.json"
     candidates: int
@@ -78,7 +78,7 @@ class Stats(StoredRecord):
     bytes: Spread | None
     predicted_us: Spread | None
     eager_us: Spread | None
-    #: measured over predicted.
+    #: Measured over predicted times.
     prediction: Spread | None
     bound: dict[str, int]
     rates: Rates
@@ -93,7 +93,7 @@ class Stats(StoredRecord):
 
 @dataclass(frozen=True)
 class _Material:
-    """What is counted. `tasks`: that passed everything; `by_key`: measurements."""
+    """The counted records. `tasks` passed everything; `by_key` are measurements."""
 
     candidates: int
     tasks: list[DatasetTask]
@@ -103,15 +103,15 @@ class _Material:
 
 
 def read_stats(folder: Path, stack: str | None = None, count: int | None = None) -> Stats:
-    """Of a folder that the stages worked in (`count` tasks at the published shares; all that passed when not given),
-    or that was exported. Raises UsageError where there is neither, StoreError."""
+    """Returns the statistics of a folder of the stages (`count` tasks at the published shares, by default all that
+    passed), or of an exported one. Raises UsageError where it is neither, StoreError."""
     if is_exported(folder) and stack is not None:
-        raise UsageError(f"{folder} is an exported data set, of one stack", "Leave out --stack")
+        raise UsageError(f"{folder} is an exported dataset, which has one stack", "Omit --stack")
     material = _of_export(folder) if is_exported(folder) else _of_stages(folder, stack)
     if count is not None:
         chosen = choose(material.tasks, count)
         if chosen is None:
-            raise UsageError(f"{folder} has too few tasks of some kind for {count}", "Leave out --count")
+            raise UsageError(f"{folder} has too few tasks of some kind for {count}", "Omit --count")
         material = replace(material, tasks=chosen)
     settled = (folder / ComposeSettings.file_name).exists()
     return _counted(material, ComposeSettings.read(folder).target.rates if settled else rates_for("H200"))
@@ -167,22 +167,17 @@ def _counted(material: _Material, rates: Rates) -> Stats:
 
 
 def bound_of(point: Point, rates: Rates) -> str:
-    """`memory` where moving the bytes takes longer than the operations, `compute` otherwise."""
-    return "memory" if point.bytes / (rates.memory_tb_s * 1e12) >= point.flops / peak_of(rates) else "compute"
-
-
-def peak_of(rates: Rates) -> float:
-    """Operations a second of eager's products."""
-    return rates.product_tflops * 1e12
+    """Returns `memory` where moving the bytes takes longer than the operations, else `compute`."""
+    return "memory" if point.bytes * ridge_of(rates) >= point.flops else "compute"
 
 
 def ridge_of(rates: Rates) -> float:
-    """Operations for each byte from where on a task is bound by compute."""
-    return peak_of(rates) / (rates.memory_tb_s * 1e12)
+    """Returns the operations per byte above which a task is bound by compute."""
+    return rates.product_tflops / rates.memory_tb_s
 
 
 def logarithmic(values: Sequence[float], bins: int) -> tuple[list[int], float, float]:
-    """Counts in bins of equal width on a logarithmic axis, and the axis's ends (powers of ten)."""
+    """Returns counts in bins of equal width on a logarithmic axis, and the ends of the axis (powers of ten)."""
     positive = [value for value in values if value > 0]
     if not positive:
         return [0] * bins, 1.0, 10.0

@@ -1,1 +1,1 @@
-"""No task of ours may stand in an evaluation set, nor twice in our own: two independent tests on every pair."""
+"""Removes tasks that are in an evaluation set, or twice in the dataset, by two independent tests on every pair."""

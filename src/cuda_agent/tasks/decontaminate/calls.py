@@ -1,4 +1,4 @@
-"""What a call in a task's source gives."""
+"""Evaluates the calls in a task's source."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cuda_agent.tasks.decontaminate.values import (
     MAX_ITEMS,
     NUMBER,
     Api,
-    Class,
     Computation,
     Const,
-    Function,
     Instance,
     Items,
-    Layer,
+    LibraryLayer,
     Method,
     Rest,
     Scope,
+    SourceClass,
+    SourceFunction,
     Table,
     Tensor,
     Unfollowable,
@@ -33,7 +33,7 @@ _CONTAINERS = ("Sequential", "ModuleList", "ParameterList", "OrderedDict")
 
 
 class Follower(Protocol):
-    """What a call needs of who follows the source."""
+    """The parts of the interpreter that a call needs."""
 
     computation: Computation
     depth: int
@@ -44,7 +44,7 @@ class Follower(Protocol):
 
 
 def operator(follower: Follower, word: str, operands: Sequence[Value], exact: str = "") -> Value:
-    """The tensor that operator `word` makes of its operands; a constant where none of them is a tensor."""
+    """Returns the tensor of operator `word` on its operands, or a constant where no operand is a tensor."""
     children: list[int] = []
     numbers = []
     for operand in operands:
@@ -65,7 +65,7 @@ def operator(follower: Follower, word: str, operands: Sequence[Value], exact: st
 
 
 def tensors(value: Value) -> list[int]:
-    """Numbers of the nodes in a value, in order. Raises Unfollowable where they are too many."""
+    """Returns the numbers of the nodes in a value, in order. Raises Unfollowable where they are too many."""
     found: list[int] = []
     waiting = [value]
     for _ in range(MAX_ITEMS):
@@ -82,7 +82,7 @@ def tensors(value: Value) -> list[int]:
 
 
 def text(value: Value, depth: int = 3) -> str:
-    """What tells values apart that aren't tensors; of lists, as deep as indices nest."""
+    """Returns a text that tells apart values that aren't tensors; in lists down to the depth of indices."""
     if isinstance(value, Const):
         return value.text
     if isinstance(value, Items) and depth:
@@ -91,19 +91,19 @@ def text(value: Value, depth: int = 3) -> str:
 
 
 def call(follower: Follower, function: Value, given: list[Value], named: dict[str, Value]) -> Value:
-    """The value of `function(*given, **named)`."""
+    """Returns the value of `function(*given, **named)`."""
     if isinstance(function, Api):
         return _library(follower, function.name, given, named)
     if isinstance(function, Method):
         return _method(follower, function, given, named)
     operands = [*given, *named.values()]
-    if isinstance(function, Layer):
+    if isinstance(function, LibraryLayer):
         return operator(follower, function.word, operands, function.exact)
     if isinstance(function, Items) and function.chained:
         return _chain(follower, function, given)
-    if isinstance(function, Function):
+    if isinstance(function, SourceFunction):
         return _inlined(follower, function, given, named)
-    if isinstance(function, Class):
+    if isinstance(function, SourceClass):
         return _instance(follower, function, given, named)
     if isinstance(function, Instance):
         forward = member(function, "forward") or member(function, "__call__")
@@ -114,7 +114,7 @@ def call(follower: Follower, function: Value, given: list[Value], named: dict[st
 
 
 def member(instance: Instance, name: str) -> Value | None:
-    """An attribute, or a method of its class or of the classes of the source that it inherits from."""
+    """Returns an attribute, or a method of the object's class or of its base classes in the source."""
     if name in instance.attributes:
         return instance.attributes[name]
     found = _find(instance.of, name, 0)
@@ -122,25 +122,25 @@ def member(instance: Instance, name: str) -> Value | None:
         return None
     node, scope = found
     words = [d.id for d in node.decorator_list if isinstance(d, ast.Name)]
-    return Function(node, scope, None if "staticmethod" in words else instance)
+    return SourceFunction(node, scope, None if "staticmethod" in words else instance)
 
 
 def inherited(instance: Instance, name: str) -> Value | None:
-    """The method that a class of the source above the instance's has."""
+    """Returns the method of the base classes in the source."""
     for base in instance.of.node.bases:
         above = instance.of.scope.look(base.id) if isinstance(base, ast.Name) else None
-        if isinstance(above, Class) and (found := _find(above, name, 0)):
-            return Function(*found, instance)
+        if isinstance(above, SourceClass) and (found := _find(above, name, 0)):
+            return SourceFunction(*found, instance)
     return None
 
 
-def _find(of: Class, name: str, depth: int) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope] | None:
+def _find(of: SourceClass, name: str, depth: int) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, Scope] | None:
     for statement in of.node.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
             return statement, of.scope
     for base in of.node.bases:
         above = of.scope.look(base.id) if isinstance(base, ast.Name) else None
-        if isinstance(above, Class) and depth < 10 and (found := _find(above, name, depth + 1)):
+        if isinstance(above, SourceClass) and depth < 10 and (found := _find(above, name, depth + 1)):
             return found
     return None
 
@@ -170,7 +170,7 @@ def _library(follower: Follower, name: str, given: list[Value], named: dict[str,
     if last[:1].isupper() and not any(map(tensors, operands)):
         word = canonical(name)
         plain = name.startswith("torch.nn.") and word not in STATEFUL
-        return Layer(word, "" if plain else follower.site())
+        return LibraryLayer(word, "" if plain else follower.site())
     if last == "checkpoint" and given:
         return call(follower, given[0], given[1:], {})
     return operator(follower, canonical(name), operands)
@@ -214,13 +214,13 @@ def _builtin(follower: Follower, name: str, given: list[Value]) -> Value | None:
 
 
 def attribute(follower: Follower, of: Value, name: str) -> Value:
-    """The value of `of.name`."""
+    """Returns the value of `of.name`."""
     if isinstance(of, Api):
         return Api(f"{of.name}.{name}")
     if isinstance(of, Instance):
         found = member(of, name)
         return found if found is not None else Method(of, name)
-    if isinstance(of, Layer):
+    if isinstance(of, LibraryLayer):
         return Tensor(follower.computation.add(LEAF, (), f"{of.exact}.{name}"))
     if isinstance(of, Tensor):
         if name in ("shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "training"):
@@ -257,7 +257,7 @@ def _method(follower: Follower, method: Method, given: list[Value], named: dict[
 
 
 def _module_method(follower: Follower, of: Instance, name: str, given: list[Value]) -> Value:
-    """A method that `nn.Module` has."""
+    """Evaluates a method of `nn.Module`."""
     registers = ("register_buffer", "register_parameter", "add_module", "register_module")
     if name in registers and len(given) > 1 and isinstance(given[0], Const):
         kept = given[1]
@@ -267,7 +267,7 @@ def _module_method(follower: Follower, of: Instance, name: str, given: list[Valu
     return of if name in ("eval", "to", "float", "half", "cuda", "apply") else Const(name)
 
 
-def _instance(follower: Follower, of: Class, given: list[Value], named: dict[str, Value]) -> Value:
+def _instance(follower: Follower, of: SourceClass, given: list[Value], named: dict[str, Value]) -> Value:
     made = Instance(of, {})
     for statement in of.node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
@@ -281,7 +281,7 @@ def _instance(follower: Follower, of: Class, given: list[Value], named: dict[str
     return made
 
 
-def _inlined(follower: Follower, function: Function, given: list[Value], named: Mapping[str, Value]) -> Value:
+def _inlined(follower: Follower, function: SourceFunction, given: list[Value], named: Mapping[str, Value]) -> Value:
     if follower.depth >= _MAX_DEPTH:
         raise Unfollowable("calls nest too deeply")
     arguments = function.node.args
@@ -318,12 +318,12 @@ def _inlined(follower: Follower, function: Function, given: list[Value], named: 
 
 
 def nth(follower: Follower, place: object) -> Value:
-    """An input by its place among those of `Rest`."""
+    """Returns an input by its place among those of `Rest`."""
     return Tensor(follower.computation.add(LEAF, (), f"input {place}"))
 
 
 def joined(follower: Follower, values: Sequence[Value]) -> Value:
-    """One of several values, nobody knows which."""
+    """Returns one value for several possible ones."""
     different = list({repr(tensors(value)): value for value in values if tensors(value)}.values())
     if not different:
         return values[0] if values else Const("None")

@@ -1,36 +1,34 @@
-"""Hashes of the graphs of evaluation tasks, whose code runs in the judge's sandbox and nowhere else."""
+"""Captures the graph hashes of evaluation tasks. Their code runs only in the judge's sandbox."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from cuda_agent.core.enums import Device, SandboxLevel
-from cuda_agent.core.errors import CudaAgentError
 from cuda_agent.core.files import cache_dir
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.captured import NotCaptured, capture_graph
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash
-from cuda_agent.tasks.decontaminate.reading import Source
+from cuda_agent.tasks.decontaminate.reading import TaskSource
 from cuda_agent.tasks.decontaminate.references import Capture, source_id
 from cuda_agent.tasks.inside import TASK_CHECK
 from cuda_agent.workers.folder import judge_folder
-from cuda_agent.workers.process import WorkerFault, WorkerSettings
+from cuda_agent.workers.process import WorkerSettings
 from cuda_agent.workers.roles import ZYGOTE
 from cuda_agent.workers.supply import WorkerSupply
-from cuda_agent.workers.zygote import Fork, Zygote
+from cuda_agent.workers.zygote import Zygote
 
-#: what a task's process may hold where nothing else is said.
-MEMORY_MIB = 16384
-_LIMIT_S = 120.0
-#: tasks after which progress is told.
+#: The number of tasks between reports of progress.
 _STEP = 25
 
 
 def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
-    """A function that captures on `device`, each task in a process of its own that may hold `memory_mib`."""
+    """Returns a function that captures graphs on `device`, each task in its own process with at most `memory_mib`."""
 
-    def capture(sources: Sequence[Source], say: Callable[[str], None]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    def capture(
+        sources: Sequence[TaskSource], say: Callable[[str], None]
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
         hidden = tuple(path for path in (Path.cwd(), cache_dir()) if len(path.resolve().parts) > 1)
         graphs: dict[str, str] = {}
         reasons: dict[str, str] = {}
@@ -42,7 +40,7 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
                     key = source_id(source.text)
                     try:
                         graphs[key] = _captured(zygote, source, device, memory_mib)
-                    except _Failed as failed:
+                    except NotCaptured as failed:
                         reasons[key] = " ".join(str(failed).split())[:300]
                         say(f"{source.name} has no graph: {reasons[key]}")
                     if number % _STEP == 0 or number == len(sources):
@@ -55,42 +53,9 @@ def capturing(device: Device, level: SandboxLevel, memory_mib: int) -> Capture:
     return capture
 
 
-class _Failed(Exception):
-    """The task gave no graph, and why."""
-
-
-def _captured(zygote: Zygote, source: Source, device: Device, memory_mib: int) -> str:
-    with zygote.fork() as fork:
-        limit = memory_mib << 20
-        _ask(
-            fork,
-            "open",
-            name=Path(source.name).stem,
-            source=source.text,
-            atol=1e-2,
-            rtol=1e-2,
-            seed=0,
-            device=device.value,
-            memory_bytes=limit,
-            device_bytes=limit,
-            host_bytes=limit,
-            threads=1,
-        )
-        reply = _ask(fork, "graph")
+def _captured(zygote: Zygote, source: TaskSource, device: Device, memory_mib: int) -> str:
+    task = Task(name=Path(source.name).stem, source=source.text)
     try:
-        return graph_hash(Graph.from_json(str(reply.get("graph")), where="the graph"))
-    except (CudaAgentError, KeyError, RecursionError) as error:
-        raise _Failed(f"its process sent no graph: {error}") from None
-
-
-def _ask(fork: Fork, op: str, **params: Any) -> dict[str, Any]:
-    try:
-        reply = fork.request(op, params, timeout_s=_LIMIT_S)
-    except WorkerFault as error:
-        raise _Failed(error.fault.reason) from None
-    if not isinstance(reply, dict):
-        raise _Failed(f"{op} was answered with a {type(reply).__name__}")
-    finding = reply.get("finding")
-    if finding is not None:
-        raise _Failed(str(finding.get("detail") if isinstance(finding, dict) else finding))
-    return reply
+        return graph_hash(capture_graph(zygote, task, device, memory_mib))
+    except (KeyError, RecursionError) as error:
+        raise NotCaptured(f"its graph has no hash: {error}") from None

@@ -1,9 +1,9 @@
-"""What a task's `forward` computes, read from its syntax tree alone.
+"""Reads the computation of a task's `forward` from its syntax tree.
 
-The source is followed as an interpreter would, with nothing executed: locals, helpers, submodules and containers are
-put in where they are used, and what remains is which operator takes what. So names, comments, numbers, the order of
-statements, and whether a layer is a module or a function leave no trace. A loop over something that isn't written out
-is followed once; of a branch, both sides are.
+The source is interpreted symbolically, and nothing is executed. Locals, helpers, submodules and containers are inlined,
+and the result is a graph of operators. So names, comments, numbers, the order of statements, and whether a layer is a
+module or a function have no effect. A loop over an unknown sequence is followed once, and both sides of a branch are
+followed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cuda_agent.tasks.decontaminate.spelling import OPERATORS
 from cuda_agent.tasks.decontaminate.values import (
     LEAF,
     Api,
-    Class,
     Computation,
     Const,
-    Function,
     Instance,
     Items,
     Rest,
     Scope,
+    SourceClass,
+    SourceFunction,
     Table,
     Tensor,
     Unfollowable,
@@ -45,9 +45,10 @@ _MAX_UNROLLED = 256
 
 
 def follow(tree: ast.Module) -> Computation:
-    """The computation of class `Model` (else of the last class with `forward`, else of the functions) in `tree`.
+    """Returns the computation of class `Model` (else of the last class with `forward`, else of the functions) in
+    `tree`.
 
-    Raises Unfollowable where there is none, or no end to it.
+    Raises Unfollowable where there is none, or where it has no end.
     """
     follower = _Follower()
     try:
@@ -67,44 +68,46 @@ class _Follower:
         self._sites = 0
 
     def site(self) -> str:
-        """A new name for something that is made here and nowhere else."""
+        """Returns a new unique name."""
         self._sites += 1
         return f"site {self._sites}"
 
     def finish(self) -> None:
-        """Follows the model from its arguments to what it returns."""
+        """Follows the model from its arguments to its outputs."""
         result = self._answer(self._main())
         nodes = tensors(result)
         if not nodes or all(self.computation.nodes[node].label == LEAF for node in nodes):
             raise Unfollowable("nothing is computed")
         self.computation.root = self.computation.add("return", tuple(nodes))
 
-    def _main(self) -> list[Function]:
-        classes = [value for value in self.globals.names.values() if isinstance(value, Class)]
+    def _main(self) -> list[SourceFunction]:
+        classes = [value for value in self.globals.names.values() if isinstance(value, SourceClass)]
         named = self.globals.names.get("Model")
-        if isinstance(named, Class):
+        if isinstance(named, SourceClass):
             classes.append(named)
         for found in reversed(classes):
             if member(Instance(found, {}), "forward") is not None:
                 made = call(self, found, self._arguments(found, "__init__"), {})
                 forward = member(made, "forward") if isinstance(made, Instance) else None
-                if isinstance(forward, Function):
+                if isinstance(forward, SourceFunction):
                     return [forward]
         getters = ("get_inputs", "get_init_inputs")
-        functions = [f for name, f in self.globals.names.items() if name not in getters and isinstance(f, Function)]
+        functions = [
+            f for name, f in self.globals.names.items() if name not in getters and isinstance(f, SourceFunction)
+        ]
         if not functions:
             raise Unfollowable("no class with a forward, and no function")
         return functions
 
-    def _arguments(self, of: Class, method: str) -> list[Value]:
+    def _arguments(self, of: SourceClass, method: str) -> list[Value]:
         function = member(Instance(of, {}), method)
-        if not isinstance(function, Function):
+        if not isinstance(function, SourceFunction):
             return []
         arguments = function.node.args
         required = len(arguments.args) - len(arguments.defaults)
         return [Const(f"argument {a.arg}") for a in arguments.args[1 : max(1, required)]]
 
-    def _answer(self, functions: Sequence[Function]) -> Value:
+    def _answer(self, functions: Sequence[SourceFunction]) -> Value:
         answers: list[Value] = []
         for function in functions:
             arguments = function.node.args
@@ -124,8 +127,6 @@ class _Follower:
                 given.append(Rest(self.computation.add(LEAF, (), f"inputs {arguments.vararg.arg}")))
             answers.append(call(self, function, given, named))
         return Items(answers)
-
-    # ------------------------------------------------------------ statements
 
     def run(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Follows statements, which change `scope`."""
@@ -150,10 +151,10 @@ class _Follower:
             scope.names[alias.asname or alias.name] = Api(f"{statement.module or ''}.{alias.name}")
 
     def _do_FunctionDef(self, statement: ast.FunctionDef, scope: Scope) -> None:
-        scope.names[statement.name] = Function(statement, scope)
+        scope.names[statement.name] = SourceFunction(statement, scope)
 
     def _do_ClassDef(self, statement: ast.ClassDef, scope: Scope) -> None:
-        scope.names[statement.name] = Class(statement, scope)
+        scope.names[statement.name] = SourceClass(statement, scope)
 
     def _do_Return(self, statement: ast.Return, scope: Scope) -> None:
         if statement.value is not None:
@@ -240,10 +241,8 @@ class _Follower:
         elif isinstance(owner, Tensor):
             self._assign(target.value, operator(self, "setitem", [owner, index, value]), scope)
 
-    # ------------------------------------------------------------ expressions
-
     def value(self, node: ast.expr, scope: Scope) -> Value:
-        """What an expression stands for."""
+        """Returns the value of an expression."""
         self._step()
         handler = getattr(self, f"_of_{type(node).__name__}", None)
         return handler(node, scope) if handler is not None else Const(type(node).__name__)
@@ -280,7 +279,7 @@ class _Follower:
         return call(self, function, given, named)
 
     def _of_super(self, node: ast.expr, scope: Scope) -> Value | None:
-        """The method that `super().name` means, where the class above is in the source."""
+        """Returns the method of `super().name`, where the base class is in the source."""
         above = node.value if isinstance(node, ast.Attribute) else None
         if not (isinstance(above, ast.Call) and isinstance(above.func, ast.Name) and above.func.id == "super"):
             return None
@@ -343,7 +342,7 @@ class _Follower:
     _of_GeneratorExp = _of_ListComp
 
     def _of_Lambda(self, node: ast.Lambda, scope: Scope) -> Value:
-        return Function(node, scope)
+        return SourceFunction(node, scope)
 
     def _of_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> Value:
         value = self.value(node.value, scope)

@@ -1,12 +1,12 @@
-"""A task's operator graph as one hash, equal for tasks that compute the same at other sizes.
+"""Hashes a task's operator graph. Tasks with the same computation at other sizes have the same hash.
 
-Left out of it: shapes, numbers (constant tensors of one element too), names, the order of nodes and inputs, float types
-and casts between them, views that move nothing, whether a tensor is an input, a weight or a constant, dead nodes, and
-whether a common value is computed once or again. What stays: the operators, what flows where, flags that are true,
-words, integer types, and of lists of numbers their length, which tells a 2-D window from a 3-D one.
+The hash ignores shapes, numbers (also constant tensors of one element), names, the order of nodes and inputs, float
+types and casts between them, views that move nothing, whether a tensor is an input, a weight or a constant, dead nodes,
+and whether a common value is computed once or again. It depends on the operators, the flow of values, flags that are
+true, words, integer types, and the lengths of lists of numbers, which tell a 2-D window from a 3-D one.
 
-Nodes are coloured by what they compute and by who uses it (Weisfeiler-Leman over the acyclic graph), and the colours
-are hashed as a multiset.
+Nodes are coloured by their computation and their users (Weisfeiler-Leman over the acyclic graph), and the colours are
+hashed as a multiset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from cuda_agent.core.graph import DtypeArg, Graph, Node, NonFinite, Ref, ValueKind
 from cuda_agent.core.hashing import digest_text
 
-#: changes when hashes of an older version can't be compared any more.
+#: The version changes when hashes can't be compared with those of an older version.
 VERSION = 1
 _ROUNDS = 2
 
@@ -32,34 +32,22 @@ _COMMUTE = frozenset((
     "add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or", "logical_xor", "hypot", "logaddexp",
 ))  # fmt: skip
 _SAME = {
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "dot": "matmul",
-    "transpose": "permute",
-    "t": "permute",
-    "square": "pow",
-    "rsub": "sub",
-    "true_divide": "div",
-    "clamp_min": "clamp",
-    "clamp_max": "clamp",
-    "_softmax": "softmax",
-    "_log_softmax": "log_softmax",
-    "split_with_sizes": "split",
-    "chunk": "split",
-}
+    "mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "transpose": "permute", "t": "permute",
+    "square": "pow", "rsub": "sub", "true_divide": "div", "clamp_min": "clamp", "clamp_max": "clamp",
+    "_softmax": "softmax", "_log_softmax": "log_softmax", "split_with_sizes": "split", "chunk": "split",
+}  # fmt: skip
 
 
 @dataclass
 class _Value:
-    """A value of the graph. `arguments`: (place, value's key), the place None where order means nothing."""
+    """A value of the graph. `arguments` are (place, value's key); the place is None where the order has no meaning."""
 
     label: str
     arguments: list[tuple[str, str]] = field(default_factory=list)
 
 
 def graph_hash(graph: Graph) -> str:
-    """SHA-256 (hex) of `graph` with shapes abstracted."""
+    """Returns the SHA-256 (hex) of `graph` with shapes abstracted."""
     values, outputs = _values(graph)
     live = _reachable(values, outputs)
     order = [key for key in values if key in live]
@@ -78,7 +66,7 @@ def graph_hash(graph: Graph) -> str:
 
 
 def graph_operators(graph: Graph) -> tuple[str, ...]:
-    """Base names of the operators, sorted, each once: `conv2d`, `relu`."""
+    """Returns the base names of the operators, sorted, each once: `conv2d`, `relu`."""
     return tuple(sorted({_base(node.op) for node in graph.nodes if node.op != "getitem"}))
 
 
@@ -98,7 +86,8 @@ def _reachable(values: Mapping[str, _Value], outputs: Iterable[str]) -> set[str]
 
 
 def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
-    """Values by key in topological order, and the keys that are returned. A value computed twice has one key."""
+    """Returns the values by key in topological order, and the keys of the outputs. A value that is computed twice has
+    one key."""
     keys = {item.name: f"input {item.name}" for item in graph.inputs}
     numbers = {keys[item.name] for item in graph.inputs if item.kind is ValueKind.CONSTANT and item.meta.numel == 1}
     values = {keys[item.name]: _Value(f"given {_kind(item.meta.dtype)}") for item in graph.inputs}
@@ -118,13 +107,13 @@ def _values(graph: Graph) -> tuple[dict[str, _Value], list[str]]:
 
 
 def _unknown(node: Node, keys: Mapping[str, str]) -> list[str]:
-    """What it takes and nobody has made: the graph comes from a process that isn't trusted."""
+    """Returns the node's arguments without a definition, which a graph from an untrusted process can have."""
     found = [leaf for argument in (*node.args, *node.kwargs.values()) for _, leaf in _leaves(argument, "")]
     return [leaf.ref for leaf in found if isinstance(leaf, Ref) and leaf.ref not in keys]
 
 
 def _passed_through(node: Node) -> str | None:
-    """The name of the argument that `node` only shows otherwise, or holds in another float type."""
+    """Returns the name of the argument that `node` only views, or casts to another float type."""
     first = node.args[0] if node.args else None
     if not isinstance(first, Ref):
         return None
@@ -138,7 +127,8 @@ def _passed_through(node: Node) -> str | None:
 
 
 def _value(node: Node, name: str, keys: Mapping[str, str], numbers: Set[str]) -> tuple[_Value, str]:
-    """The value with what is said of it, and all of its arguments exactly. `numbers`: keys of tensors that are one."""
+    """Returns the value with its words, and all of its arguments exactly. `numbers` are the keys of tensors of one
+    element."""
     given: dict[str, Any] = {str(place): argument for place, argument in enumerate(node.args)} | dict(node.kwargs)
     arguments: list[tuple[str, str]] = []
     words: list[str] = []
@@ -184,7 +174,7 @@ def _exact(argument: Any, keys: Mapping[str, str]) -> Any:
 
 
 def _base(op: str) -> str:
-    """`aten.mm.default` -> `matmul`."""
+    """Returns the operator's name without its overload: `aten.mm.default` -> `matmul`."""
     parts = op.split(".")
     name = (parts[1] if len(parts) > 1 else op).rstrip("_")
     return _SAME.get(name, name)

@@ -1,4 +1,5 @@
-"""The nearest of many: exact similarities of one source to thousands, through an index from shingles to sources."""
+"""Finds the nearest of many sources: it computes exact similarities of one source to thousands with an inverted
+index."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Scores = NDArray[np.float64]
 
 
 class Index:
-    """Sources that others are compared with, by their place in the order in which they were given."""
+    """An index of sources, numbered in their order."""
 
     def __init__(self, sources: Sequence[Shingles]) -> None:
         self._size = len(sources)
@@ -22,7 +23,7 @@ class Index:
         self._syntax = _Postings([source.syntax for source in sources])
 
     def similarities(self, source: Shingles) -> Scores:
-        """To each of the index's sources, as `shingles.alike` says it."""
+        """Returns the similarity to each of the index's sources, as computed by `shingles.alike`."""
         if not source.computation:
             return self._syntax.similarities(source.syntax)
         scores = self._computation.similarities(source.computation)
@@ -43,7 +44,7 @@ class _Postings:
         self.empty = self._totals == 0
 
     def similarities(self, bag: Bag) -> Scores:
-        """Jaccard of multisets with each bag; 0 where either is empty."""
+        """Returns the Jaccard similarity of multisets with each bag; 0 where either is empty."""
         lists = [self._postings[item] for item in flat(bag) if item in self._postings]
         size = len(self._totals)
         if not lists:

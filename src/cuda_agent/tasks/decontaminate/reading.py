@@ -1,6 +1,6 @@
-"""Sources of evaluation tasks from where they lie: folders, parquet files, saved data sets, Hugging Face.
+"""Reads the sources of evaluation tasks: folders, parquet files, saved datasets, Hugging Face.
 
-Nothing of them is executed. Whatever can't be read is refused, since what isn't compared would pass.
+No source is executed. An unreadable source is an error, because a source that isn't compared would pass.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from cuda_agent.core.errors import StoreError, UsageError
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.tasks.store import read_lines
 
-#: names of columns that hold a task's source, the likeliest first.
+#: The column names of a task's source, the likeliest first.
 _COLUMNS = ("code", "source", "pytorch_code", "pytorch_module", "reference", "reference_code", "problem", "task")
 _NOT_TASKS = ("__init__.py", "setup.py", "conftest.py")
 
 
 @dataclass(frozen=True)
-class Source:
-    """`name`: for a person; of a folder's file its path in there."""
+class TaskSource:
+    """The source of a task. `name` is for people; it is the path of a file in its folder."""
 
     name: str
     text: str
 
 
-def read_sources(path: Path) -> list[Source]:
-    """All tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates).
+def read_sources(path: Path) -> list[TaskSource]:
+    """Returns all tasks at `path`, a folder or a file (`.py`, `.parquet`, `.jsonl` of candidates).
 
     Raises UsageError where there is none, StoreError where something can't be read.
     """
@@ -38,19 +38,19 @@ def read_sources(path: Path) -> list[Source]:
     elif path.is_file():
         found = _file(path)
     else:
-        raise UsageError(f"No such reference: {path}", "Give a folder, a file, or a data set's name on Hugging Face")
+        raise UsageError(f"No such reference: {path}", "Give a folder, a file, or a dataset's name on Hugging Face")
     if not found:
-        raise UsageError(f"{path} holds no evaluation task", "Nothing would be compared: give what holds them")
+        raise _no_task(path)
     return found
 
 
-def read_hub(name: str) -> list[Source]:
-    """All tasks of all splits of a data set on Hugging Face. Raises StoreError where it can't be had."""
+def read_hub(name: str) -> list[TaskSource]:
+    """Returns all tasks of all splits of a dataset on Hugging Face. Raises StoreError where it can't be read."""
     try:
         import datasets
     except ImportError:
         raise StoreError(
-            f"{name} is no path, and reading it from Hugging Face needs the package datasets",
+            f"{name} isn't a path, and reading it from Hugging Face needs the package datasets",
             "pip install datasets, or give a path",
         ) from None
     try:
@@ -58,18 +58,22 @@ def read_hub(name: str) -> list[Source]:
     except Exception as error:  # noqa: BLE001 - the boundary to the network and to another's data
         line = " ".join(str(error).split())[:200]
         raise StoreError(
-            f"{name} is no path, and can't be read from Hugging Face: {type(error).__name__}: {line}",
+            f"{name} isn't a path, and can't be read from Hugging Face: {type(error).__name__}: {line}",
             "Check the name, or download it elsewhere and give its path or a fingerprint file",
         ) from None
     found = [source for split in sorted(loaded) for source in _rows(loaded[split].data.table, f"{name}/{split}")]
     if not found:
-        raise UsageError(f"{name} holds no evaluation task", "Nothing would be compared: give what holds them")
+        raise _no_task(name)
     return found
 
 
-def _folder(path: Path) -> list[Source]:
-    """Every Python file below it, and every parquet file."""
-    found: list[Source] = []
+def _no_task(place: object) -> UsageError:
+    return UsageError(f"{place} has no evaluation task, so nothing would be compared", "Give a place that has some")
+
+
+def _folder(path: Path) -> list[TaskSource]:
+    """Returns the tasks of every Python file and every parquet file in a folder."""
+    found: list[TaskSource] = []
     for file in sorted(path.rglob("*")):
         inside = file.relative_to(path)
         if any(part.startswith(".") or part == "__pycache__" for part in inside.parts) or not file.is_file():
@@ -77,18 +81,18 @@ def _folder(path: Path) -> list[Source]:
         if file.suffix == ".parquet":
             found += _parquet(file)
         elif file.suffix == ".py" and file.name not in _NOT_TASKS:
-            found.append(Source(str(inside), _text(file)))
+            found.append(TaskSource(str(inside), _text(file)))
     return found
 
 
-def _file(path: Path) -> list[Source]:
+def _file(path: Path) -> list[TaskSource]:
     if path.suffix == ".py":
-        return [Source(path.name, _text(path))]
+        return [TaskSource(path.name, _text(path))]
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix == ".jsonl":
-        return [Source(item.task.name, item.task.source) for item in read_lines(path, DatasetTask)]
-    raise UsageError(f"{path} is no kind of reference", "Give .py, .parquet, candidates.jsonl or a fingerprint file")
+        return [TaskSource(item.task.name, item.task.source) for item in read_lines(path, DatasetTask)]
+    raise UsageError(f"{path} isn't an evaluation set", "Give .py, .parquet, candidates.jsonl or a fingerprint file")
 
 
 def _text(path: Path) -> str:
@@ -97,11 +101,11 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise StoreError(f"Can't read {path}: {error.strerror}", "Check its permissions") from None
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is not UTF-8 text (byte {error.start})", "Correct it, or leave it out") from None
+        raise StoreError(f"{path} is not UTF-8 text (byte {error.start})", "Correct it, or remove it") from None
 
 
 def arrow() -> Any:
-    """pyarrow, with parquet and its streams. Raises StoreError where it isn't installed."""
+    """Returns pyarrow, with parquet and its streams. Raises StoreError where it isn't installed."""
     try:
         import pyarrow
         import pyarrow.ipc
@@ -112,27 +116,27 @@ def arrow() -> Any:
 
 
 def read_parquet(path: Path) -> Any:
-    """A table. Raises StoreError."""
+    """Returns a table. Raises StoreError."""
     pyarrow = arrow()
     try:
         return pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         line = " ".join(str(error).split())[:200]
-        raise StoreError(f"Can't read {path}: {line}", "Check that it is a whole parquet file") from None
+        raise StoreError(f"Can't read {path}: {line}", "Check that it is a complete parquet file") from None
 
 
-def _parquet(path: Path) -> list[Source]:
+def _parquet(path: Path) -> list[TaskSource]:
     return _rows(read_parquet(path), path.name)
 
 
 def _is_saved(path: Path) -> bool:
-    """As `datasets` saves one: with its splits in folders, or one split alone."""
+    """Returns whether `datasets` saved the folder: several splits in folders, or one split."""
     return (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
 
 
-def _saved(path: Path) -> list[Source]:
+def _saved(path: Path) -> list[TaskSource]:
     pyarrow = arrow()
-    found: list[Source] = []
+    found: list[TaskSource] = []
     for file in sorted(path.rglob("*.arrow")):
         if file.name.startswith("cache-"):
             continue
@@ -141,12 +145,12 @@ def _saved(path: Path) -> list[Source]:
                 table = pyarrow.ipc.open_stream(stream).read_all()
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             line = " ".join(str(error).split())[:200]
-            raise StoreError(f"Can't read {file}: {line}", "Save the data set again") from None
+            raise StoreError(f"Can't read {file}: {line}", "Save the dataset again") from None
         found += _rows(table, str(file.relative_to(path).parent))
     return found
 
 
-def _rows(table: Any, where: str) -> list[Source]:
+def _rows(table: Any, where: str) -> list[TaskSource]:
     if table.num_rows == 0:
         return []
     names = list(table.column_names)
@@ -155,15 +159,15 @@ def _rows(table: Any, where: str) -> list[Source]:
         values = table.column(column).to_pylist()
         if _are_tasks(values):
             titles = _titles(table, names, column)
-            return [Source(f"{where}: {title}", text) for title, text in zip(titles, values, strict=True)]
+            return [TaskSource(f"{where}: {title}", text) for title, text in zip(titles, values, strict=True)]
     raise StoreError(
-        f"{where}: no column holds Python tasks (there are {', '.join(names)})",
+        f"{where}: no column has Python tasks (it has {', '.join(names)})",
         "Give a file with the tasks' sources in a column, such as `code`",
     )
 
 
 def _are_tasks(values: Iterable[Any]) -> bool:
-    """Whether all are Python, and at least one defines a class or a function."""
+    """Returns whether all values are Python, and at least one defines a class or a function."""
     defines = False
     for value in values:
         if not isinstance(value, str):

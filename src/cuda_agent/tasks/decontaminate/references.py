@@ -1,4 +1,4 @@
-"""Evaluation tasks as others are compared with them; and fingerprint files, which hold no source."""
+"""Evaluation tasks in the form for comparisons, and fingerprint files, which have no source text."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Literal
 from pydantic import ValidationError
 
 from cuda_agent.core.errors import StoreError, TaskError, UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.core.record import Record, StoredRecord
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
-from cuda_agent.tasks.decontaminate.reading import Source, read_hub, read_sources
+from cuda_agent.tasks.decontaminate.reading import TaskSource, read_hub, read_sources
 from cuda_agent.tasks.decontaminate.shingles import Bag, Shingles, shingles
+from cuda_agent.tasks.store import write_lines
 
-#: shingles of a file that holds no statement.
+#: The shingles of a file without a statement.
 _EMPTY = 2
 Say = Callable[[str], None]
-#: graph hashes of sources by their digest, and why the others have none (`capture.graph_hashes`).
-Capture = Callable[[Sequence[Source], Say], tuple[Mapping[str, str], Mapping[str, str]]]
+#: Returns source digest -> graph hash, and source digest -> the reason why there is no graph.
+Capture = Callable[[Sequence[TaskSource], Say], tuple[Mapping[str, str], Mapping[str, str]]]
 
 
 @dataclass(frozen=True)
-class Reference:
-    """`graph` is None where `forward` couldn't be captured; `reason` says why."""
+class EvaluationTask:
+    """An evaluation task. `graph` is None where `forward` couldn't be captured; `reason` says why."""
 
     name: str
     shingles: Shingles
@@ -38,7 +38,8 @@ class Reference:
 
 
 class FingerprintHead(StoredRecord):
-    """A fingerprint file's first line. `count`: of the lines that follow, so that a cut file is noticed."""
+    """The first line of a fingerprint file. `count` is the number of further lines, so that a truncated file is
+    noticed."""
 
     kind: Literal["fingerprints"] = "fingerprints"
     count: int
@@ -47,7 +48,7 @@ class FingerprintHead(StoredRecord):
 
 
 class Fingerprint(Record):
-    """One evaluation task. `id`: of its source's digest. Shingles with their counts, by number."""
+    """One evaluation task: the `id` of its source, and its shingles with their counts."""
 
     id: str
     computation: tuple[tuple[int, int], ...]
@@ -56,22 +57,20 @@ class Fingerprint(Record):
 
 
 def source_id(text: str) -> str:
-    """Names a source without showing it."""
+    """Returns an id of a source that doesn't reveal it."""
     return digest_text("evaluation task", text)[:16]
 
 
-def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> list[Reference]:
-    """Everything that the tasks are compared with.
+def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> list[EvaluationTask]:
+    """Returns all evaluation tasks.
 
-    `given`: paths, and names of data sets on Hugging Face. Without `capture`, only fingerprint files bring hashes of
-    graphs. Raises UsageError where nothing is given or something holds no task, StoreError where it can't be read.
+    `given` has paths, and names of datasets on Hugging Face. Without `capture`, only fingerprint files have graph
+    hashes. Raises UsageError where nothing is given or a place has no task, StoreError where it can't be read.
     """
-    references: list[Reference] = []
+    references: list[EvaluationTask] = []
     named = list(given)
     if not named:
-        raise UsageError(
-            "No evaluation set is given, so nothing could be found in it", "Add --against PATH (a folder, a file, …)"
-        )
+        raise UsageError("No evaluation set is given", "Add --against PATH (a folder, a file, …)")
     for text in named:
         path = Path(text)
         if path.is_file() and is_fingerprints(path):
@@ -84,29 +83,26 @@ def load_references(given: Iterable[str], capture: Capture | None, say: Say) -> 
     return references
 
 
-def _prepared(sources: Sequence[Source], capture: Capture | None, say: Say) -> list[Reference]:
+def _prepared(sources: Sequence[TaskSource], capture: Capture | None, say: Say) -> list[EvaluationTask]:
     bags = []
     for source in sources:
         try:
             bags.append(shingles(source.text, source.name))
         except TaskError as error:
-            raise StoreError(error.cause, "Correct it or take it out: what isn't compared would pass") from None
+            raise StoreError(error.cause, "Correct it or remove it: a source that isn't compared would pass") from None
         if bags[-1].syntax.total() <= _EMPTY:
-            raise StoreError(f"{source.name} is empty", "Take it out: what isn't compared would pass")
+            raise StoreError(f"{source.name} is empty", "Remove it: a source that isn't compared would pass")
     graphs, reasons = capture(sources, say) if capture is not None else ({}, {})
     references = []
     for source, bag in zip(sources, bags, strict=True):
         key = source_id(source.text)
         reason = "" if key in graphs else reasons.get(key, "not captured")
-        references.append(Reference(source.name, bag, graphs.get(key), reason))
+        references.append(EvaluationTask(source.name, bag, graphs.get(key), reason))
     return references
 
 
-# ---------------------------------------------------------------- fingerprint files
-
-
 def is_fingerprints(path: Path) -> bool:
-    """Whether a file's first line says so."""
+    """Returns whether a file's first line is that of a fingerprint file."""
     try:
         with open(path, "rb") as stream:
             first = json.loads(stream.readline(4096))
@@ -116,7 +112,7 @@ def is_fingerprints(path: Path) -> bool:
 
 
 def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say) -> list[Fingerprint]:
-    """The evaluation set `given` as a file without a line of it. Raises UsageError, StoreError."""
+    """Writes fingerprints of the evaluation set `given`, without its source text. Raises UsageError, StoreError."""
     found = Path(given)
     sources = read_sources(found) if found.exists() or given.count("/") != 1 else read_hub(given)
     references = _prepared(sources, capture, say)
@@ -131,12 +127,12 @@ def write_fingerprints(path: Path, given: str, capture: Capture | None, say: Say
     }
     records = [lines[key] for key in sorted(lines)]
     head = FingerprintHead(count=len(records))
-    write_durably(path, "".join(record.model_dump_json() + "\n" for record in (head, *records)))
+    write_lines(path, (head, *records))
     return records
 
 
-def read_fingerprints(path: Path) -> list[Reference]:
-    """Raises StoreError where the file is cut, empty, or of another version."""
+def read_fingerprints(path: Path) -> list[EvaluationTask]:
+    """Reads a fingerprint file. Raises StoreError where the file is truncated, empty, or of another version."""
     lines = path.read_bytes().splitlines()
     head = FingerprintHead.from_json(lines[0].decode(), where=str(path))
     versions = (head.shingles_version, head.graph_version)
@@ -147,9 +143,11 @@ def read_fingerprints(path: Path) -> list[Reference]:
     except ValidationError as error:
         raise StoreError(f"{path} is damaged: {error.errors()[0]['msg']}", "Make it again") from None
     if len(records) != head.count or not records:
-        raise StoreError(f"{path} holds {len(records)} fingerprints instead of {head.count}", "Make it again")
+        raise StoreError(f"{path} has {len(records)} fingerprints instead of {head.count}", "Make it again")
     return [
-        Reference(f"{path.stem} {record.id}", Shingles(_bag(record.computation), _bag(record.syntax)), record.graph)
+        EvaluationTask(
+            f"{path.stem} {record.id}", Shingles(_bag(record.computation), _bag(record.syntax)), record.graph
+        )
         for record in records
     ]
 

@@ -1,4 +1,4 @@
-"""A source as a bag of small subtrees, for measuring how alike two sources are."""
+"""Describes a source as a bag of small subtrees (shingles), which measures the similarity of two sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cuda_agent.core.errors import TaskError
 from cuda_agent.tasks.decontaminate.computation import follow
 from cuda_agent.tasks.decontaminate.values import LEAF, NUMBER, Computation, Unfollowable
 
-#: changes when shingles of an older version can't be compared any more.
+#: The version changes when shingles can't be compared with those of an older version.
 VERSION = 1
 
 Bag = Counter[int]
@@ -20,21 +20,21 @@ Bag = Counter[int]
 
 @dataclass(frozen=True)
 class Shingles:
-    """`computation`: of what the model computes, empty where that can't be followed. `syntax`: of the tree as written,
-    the measure where one of two sources has no computation."""
+    """The shingles of a source. `computation` are those of the model's computation, empty where it can't be followed.
+    `syntax` are those of the syntax tree, which are compared where one of two sources has no computation."""
 
     computation: Bag
     syntax: Bag
 
 
 def shingles(source: str, name: str) -> Shingles:
-    """The two bags of a source. Nothing of it is executed. Raises TaskError where it isn't Python."""
+    """Returns the two bags of a source without executing it. Raises TaskError where it isn't Python."""
     try:
         tree = ast.parse(source)
         syntax = _of_syntax(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
-        raise TaskError(f"{name} is not Python: {reason}", "Correct the file, or leave it out") from None
+        raise TaskError(f"{name} is not Python: {reason}", "Correct the file, or remove it") from None
     try:
         computation = _of_computation(follow(tree))
     except Unfollowable:
@@ -43,7 +43,7 @@ def shingles(source: str, name: str) -> Shingles:
 
 
 def _of_computation(found: Computation) -> Bag:
-    """Of every operator that the result needs: itself, with its operands, with theirs too, and each pair."""
+    """Returns for every live operator: itself, itself with its operands, with theirs too, and each pair."""
     live = _live(found)
     nodes = found.nodes
     one = {n: _hash("1", nodes[n].label) for n in live}
@@ -70,7 +70,8 @@ def _live(found: Computation) -> list[int]:
 
 
 def _of_syntax(tree: ast.Module) -> Bag:
-    """Of every node: its type with the names that aren't the author's own, and with its children's, in any order."""
+    """Returns for every node its type with the names that the author didn't define, alone and with its children's, in
+    any order."""
     own = _own_names(tree)
     bag: Bag = Counter()
 
@@ -88,8 +89,8 @@ def _of_syntax(tree: ast.Module) -> Bag:
 
 def _children(node: ast.AST) -> Iterable[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        says = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-        if not (says or isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom | ast.alias)):
+        is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if not (is_text or isinstance(child, ast.expr_context | ast.Import | ast.ImportFrom | ast.alias)):
             yield child
 
 
@@ -106,13 +107,14 @@ def _own_names(tree: ast.Module) -> set[str]:
 
 
 def _hash(*parts: str | int) -> int:
-    """63 bits, so that any file format holds them."""
+    """Returns a hash of 63 bits, which fits any file format."""
     digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def similarity(first: Bag, second: Bag) -> float:
-    """Shared shingles over all, each as often as it occurs (Jaccard of multisets); 0 where either is empty."""
+    """Returns the shared shingles over all, each as often as it occurs (Jaccard of multisets); 0 where either is
+    empty."""
     if not first or not second:
         return 0.0
     shared = sum((first & second).values())
@@ -120,12 +122,12 @@ def similarity(first: Bag, second: Bag) -> float:
 
 
 def alike(first: Shingles, second: Shingles) -> float:
-    """How alike two sources are, 0 to 1."""
+    """Returns how similar two sources are, 0 to 1."""
     if first.computation and second.computation:
         return similarity(first.computation, second.computation)
     return similarity(first.syntax, second.syntax)
 
 
 def flat(bag: Bag) -> Sequence[tuple[int, int]]:
-    """The bag as a set: a shingle that occurs twice stands in it as (shingle, 0) and (shingle, 1)."""
+    """Returns the bag as a set: a shingle that occurs twice is in it as (shingle, 0) and (shingle, 1)."""
     return [(shingle, occurrence) for shingle, count in bag.items() for occurrence in range(count)]

@@ -1,4 +1,4 @@
-"""One word for an operator, however it is spelled: `nn.LogSoftmax`, `F.log_softmax`, `torch.log_softmax` and
+"""Maps all spellings of an operator to one word: `nn.LogSoftmax`, `F.log_softmax`, `torch.log_softmax` and
 `x.log_softmax` are all `logsoftmax`."""
 
 from __future__ import annotations
@@ -6,104 +6,54 @@ from __future__ import annotations
 import re
 
 _ALIASES = {
-    "absolute": "abs",
-    "negative": "neg",
-    "clip": "clamp",
-    "clampmin": "clamp",
-    "clampmax": "clamp",
-    "truediv": "div",
-    "truedivide": "div",
-    "divide": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "rsub": "sub",
-    "power": "pow",
-    "floatpower": "pow",
-    "square": "pow",
-    "expit": "sigmoid",
-    "logsigmoid": "logsigmoid",
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "dot": "matmul",
-    "inner": "matmul",
-    "transpose": "permute",
-    "t": "permute",
-    "swapaxes": "permute",
-    "swapdims": "permute",
-    "movedim": "permute",
-    "moveaxis": "permute",
-    "adjoint": "permute",
-    "mt": "permute",
-    "h": "permute",
-    "view": "reshape",
-    "viewas": "reshape",
-    "reshapeas": "reshape",
-    "flatten": "reshape",
-    "unflatten": "reshape",
-    "ravel": "reshape",
-    "concat": "cat",
-    "concatenate": "cat",
-    "greater": "gt",
-    "greaterequal": "ge",
-    "less": "lt",
-    "lessequal": "le",
-    "notequal": "ne",
-    "softmax2d": "softmax",
-    "bce": "binarycrossentropy",
-    "bcewithlogits": "binarycrossentropywithlogits",
-    "nll2d": "nll",
-    "upsample": "interpolate",
-    "upsamplingnearest2d": "interpolate",
-    "upsamplingbilinear2d": "interpolate",
-    "expandas": "expand",
-    "repeatinterleave": "repeat",
-    "tile": "repeat",
-    "narrow": "item",
-    "select": "item",
-    "indexselect": "item",
-    "getitem": "item",
-    "splitwithsizes": "split",
-    "chunk": "split",
-    "tensorsplit": "split",
-    "amax": "max",
-    "amin": "min",
-    "sdpa": "scaleddotproductattention",
-}
+    "absolute": "abs", "negative": "neg", "clip": "clamp", "clampmin": "clamp", "clampmax": "clamp", "truediv": "div",
+    "truedivide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub", "power": "pow",
+    "floatpower": "pow", "square": "pow", "expit": "sigmoid", "mm": "matmul", "bmm": "matmul", "mv": "matmul",
+    "dot": "matmul", "inner": "matmul", "transpose": "permute", "t": "permute", "swapaxes": "permute",
+    "swapdims": "permute", "movedim": "permute", "moveaxis": "permute", "adjoint": "permute", "mt": "permute",
+    "h": "permute", "view": "reshape", "viewas": "reshape", "reshapeas": "reshape", "flatten": "reshape",
+    "unflatten": "reshape", "ravel": "reshape", "concat": "cat", "concatenate": "cat", "greater": "gt",
+    "greaterequal": "ge", "less": "lt", "lessequal": "le", "notequal": "ne", "softmax2d": "softmax",
+    "bce": "binarycrossentropy", "bcewithlogits": "binarycrossentropywithlogits", "nll2d": "nll",
+    "upsample": "interpolate", "upsamplingnearest2d": "interpolate", "upsamplingbilinear2d": "interpolate",
+    "expandas": "expand", "repeatinterleave": "repeat", "tile": "repeat", "narrow": "item", "select": "item",
+    "indexselect": "item", "getitem": "item", "splitwithsizes": "split", "chunk": "split", "tensorsplit": "split",
+    "amax": "max", "amin": "min", "sdpa": "scaleddotproductattention",
+}  # fmt: skip
 
-#: of the same operator in other dimensions the functional form has one name.
+#: Operators with one name for all dimensions in their functional form.
 _DIMENSION = re.compile(
     r"^(batchnorm|instancenorm|syncbatchnorm|zeropad|constantpad|reflectionpad|replicationpad|circularpad)\dd$"
 )
 _PAD = ("zeropad", "constantpad", "reflectionpad", "replicationpad", "circularpad")
 
-#: they show a tensor otherwise, or leave it as it is in eval mode.
+#: Operators that return a view of a tensor, or the tensor itself in eval mode.
 PASSES = frozenset((
     "contiguous", "clone", "detach", "to", "float", "half", "bfloat16", "double", "type", "typeas", "dropout",
     "dropout1d", "dropout2d", "dropout3d", "alphadropout", "featurealphadropout", "identity", "requiresgrad", "cuda",
     "cpu", "unsqueeze", "squeeze", "expand", "parameter", "buffer", "checkpoint",
 ))  # fmt: skip
 
-#: their further tensors are weights, which a module holds and a function takes.
+#: Operators whose further tensors are weights, which a module owns and a function takes.
 WEIGHTED = frozenset((
     "linear", "conv1d", "conv2d", "conv3d", "convtranspose1d", "convtranspose2d", "convtranspose3d", "batchnorm",
     "instancenorm", "layernorm", "groupnorm", "rmsnorm", "prelu", "embedding",
 ))  # fmt: skip
 
-#: further modules that hold weights.
+#: Further modules with weights.
 STATEFUL = WEIGHTED | frozenset((
     "bilinear", "lstm", "gru", "rnn", "lstmcell", "grucell", "rnncell", "multiheadattention", "embeddingbag",
     "transformer", "transformerencoder", "transformerencoderlayer", "transformerdecoder", "transformerdecoderlayer",
     "adaptivelogsoftmaxwith",
 ))  # fmt: skip
 
-#: a number counts among their operands.
+#: Operators for which a number counts as an operand.
 ARITHMETIC = frozenset((
     "add", "sub", "mul", "div", "matmul", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmod",
     "remainder", "floordivide",
 ))  # fmt: skip
 
-#: tensors out of nothing.
+#: Operators that make tensors without inputs.
 SOURCES = frozenset((
     "zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye", "tensor", "astensor", "rand", "randn",
     "randint", "randperm", "fromnumpy", "zeroslike", "oneslike", "fulllike", "emptylike", "randlike", "randnlike",
@@ -118,15 +68,13 @@ OPERATORS = {
 
 
 def canonical(name: str) -> str:
-    """The word for a dotted name: `torch.nn.functional.max_pool2d` and `torch.nn.MaxPool2d` -> `maxpool2d`."""
+    """Returns the word of a dotted name: `torch.nn.functional.max_pool2d` and `torch.nn.MaxPool2d` -> `maxpool2d`."""
     parts = name.split(".")
     if "aten" in parts[:-1]:
         parts = parts[: parts.index("aten") + 2]
     word = parts[-1].lower().replace("_", "")
-    if word.startswith("lazy"):
-        word = word.removeprefix("lazy")
-    if word.endswith("loss") and word != "loss":
-        word = word.removesuffix("loss")
+    word = word.removeprefix("lazy")
+    word = word.removesuffix("loss") or word
     dimension = _DIMENSION.match(word)
     if dimension:
         word = dimension.group(1)

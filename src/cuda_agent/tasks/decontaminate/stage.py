@@ -1,4 +1,4 @@
-"""The stage: every task against every evaluation task, and against the tasks of its own set before it."""
+"""The stage compares every task with every evaluation task, and with the earlier tasks of its own dataset."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from pydantic import Field
 
 from cuda_agent.core.errors import UsageError
-from cuda_agent.core.files import write_durably
 from cuda_agent.core.record import StoredRecord
 from cuda_agent.tasks.decontaminate import graphhash
 from cuda_agent.tasks.decontaminate import shingles as measure
 from cuda_agent.tasks.decontaminate.index import Index
-from cuda_agent.tasks.decontaminate.references import Reference
+from cuda_agent.tasks.decontaminate.references import EvaluationTask
 from cuda_agent.tasks.decontaminate.shingles import shingles
-from cuda_agent.tasks.records import DatasetTask, Finding, Rule, Similarity
+from cuda_agent.tasks.records import DatasetTask, Rule, Similarity, TaskFinding
+from cuda_agent.tasks.store import write_lines
 
 SIMILARITY_FILE = "similarity.jsonl"
-#: the published bound on the similarity to an evaluation task.
+#: The published bound on the similarity to an evaluation task.
 THRESHOLD = 0.9
-#: of the saved histogram; the last bin holds 1 too.
+#: The number of bins of the saved histogram; the last bin includes 1.
 BINS = 50
 _STEP = 500
 
 
 class Decontamination(StoredRecord):
-    """What was compared with what. `histogram`: tasks by the similarity to their nearest evaluation task, in bins of
-    equal width from 0 to 1; `twins`: the same for the nearest earlier task of the set."""
+    """The summary of the comparisons. `histogram` counts tasks by the similarity to their nearest evaluation task, in
+    bins of equal width from 0 to 1; `twins` does the same for the nearest earlier task of the dataset."""
 
     file_name = "decontamination.json"
     references: int
@@ -51,31 +51,31 @@ class Decontamination(StoredRecord):
 
 @dataclass(frozen=True)
 class Compared:
-    """A line for each task in order, and the account of all."""
+    """The result of each task in order, and the summary."""
 
     lines: tuple[Similarity, ...]
     account: Decontamination
 
     def write(self, folder: Path) -> None:
         """Writes `similarity.jsonl` and `decontamination.json`. Raises StoreError."""
-        write_durably(folder / SIMILARITY_FILE, "".join(line.model_dump_json() + "\n" for line in self.lines))
+        write_lines(folder / SIMILARITY_FILE, self.lines)
         self.account.write(folder)
 
 
 def compare(
     tasks: Sequence[DatasetTask],
     graphs: Mapping[str, str],
-    references: Sequence[Reference],
+    references: Sequence[EvaluationTask],
     *,
     against: Sequence[str],
     threshold: float = THRESHOLD,
     copies: int = 1,
     say: Callable[[str], None] = lambda text: None,
 ) -> Compared:
-    """Finds what is too near to an evaluation task, or a duplicate of an earlier task that is kept.
+    """Finds tasks that are too similar to an evaluation task, or duplicates of an earlier task that is kept.
 
-    `graphs`: hashes of operator graphs by the tasks' keys. `copies`: tasks of the set that may be alike. Raises
-    UsageError without references, TaskError where a task isn't Python.
+    `graphs` maps a task key to the hash of its operator graph. `copies` is how many similar tasks the dataset may have.
+    Raises UsageError without evaluation tasks, TaskError where a task isn't Python.
     """
     if not references:
         raise UsageError("There is no evaluation task to compare with", "Give --against")
@@ -111,19 +111,19 @@ def compare(
     return Compared(tuple(lines), _account(lines, references, graphs, against, threshold, copies))
 
 
-def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> Finding | None:
+def _finding(line: Similarity, similarity: float, alike: int, threshold: float, copies: int) -> TaskFinding | None:
     if line.same_graph is not None:
-        return Finding(rule=Rule.SIMILAR, detail=f"has the operator graph of {line.same_graph}")
+        return TaskFinding(rule=Rule.SIMILAR, detail=f"has the operator graph of {line.same_graph}")
     if similarity >= threshold:
-        return Finding(rule=Rule.SIMILAR, detail=f"similarity {line.similarity} to {line.nearest}")
+        return TaskFinding(rule=Rule.SIMILAR, detail=f"similarity {line.similarity} to {line.nearest}")
     if alike >= copies:
-        return Finding(rule=Rule.DUPLICATE, detail=f"like {alike} tasks before it, most {(line.twin or 'none')[:12]}")
+        return TaskFinding(rule=Rule.DUPLICATE, detail=f"like {alike} tasks, most {(line.twin or 'none')[:12]}")
     return None
 
 
 def _account(
     lines: Sequence[Similarity],
-    references: Sequence[Reference],
+    references: Sequence[EvaluationTask],
     graphs: Mapping[str, str],
     against: Sequence[str],
     threshold: float,

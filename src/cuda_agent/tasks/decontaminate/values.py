@@ -1,4 +1,4 @@
-"""What an expression of a task's source stands for while it is followed, and the computation that comes of it."""
+"""The symbolic values of expressions, and the computation that results from them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NUMBER = "#"
 
 
 class Unfollowable(Exception):
-    """The source can't be followed: no model in it, or too much of it."""
+    """The source can't be followed: it has no model, or it is too large."""
 
 
 @dataclass(frozen=True)
-class Node:
-    """An operator's word and the nodes that it takes."""
+class ComputationNode:
+    """An operator's word and its operands."""
 
     label: str
     children: tuple[int, ...] = ()
@@ -30,20 +30,22 @@ class Node:
 
 @dataclass
 class Computation:
-    """Nodes by number; a value that is computed twice stands in it once. `root` takes what `forward` returns."""
+    """The nodes of a computation by number; a value that is computed twice is one node. `root` takes the outputs of
+    `forward`."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ComputationNode] = field(default_factory=list)
     root: int = -1
     _known: dict[tuple[str, str, tuple[int, ...]], int] = field(default_factory=dict)
 
     def add(self, label: str, children: tuple[int, ...] = (), exact: str = "") -> int:
-        """The number of a node. `exact` tells apart what has one label: names of inputs, numbers, layers."""
+        """Returns the number of a node. `exact` tells apart nodes of the same label: names of inputs, numbers,
+        layers."""
         key = (label, exact, children)
         if key not in self._known:
             if len(self.nodes) >= MAX_NODES:
                 raise Unfollowable("too many operations")
             self._known[key] = len(self.nodes)
-            self.nodes.append(Node(label, children))
+            self.nodes.append(ComputationNode(label, children))
         return self._known[key]
 
 
@@ -54,7 +56,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Const:
-    """A number, a text, a shape: anything that isn't a tensor. `value`: of a literal. A long text is its digest."""
+    """A value that isn't a tensor, such as a number, a text or a shape. `value` is that of a literal. A long text is
+    replaced by its digest."""
 
     text: str
     value: object = None
@@ -66,13 +69,13 @@ class Const:
 
 @dataclass(frozen=True)
 class Api:
-    """A name of a library, or a builtin one."""
+    """A name of a library, or a builtin name."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Layer:
+class LibraryLayer:
     """A module of a library, made at one place of the source."""
 
     word: str
@@ -90,16 +93,16 @@ class Items:
         self.grow(())
 
     def grow(self, values: Sequence[Value]) -> None:
-        """Takes further ones at its end. Raises Unfollowable where they are too many."""
+        """Appends values. Raises Unfollowable where they are too many."""
         if len(self.values) + len(values) > MAX_ITEMS:
-            raise Unfollowable("too long a list")
+            raise Unfollowable("a list is too long")
         self.values.extend(values)
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Inputs, as many as are asked for: what stands behind `*` in `forward`'s parameters. `node`: them as one;
-    `spread`: given on behind `*`."""
+    """Any number of inputs: the `*` parameter of `forward`. `node` is all of them; `spread` means passed on with
+    `*`."""
 
     node: int
     spread: bool = False
@@ -113,7 +116,7 @@ class Table:
 
 
 @dataclass
-class Function:
+class SourceFunction:
     """A function of the source; `owner` is bound to its first parameter."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -122,7 +125,7 @@ class Function:
 
 
 @dataclass
-class Class:
+class SourceClass:
     node: ast.ClassDef
     scope: Scope
 
@@ -131,7 +134,7 @@ class Class:
 class Instance:
     """An object of a class of the source."""
 
-    of: Class
+    of: SourceClass
     attributes: dict[str, Value]
 
 
@@ -139,11 +142,11 @@ class Instance:
 class Method:
     """`x.name` before it is called."""
 
-    of: Tensor | Items | Table | Const | Layer | Instance
+    of: Tensor | Items | Table | Const | LibraryLayer | Instance
     name: str
 
 
-Value = Tensor | Const | Api | Layer | Items | Rest | Table | Function | Class | Instance | Method
+Value = Tensor | Const | Api | LibraryLayer | Items | Rest | Table | SourceFunction | SourceClass | Instance | Method
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""Which composed tasks are worth keeping: every rule asked of every task, and the time of those that pass."""
+"""Filters composed tasks: checks each by every rule, and times those that pass."""

@@ -1,12 +1,11 @@
-"""Pass 1 for one task: its process is asked about every rule except those of time."""
+"""Pass 1 for one task: checks every rule except those of time in the task's process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import CudaAgentError
@@ -17,79 +16,79 @@ from cuda_agent.pool.client import DeviceQueue
 from cuda_agent.pool.rule import Need
 from cuda_agent.tasks.decontaminate.graphhash import graph_hash, graph_operators
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.processes import Processes, Seat
-from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_reply
-from cuda_agent.tasks.records import DatasetTask, Finding, Rule
+from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
+from cuda_agent.tasks.filter.records import Checked, Failure, from_fault, from_finding
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CloseTask,
+    CompareCompiled,
+    CompileTask,
+    F,
+    GraphTask,
+    OpenTask,
+    PlaceTask,
+    RunTask,
+    TaskRequest,
+)
+from cuda_agent.tasks.records import DatasetTask, Rule, TaskFinding
+from cuda_agent.workers.channel import name_of
 from cuda_agent.workers.inside.graph.errorfloor import largest_reduction
 from cuda_agent.workers.process import WorkerFault
 
-#: length of the longest reduction where no graph tells it.
+#: The length of the longest reduction where no graph tells it.
 _USUAL_LENGTH = 4096
-#: the peak of a step, in multiples of what an eager call would hold if it freed nothing: outputs of several draws, and
-#: one in float64.
+#: The peak of a step, in multiples of what an eager call would hold if it freed nothing. It has the outputs of several
+#: draws, and one in float64.
 _STEP_TIMES = 2.3
-#: bytes of a process' context and libraries.
+#: The bytes of a process's context and libraries.
 _CONTEXT = {Device.CUDA: 1 << 30, Device.CPU: 0}
-#: what a process that dies or hangs at a step breaks.
-_STEPS = {
-    "open": Rule.RUNS,
-    "run": Rule.RUNS,
-    "graph": Rule.COMPILES,
-    "answers": Rule.DETERMINISTIC,
-    "compiled": Rule.COMPILES,
-    "agrees": Rule.AGREES,
-    "place": Rule.DETERMINISTIC,
-    "warm": Rule.RUNS,
-    "time": Rule.EAGER_TIME,
-    "close": Rule.RUNS,
-}
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a task's process gets: bytes of the device's memory, threads. `sleeps`: while it waits for the device, so
-    that others have its core; what is timed doesn't."""
+class ProcessLimits:
+    """The limits of a task's process: bytes of the device's memory, and threads. With `sleeps` it sleeps while it waits
+    for the device, which frees its core; a timed process doesn't sleep."""
 
     device_bytes: int
     threads: int
     sleeps: bool = False
 
 
-class Asked:
-    """A task in a process, asked step by step until its time is over."""
+class TaskProcess:
+    """A task in a process, which gets requests step by step until its time is over."""
 
-    def __init__(self, seat: Seat, task: DatasetTask, options: FilterOptions, room: Room) -> None:
-        self._seat, self._fork, self._task, self._options, self._room = seat, seat.fork, task, options, room
-        self.seconds: dict[str, float] = {"fork": round(seat.seconds, 3)}
+    def __init__(self, slot: ProcessSlot, task: DatasetTask, options: FilterOptions, limits: ProcessLimits) -> None:
+        self._slot, self._fork, self._task, self._options, self._limits = slot, slot.fork, task, options, limits
+        self.seconds: dict[str, float] = {"fork": round(slot.seconds, 3)}
         self.restart()
 
     def restart(self) -> None:
-        """From now on it has all its time again; it had to wait for others."""
+        """Gives the task all its time again, because it had to wait for others."""
         self._end = time.monotonic() + self._options.limit_s
 
     def open(self) -> None:
-        """Raises Failure."""
+        """Loads the task in the process. Raises Failure."""
         task, options = self._task.task, self._options
-        self.ask(
-            "open",
+        request = OpenTask(
             name=task.name,
             source=task.source,
             atol=task.atol,
             rtol=task.rtol,
             seed=seed_of(task.key),
-            device=options.device.value,
+            device=options.device,
             memory_bytes=options.memory_mib * 2**20,
-            device_bytes=self._room.device_bytes,
+            device_bytes=self._limits.device_bytes,
             host_bytes=options.host_memory_mib * 2**20,
-            threads=self._room.threads,
-            sleeps=self._room.sleeps,
+            threads=self._limits.threads,
+            sleeps=self._limits.sleeps,
         )
+        self.ask(request)
 
     def close(self) -> None:
-        """Makes place for the next task, where one may come."""
-        if self._seat.goes_on:
+        """Unloads the task, if another task may follow in this process."""
+        if self._slot.reusable:
             try:
-                self.ask("close")
+                self.ask(CloseTask())
             except Failure:
                 self._fork.end()
 
@@ -107,47 +106,41 @@ class Asked:
     def alive(self) -> bool:
         return not self._fork.ended
 
-    def ask(self, op: str, **params: Any) -> dict[str, Any]:
-        """Raises Failure where the task breaks a rule, or its process ends, hangs or talks nonsense."""
-        begun = time.monotonic()
+    def ask(self, request: TaskRequest[F]) -> F:
+        """Returns the answer to a request. Raises Failure where the task breaks a rule, or its process ends, hangs or
+        breaks its protocol."""
+        begun, step = time.monotonic(), name_of(request)
         try:
-            reply = self._fork.request(op, params, timeout_s=max(0.1, self._end - begun))
+            found = self._fork.request(request, timeout_s=max(0.1, self._end - begun))
         except WorkerFault as error:
-            raise from_fault(error.fault, _STEPS[op]) from None
+            raise from_fault(error.fault, request.rule) from None
         finally:
-            self.seconds[op] = self.seconds.get(op, 0.0) + round(time.monotonic() - begun, 3)
-        failure = from_reply(reply)
-        if failure is None and isinstance(reply, dict):
-            return reply
-        said = f"{op} was answered with a {type(reply).__name__}"
-        raise failure or Failure(Finding(rule=_STEPS[op], detail=said))
-
-    def sample(self) -> tuple[tuple[float, ...], ...]:
-        """Raises Failure."""
-        sample = self.ask("place").get("sample")
-        with suppress(TypeError, ValueError):
-            return tuple(tuple(float(value) for value in output) for output in sample or ())
-        raise Failure(Finding(rule=Rule.DETERMINISTIC, detail="its process gave no sample of its outputs"))
+            self.seconds[step] = self.seconds.get(step, 0.0) + round(time.monotonic() - begun, 3)
+        if found.finding is not None:
+            raise from_finding(found.finding)
+        return found
 
 
 def need_of(task: DatasetTask, device: Device) -> Need:
-    """Returns the bytes of device memory for checking a task. While it waits it holds its inputs, its weights and
-    the outputs of the compiled call."""
+    """Returns the bytes of device memory for checking a task. While it waits it holds its inputs, its weights and the
+    outputs of the compiled call."""
     held = task.cost.held_bytes if task.cost is not None else 0
     return Need(resting=_CONTEXT[device] + held, step=int(_STEP_TIMES * held))
 
 
-def check(processes: Processes, task: DatasetTask, options: FilterOptions, room: Room, queue: DeviceQueue) -> Checked:
+def check(
+    processes: Processes, task: DatasetTask, options: FilterOptions, limits: ProcessLimits, queue: DeviceQueue
+) -> Checked:
     """Checks one task. Raises Failure, WorkerError."""
 
-    def job(seat: Seat) -> Checked:
-        asked = Asked(seat, task, options, room)
+    def job(slot: ProcessSlot) -> Checked:
+        process = TaskProcess(slot, task, options, limits)
         try:
-            found = _checked(asked, task.task.key, options, queue)
+            found = _checked(process, task.task.key, options, queue)
         except Failure as failure:
-            failure.seconds = asked.seconds
+            failure.seconds = process.seconds
             raise
-        asked.close()
+        process.close()
         return found
 
     stay = queue.stay(need_of(task, options.device))
@@ -157,49 +150,47 @@ def check(processes: Processes, task: DatasetTask, options: FilterOptions, room:
         stay.close()
 
 
-def _checked(asked: Asked, key: str, options: FilterOptions, queue: DeviceQueue) -> Checked:
-    asked.open()
-    with asked.on_device(queue, "run"):
-        ran = asked.ask("run")
-    graph = _graph(asked)
+def _checked(process: TaskProcess, key: str, options: FilterOptions, queue: DeviceQueue) -> Checked:
+    process.open()
+    with process.on_device(queue, "run"):
+        ran = process.ask(RunTask())
+    graph = _graph(process)
     random = random_operators(graph) if isinstance(graph, Graph) else ()
     if random:
-        raise Failure(Finding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
+        raise Failure(TaskFinding(rule=Rule.STOCHASTIC, detail=f"draws random numbers: {', '.join(random)}"))
     length = largest_reduction(graph) if isinstance(graph, Graph) else _USUAL_LENGTH
-    products = ran.get("products") is True
-    with asked.on_device(queue, "answers"):
-        asked.ask("answers", floor=error_floor(options.precision, options.device, length, products))
+    floor = error_floor(options.precision, options.device, length, ran.products)
+    with process.on_device(queue, "answers"):
+        process.ask(CheckAnswers(floor=floor))
     if isinstance(graph, Failure):
-        # Said only now: that it is stochastic, too, would say more.
+        # A missing graph is reported only here, because a stochastic task should be reported as stochastic.
         raise graph
-    asked.ask("compiled")
-    with asked.on_device(queue, "agrees"):
-        asked.ask("agrees")
-        sample = asked.sample()
-    peak = ran.get("peak_memory_bytes")
+    process.ask(CompileTask())
+    with process.on_device(queue, "agrees"):
+        process.ask(CompareCompiled())
+        sample = process.ask(PlaceTask()).sample
     return Checked(
         task_key=key,
-        peak_memory_bytes=peak if isinstance(peak, int) else None,
+        peak_memory_bytes=ran.peak_memory_bytes,
         graph_hash=graph_hash(graph),
         graph_operators=graph_operators(graph),
         sample=sample,
-        seconds=asked.seconds,
+        seconds=process.seconds,
     )
 
 
 def seed_of(key: str) -> int:
-    """A task's seed: the same in every process, on every machine."""
+    """Returns a task's seed, which is the same in every process, on every machine."""
     return int(digest_text("filter", key)[:11], 16)
 
 
-def _graph(asked: Asked) -> Graph | Failure:
-    """The graph, or why there is none. Raises Failure where the process didn't survive it."""
+def _graph(process: TaskProcess) -> Graph | Failure:
+    """Returns the graph, or why there is none. Raises Failure where the process ended."""
     try:
-        reply = asked.ask("graph")
-        return Graph.from_json(str(reply["graph"]), where="the captured graph")
-    except (KeyError, CudaAgentError, RecursionError) as error:
-        return Failure(Finding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
+        return Graph.from_json(process.ask(GraphTask()).graph, where="the captured graph")
+    except (CudaAgentError, RecursionError) as error:
+        return Failure(TaskFinding(rule=Rule.COMPILES, detail=f"its process sent no graph: {error}"[:300]))
     except Failure as failure:
-        if failure.scarce or not asked.alive:
+        if failure.scarce or not process.alive:
             raise
         return failure

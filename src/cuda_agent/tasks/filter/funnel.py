@@ -1,4 +1,4 @@
-"""How many candidates are left after each rule, in all and by origin: from a folder's files alone."""
+"""Counts how many candidates are left after each rule, in all and by origin, from a folder's files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import Field
 
 from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
+from cuda_agent.tasks.records import DatasetTask, Measurement, Rule, TaskFinding
 
 
-class Stage(Record):
-    """One rule: candidates that were asked (all rules before it were kept) and those that broke it."""
+class FunnelRule(Record):
+    """One rule: the candidates that passed all earlier rules, and those of them that broke it."""
 
     rule: Rule
     asked: int
@@ -24,11 +24,11 @@ class Stage(Record):
 
 
 class Flow(Record):
-    """Candidates of one origin, or all. `unknown`: not asked yet."""
+    """The candidates of one origin, or all. `unknown` counts those that weren't checked yet."""
 
     candidates: int
     unknown: int
-    stages: tuple[Stage, ...]
+    stages: tuple[FunnelRule, ...]
 
     @property
     def kept(self) -> int:
@@ -36,7 +36,7 @@ class Flow(Record):
 
 
 class Funnel(StoredRecord):
-    """`examples`: a few details of each rule that was broken."""
+    """The funnel of a dataset. `examples` has a few details of each broken rule."""
 
     file_name = "funnel.json"
     all: Flow
@@ -50,10 +50,10 @@ _EXAMPLES = 5
 def funnel(
     candidates: Iterable[DatasetTask],
     measured: Mapping[str, Measurement],
-    later: Mapping[str, Finding] | None = None,
+    later: Mapping[str, TaskFinding] | None = None,
 ) -> Funnel:
-    """`measured`: by task key, on one stack. `later`: what decontamination found about tasks that passed the filter, by
-    task key; None where it hasn't been asked."""
+    """Returns the funnel. `measured` maps a task key to its measurement on one stack. `later` maps the key of a task
+    that passed the filter to what decontamination found; it is None before decontamination."""
     findings: dict[str, list[Rule | str | None]] = {}
     examples: dict[Rule, list[str]] = {}
     for task in candidates:
@@ -79,7 +79,7 @@ def _flow(states: list[Rule | str | None], rules: list[Rule]) -> Flow:
     stages, left = [], asked
     for rule in rules:
         broke = sum(state is rule for state in states)
-        stages.append(Stage(rule=rule, asked=left, broke=broke))
+        stages.append(FunnelRule(rule=rule, asked=left, broke=broke))
         left -= broke
     return Flow(candidates=len(states), unknown=len(states) - asked, stages=tuple(stages))
 
@@ -88,9 +88,9 @@ def write_funnel(
     folder: Path,
     candidates: Iterable[DatasetTask],
     measured: Mapping[str, Measurement],
-    later: Mapping[str, Finding] | None = None,
+    later: Mapping[str, TaskFinding] | None = None,
 ) -> Funnel:
-    """Also into the folder. Raises StoreError."""
+    """Writes the funnel into the folder and returns it. Raises StoreError."""
     made = funnel(candidates, measured, later)
     made.write(folder)
     return made

@@ -1,5 +1,5 @@
-"""The files of a data set's folder that hold what was found, one pair for each stack: what passed the checks, and the
-measurements. Both are only appended to; a task that stands in one isn't asked again."""
+"""Reads and writes the filter's results in a dataset's folder. There are two files for each stack: tasks that passed
+the checks, and measurements. Both are only appended to, and known tasks are not checked or measured again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cuda_agent.tasks.store import append, only_one, read_headed, read_lines
 
 _NAME = "measurements-{}.jsonl"
 _CHECKS = "checks-{}.jsonl"
-#: whoever adds to them works alone.
+#: The lock for appending to these files.
 FILTER = "filter"
-#: what no time depends on.
+#: Fields of the stack that times don't depend on.
 _INDIFFERENT = {"cuda_agent", "cxx_compiler", "cuda_compiler"}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One file of measurements, by task key. A task that was measured twice counts as it was first."""
+class Measurements:
+    """One file of measurements, by task key. Of two measurements of a task the first counts."""
 
     path: Path
     stack: Stack
@@ -33,38 +33,38 @@ class Measured:
 
 
 def stack_for(stack: Stack, device: Device) -> Stack:
-    """The stack that a measurement on `device` names."""
+    """Returns the stack of measurements on `device`."""
     return stack.model_copy(update={"settings": {**stack.settings, "device": device.value}})
 
 
 def stack_hash(stack: Stack) -> str:
-    """The same for machines of the same kind: which GPU of that name it was makes no difference."""
+    """Returns a hash that is the same for machines of the same kind; the GPU's UUID doesn't count."""
     facts = stack.model_dump(mode="json", exclude=_INDIFFERENT)
     facts["gpus"] = [{k: v for k, v in gpu.items() if k != "uuid"} for gpu in facts["gpus"][:1]]
     return digest_text(*(f"{name}={facts[name]}" for name in sorted(facts)))[:16]
 
 
-def read_measured(path: Path) -> Measured:
-    """Raises StoreError."""
+def read_measured(path: Path) -> Measurements:
+    """Reads a file of measurements. Raises StoreError."""
     head, found = read_headed(path, MeasurementFile, Measurement)
     if head is None:
-        raise StoreError(f"{path} holds no measurements", "Give or restore a file that `tasks filter` has written")
+        raise StoreError(f"{path} has no measurements", "Give or restore a file of `tasks filter`")
     by_key: dict[str, Measurement] = {}
     for one in found:
         by_key.setdefault(one.task_key, one)
-    return Measured(path, head.stack, by_key)
+    return Measurements(path, head.stack, by_key)
 
 
-def read_all(folder: Path) -> list[Measured]:
-    """Of all stacks, by name. Raises StoreError."""
+def read_all(folder: Path) -> list[Measurements]:
+    """Returns the measurements on all stacks, sorted by file name. Raises StoreError."""
     return [read_measured(path) for path in sorted(folder.glob(_NAME.format("*")))]
 
 
 class Journal:
-    """What one run of the filter knows and writes, for one stack."""
+    """The known results for one stack, to which a run of the filter adds."""
 
     def __init__(self, folder: Path, stack: Stack) -> None:
-        """Raises StoreError."""
+        """Opens the files of a stack, or creates them. Raises StoreError."""
         name = stack_hash(stack)
         self.path = folder / _NAME.format(name)
         self.checks_path = folder / _CHECKS.format(name)
@@ -77,7 +77,8 @@ class Journal:
         self.checked = {one.task_key: one for one in found}
 
     def unknown_checks(self, folder: Path) -> list[Checked]:
-        """What passed the checks in another folder, on this stack, and isn't known here. Raises StoreError."""
+        """Returns the tasks that passed the checks in another folder, on this stack, and are unknown here. Raises
+        StoreError."""
         path = folder / self.checks_path.name
         found = read_lines(path, Checked) if path.exists() and path != self.checks_path else []
         return [one for one in found if one.task_key not in self.checked]
@@ -92,11 +93,12 @@ class Journal:
 
 
 def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
-    """Takes the measurements of other folders (or files, `.gz` too) into this one's, and of folders what passed the
-    checks; returns how many measurements are new, by file. What was found in both stays as it is here, so merging
-    twice, or in a resumed run, changes nothing.
+    """Copies the measurements of other folders (or files, `.gz` too) into this folder, and of folders also the passed
+    checks. Returns the number of new measurements by file. Known results don't change, so merging twice, or in a
+    resumed run, has no effect.
 
-    Raises UsageError where a source holds none, StoreError."""
+    Raises UsageError where a source has none, StoreError.
+    """
     added: dict[str, int] = {}
     with only_one(folder, FILTER):
         for found in _found_in(sources):
@@ -108,12 +110,12 @@ def merge(folder: Path, sources: Sequence[Path]) -> dict[str, int]:
     return added
 
 
-def _found_in(sources: Iterable[Path]) -> Iterator[Measured]:
+def _found_in(sources: Iterable[Path]) -> Iterator[Measurements]:
     for source in sources:
         if not source.exists():
-            raise UsageError(f"No such folder or file: {source}", "Give what `tasks filter` has written")
+            raise UsageError(f"No such folder or file: {source}", "Give the output of `tasks filter`")
         found = read_all(source) if source.is_dir() else [read_measured(source)]
         if not found:
             name = _NAME.format("STACK")
-            raise UsageError(f"{source} holds no measurements", f"Give a folder with {name}, or the file itself")
+            raise UsageError(f"{source} has no measurements", f"Give a folder with {name}, or the file itself")
         yield from found

@@ -1,47 +1,60 @@
-"""How candidates are filtered."""
+"""The filter's options."""
 
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from cuda_agent.core.config import Configuration
+from cuda_agent.core.config import Configuration, DeviceSetting, Flag, SandboxSetting
 from cuda_agent.core.enums import Device, Precision
 
-#: what pass 2 prepares at a time on a GPU, so that it never waits for a process to start.
+#: The processes that are prepared for timing at a time on a GPU, so that timing never waits for a process to start.
 _LANES = 6
 
 
-class FilterOptions(Configuration):
-    """Times in seconds and microseconds, memory in MiB."""
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if not 0 <= value[0] < value[1]:
+        raise ValueError("give LOW and HIGH with LOW < HIGH")
+    return value
 
-    device: Device
-    #: tasks that are checked at a time; None: as many as there are cores (on the CPU half of them).
-    workers: int | None = Field(default=None, ge=1)
-    #: tasks that are made ready for timing at a time.
+
+WindowSetting = Annotated[
+    tuple[float, float],
+    AfterValidator(_ordered),
+    Flag("Eager times that are kept (compose: predicted).", "--window-ms", "LOW HIGH"),
+]
+
+
+class FilterSettings(Configuration):
+    """The filter's options on any device. Times are in seconds and milliseconds, memory in MiB."""
+
+    #: None is one for each core (on the CPU half as many).
+    workers: Annotated[int | None, Flag("Tasks checked at a time; else one for a core.")] = Field(default=None, ge=1)
+    #: Tasks that are prepared for timing at a time.
     lanes: int | None = Field(default=None, ge=1)
-    #: tasks that may follow each other in one process, as long as each keeps every rule. More than one only for tasks
-    #: that are trusted not to speak for those after them: the built-in composer's.
-    tasks_a_process: int = Field(default=1, ge=1)
-    #: what one task may take in either pass.
-    limit_s: float = Field(default=90.0, gt=0)
-    #: most that one eager call may hold of the device's memory, weights and inputs included.
-    memory_mib: int = Field(default=32768, gt=0)
-    #: of the host, for each task's processes together.
+    #: More than one is only for trusted tasks, since a task could forge the results of later ones.
+    tasks_a_process: Annotated[int, Flag("Tasks in one process, if trusted.", metavar="N")] = Field(default=1, ge=1)
+    limit_s: Annotated[float, Flag("Most time of a task in a pass.", metavar="SECONDS")] = Field(default=90.0, gt=0)
+    memory_mib: Annotated[int, Flag("Most of an eager call, weights and inputs too.")] = Field(default=32768, ge=1)
+    #: The host memory of each task's processes together.
     host_memory_mib: int = Field(default=16384, gt=0)
-    #: eager times outside of these break a rule.
-    low_us: float = Field(default=1_000.0, ge=0)
-    high_us: float = Field(default=100_000.0, gt=0)
+    window_ms: WindowSetting = (1.0, 100.0)
     warm_calls: int = Field(default=3, ge=1)
-    #: fewest timed calls, from six on with a 95 % interval of their median; a short task gets more.
+    #: The least number of timed calls; six give a 95 % interval of their median. A short task gets more.
     calls: int = Field(default=6, ge=5)
-    sandbox: Literal["auto", "full", "reduced"] = "auto"
+    sandbox: SandboxSetting = "auto"
+
+
+class FilterOptions(FilterSettings):
+    """The filter's options on a device."""
+
+    device: DeviceSetting
 
     @property
     def precision(self) -> Precision:
-        """At which the judge admits tasks by default."""
+        """The precision at which the judge admits tasks by default."""
         return Precision.TF32
 
     def worker_count(self) -> int:
@@ -49,7 +62,18 @@ class FilterOptions(Configuration):
         return self.workers or max(1, cores if self.device is Device.CUDA else cores // 2)
 
     def lane_count(self) -> int:
-        """On the CPU one: whatever else runs there is in the time."""
+        """Returns the number of tasks to prepare at a time. It is 1 on the CPU, where another process would disturb the
+        timing."""
         if self.lanes is not None:
             return self.lanes
         return max(1, min(_LANES, len(os.sched_getaffinity(0)) // 2)) if self.device is Device.CUDA else 1
+
+
+class FilterRunOptions(FilterOptions):
+    """The options of `cuda-agent tasks filter`."""
+
+    limit: Annotated[int | None, Flag("Most candidates to check in this run.")] = Field(default=None, ge=1)
+    stop_after_s: Annotated[float | None, Flag("Begin no more tasks after this time.", metavar="SECONDS")] = Field(
+        default=None, ge=1
+    )
+    shard: Annotated[str | None, Flag("Only this part of the candidates; see `tasks merge`.", metavar="I/N")] = None

@@ -19,9 +19,9 @@ from cuda_agent.core.errors import WorkerError
 from cuda_agent.core.files import cache_dir
 from cuda_agent.judge import device_facts
 from cuda_agent.pool.client import DeviceQueue
-from cuda_agent.pool.rule import Rule
+from cuda_agent.pool.rule import QueueRule
 from cuda_agent.pool.server import QueueServer
-from cuda_agent.tasks.filter.check import Room, check
+from cuda_agent.tasks.filter.check import ProcessLimits, check
 from cuda_agent.tasks.filter.options import FilterOptions
 from cuda_agent.tasks.filter.processes import Processes
 from cuda_agent.tasks.filter.records import Checked, Failure, failed
@@ -35,11 +35,11 @@ from cuda_agent.workers.supply import WorkerSupply
 from cuda_agent.workers.zygote import Zygote
 from cuda_agent.workspace.sandbox import resolve_level
 
-#: host memory of a zygote, and what a watcher counts of it again in each fork.
+#: The host memory of a zygote, which a watcher counts again in each fork.
 _ZYGOTE_MIB = 3072
-#: times of one task that may be void before it is left for another run.
+#: The void timings of one task after which it is left for another run.
 _MOST_VOID = 3
-#: what is in flight may take so long when the time is over.
+#: The time in which running tasks may end when the time is over.
 _GRACE_S = 10.0
 _LOST_IN_A_ROW = 5
 
@@ -48,26 +48,26 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """A failure that may be the neighbours' fault."""
+class Retry:
+    """A failure that tasks beside it may have caused."""
 
     task: DatasetTask
     failure: Failure
 
 
 @dataclass(frozen=True)
-class Void:
-    """A task whose times were disturbed again and again."""
+class VoidTiming:
+    """A task whose timings were all disturbed."""
 
     task: DatasetTask
     reason: str
 
 
 class Passes:
-    """A context manager; nothing of what it started is left after it."""
+    """A context manager that ends all its processes when it ends."""
 
     def __init__(self, options: FilterOptions, say: Callable[[str], None], until: float | None = None) -> None:
-        """`until`: when no more tasks are begun, on the monotonic clock."""
+        """`until` is the time on the monotonic clock at which no more tasks begin."""
         self._options, self._say, self._until = options, say, until
         self._stack = contextlib.ExitStack()
 
@@ -81,7 +81,7 @@ class Passes:
                 compiling.kill()
         self._level = resolve_level(self._options.sandbox)
         self._folder = self._stack.enter_context(judge_folder())
-        rule = Rule(_device_bytes(self._options))
+        rule = QueueRule(_device_bytes(self._options))
         self._queue = self._stack.enter_context(QueueServer(Path(self._folder) / "queue.sock", rule)).address
         return self
 
@@ -90,60 +90,56 @@ class Passes:
 
     @property
     def over(self) -> bool:
-        """Whether its time is over, so that no more tasks are begun."""
+        """Whether the time is over, so that no more tasks begin."""
         return self._until is not None and time.monotonic() >= self._until
-
-    # ------------------------------------------------------------ pass 1
 
     def check_all(
         self, tasks: Sequence[DatasetTask], *, alone: bool = False
-    ) -> Iterator[Checked | Measurement | Unfit]:
-        """Yields each task's result, in any order, for as many as there is time for. A task is Unfit where it ran short
-        of time or memory beside others; `alone`, one task at a time, it has failed then."""
+    ) -> Iterator[Checked | Measurement | Retry]:
+        """Yields each task's result, in any order, for as many as there is time for. A task that ran short of time or
+        memory beside others gives Retry. With `alone`, one task at a time, it is a failure."""
         at_a_time = 1 if alone else self._options.worker_count()
         options = self._fitting_options(at_a_time)
-        room = Room(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
+        limits = ProcessLimits(_device_bytes(options), max(1, len(os.sched_getaffinity(0)) // at_a_time), sleeps=True)
 
-        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Unfit:
+        def run(processes: Processes, task: DatasetTask) -> Checked | Measurement | Retry:
             try:
-                return check(processes, task, options, room, self._queue_of(task))
+                return check(processes, task, options, limits, self._queue_of(task))
             except Failure as failure:
-                return Unfit(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
+                return Retry(task, failure) if failure.scarce and at_a_time > 1 else failed(task.task.key, failure)
 
         yield from self._run(tasks, at_a_time, run, 1 if alone else options.tasks_a_process)
 
     def _queue_of(self, task: DatasetTask) -> DeviceQueue:
         return DeviceQueue(self._queue, task.task.key, rank=task.number)
 
-    # ------------------------------------------------------------ pass 2
-
-    def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | Void]:
+    def time_all(self, tasks: Sequence[tuple[DatasetTask, Checked]]) -> Iterator[Measurement | VoidTiming]:
         """Yields each task's result, in any order. Raises DeviceError."""
         options = self._fitting_options(self._options.lane_count())
         turns = TimingTurns(options.device, self._say)
-        room = Room(_device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2)
+        limits = ProcessLimits(
+            _device_bytes(options), len(os.sched_getaffinity(0)) if options.device is Device.CPU else 2
+        )
 
-        def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | Void:
+        def run(processes: Processes, item: tuple[DatasetTask, Checked]) -> Measurement | VoidTiming:
             task, checked = item
             reason = ""
             for _ in range(_MOST_VOID):
                 try:
-                    return time_task(processes, task, checked, options, room, turns, self._queue_of(task))
+                    return time_task(processes, task, checked, options, limits, turns, self._queue_of(task))
                 except Failure as failure:
                     return failed(task.task.key, failure, checked)
                 except Disturbed as error:
                     reason = str(error)
-            return Void(task, reason)
+            return VoidTiming(task, reason)
 
         try:
             yield from self._run(tasks, options.lane_count(), run, options.tasks_a_process, warm=False)
         finally:
             turns.close()
 
-    # ------------------------------------------------------------ both
-
     def _memory_mib(self, at_a_time: int) -> int:
-        """Of the host, for a zygote and its fork together, of so many: no more than there is."""
+        """Returns the host memory of a zygote and its fork, within what the machine has for all of them."""
         most = memory_limit_mib(1 << 40) // at_a_time
         return max(2 * _ZYGOTE_MIB, min(self._options.host_memory_mib + _ZYGOTE_MIB, most))
 
@@ -156,7 +152,7 @@ class Passes:
         return WorkerSupply(settings, Path(tempfile.mkdtemp(dir=self._folder)))
 
     def _patience(self) -> float | None:
-        """Seconds for which a result is waited for."""
+        """Returns the seconds to wait for a result."""
         return None if self._until is None else max(0.1, self._until + _GRACE_S - time.monotonic())
 
     def _run(
@@ -169,7 +165,7 @@ class Passes:
         warm: bool = True,
     ) -> Iterator[Result]:
         """Yields what `job` returns for every item, as it comes, for as many as there is time for. Raises what `job`
-        raises. `a_process`: items that may follow each other in one process."""
+        raises. `a_process` is how many items may follow each other in one process."""
         waiting: queue.SimpleQueue[Item] = queue.SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -194,7 +190,7 @@ class Passes:
                 try:
                     result, error = results.get(timeout=self._patience())
                 except queue.Empty:
-                    self._say("time is over; what is in flight is asked again in the next run")
+                    self._say("time is over; the next run repeats the running tasks")
                     return
                 if error is not None:
                     raise error
@@ -222,8 +218,8 @@ def _drive(
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]],
     stops: Callable[[], bool],
 ) -> None:
-    """One thread: takes items until none is left or it `stops`, and says so with an empty result. A zygote that
-    dies is started again; one that doesn't start any more ends the run."""
+    """Runs items in a thread until none is left or `stops()` is true, and then puts an empty result. A zygote that ends
+    is started again; if it doesn't start, the run ends."""
     lost = 0
     processes = Processes(zygote, a_process)
     while True:
@@ -245,11 +241,11 @@ def _drive(
                     continue
                 results.put((None, error))
                 return
-            except BaseException as error:  # noqa: BLE001 - the boundary of a thread: whoever waits must hear of it
+            except BaseException as error:  # noqa: BLE001 - a thread's boundary: the reader of `results` raises it
                 results.put((None, error))
                 return
 
 
 def _device_bytes(options: FilterOptions) -> int:
-    """What a process may take of the device: all that is free now but a tenth."""
+    """Returns the bytes of the device that a process may use: nine tenths of those that are free now."""
     return int(0.9 * device_facts(options.device)[1])

@@ -1,4 +1,4 @@
-"""The processes in which a thread's tasks are asked: one for each, or one for several in a row."""
+"""The processes of a thread's tasks: one for each task, or one for several tasks in a row."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Seat:
-    """A task's place in a process. `alone`: no other was before it. `goes_on`: another may come after it. `seconds`:
-    until the process began."""
+class ProcessSlot:
+    """A task's place in a process. `alone` means that no task was before it, and `reusable` that another may follow.
+    `seconds` is the time until the process began."""
 
     fork: Fork
     alone: bool
-    goes_on: bool
+    reusable: bool
     seconds: float
 
 
 class Processes:
-    """Starting CUDA in a process takes longer than most of a task's checks, and a GPU's driver does it for one process
-    at a time. So `most` tasks may follow each other in one process. There a task can only be found to keep the rules:
-    whatever fails is asked again in a process of its own, since those before it may have been the cause."""
+    """Runs tasks in processes, at most `most` tasks in each. Starting CUDA in a process takes longer than most of a
+    task's checks, and a GPU's driver does it for one process at a time. In a shared process a task can only pass: a
+    task that fails is repeated in its own process, because an earlier task may have caused the failure."""
 
     def __init__(self, zygote: Zygote, most: int) -> None:
         self._zygote, self._most = zygote, most
         self._fork: Fork | None = None
         self._served = 0
 
-    def ask(self, job: Callable[[Seat], Result]) -> Result:
-        """Raises what `job` raises in a process in which no other task was, and WorkerError."""
+    def ask(self, job: Callable[[ProcessSlot], Result]) -> Result:
+        """Returns the result of `job`. Raises WorkerError, and what `job` raises in a process without an earlier
+        task."""
         if self._fork is not None:
             try:
-                return self._seated(self._fork, job, 0.0)
+                return self._run_in(self._fork, job, 0.0)
             except Failure:
                 pass
         begun = time.monotonic()
         fork = self._zygote.fork()
-        return self._seated(fork, job, time.monotonic() - begun)
+        return self._run_in(fork, job, time.monotonic() - begun)
 
-    def _seated(self, fork: Fork, job: Callable[[Seat], Result], seconds: float) -> Result:
+    def _run_in(self, fork: Fork, job: Callable[[ProcessSlot], Result], seconds: float) -> Result:
         served = self._served + 1 if fork is self._fork else 1
         self._fork = None
         try:
-            result = job(Seat(fork, served == 1, served < self._most, seconds))
+            result = job(ProcessSlot(fork, served == 1, served < self._most, seconds))
         except BaseException:
             fork.end()
             raise

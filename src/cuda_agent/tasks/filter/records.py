@@ -1,22 +1,24 @@
-"""What pass 1 hands to pass 2, and how a task's failure becomes a finding."""
+"""The result of pass 1 for pass 2, and the conversion of failures to findings."""
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from cuda_agent.core.enums import Verdict
-from cuda_agent.core.record import Record, StoredRecord
-from cuda_agent.tasks.records import Finding, Measurement, Rule
+from cuda_agent.core.record import StoredRecord
+from cuda_agent.tasks.records import Measurement, Rule, TaskFinding
 from cuda_agent.workers.process import Fault
+from cuda_agent.workers.requests import FaultKind
 
-#: an output's values in another process may differ by so much, relative to its largest.
+#: The relative tolerance of an output's values in another process, over its largest value.
 SAMPLE_TOLERANCE = 1e-3
 _DETAIL = 400
+_SCARCE = (FaultKind.DIED, FaultKind.DEADLINE, FaultKind.OUT_OF_MEMORY)
 
 
 class Checked(StoredRecord):
-    """A task that keeps every rule but those of time. `sample`: for each output its norm and some of its values, which
-    any other process must find again."""
+    """A task that passed every rule except those of time. `sample` has for each output its norm and some of its values,
+    which any other process must reproduce."""
 
     task_key: str
     peak_memory_bytes: int | None = None
@@ -27,43 +29,29 @@ class Checked(StoredRecord):
 
 
 class Failure(Exception):
-    """A task breaks a rule. `scarce`: it ran out of what it shared with others (time, memory), or was killed; alone
-    it may pass."""
+    """A task breaks a rule. With `scarce` it ran short of time or memory, or was killed, and may pass alone."""
 
-    def __init__(self, finding: Finding, *, scarce: bool = False) -> None:
+    def __init__(self, finding: TaskFinding, *, scarce: bool = False) -> None:
         self.finding, self.scarce = finding, scarce
-        #: what each step took by then.
+        #: The seconds of each step until the failure.
         self.seconds: dict[str, float] = {}
         super().__init__(finding.detail)
 
 
-class _Said(Record):
-    rule: Rule
-    detail: str = Field(max_length=2000)
-
-
-def from_reply(reply: object) -> Failure | None:
-    """What a worker says that the task breaks; None where it says nothing."""
-    said = reply.get("finding") if isinstance(reply, dict) else None
-    if said is None:
-        return None
-    try:
-        found = _Said.model_validate(said)
-    except ValidationError:
-        return Failure(Finding(rule=Rule.RUNS, detail="its process answers nonsense"))
-    finding = Finding(rule=found.rule, detail=_line(found.detail))
-    return Failure(finding, scarce=found.rule is Rule.MEMORY)
+def from_finding(found: TaskFinding) -> Failure:
+    """Returns the failure that a worker reports."""
+    return Failure(TaskFinding(rule=found.rule, detail=_line(found.detail)), scarce=found.rule is Rule.MEMORY)
 
 
 def from_fault(fault: Fault, rule: Rule) -> Failure:
-    """A process that died, hung or broke its protocol while `rule` was asked."""
+    """Returns the failure of a process that ended, hung or broke its protocol while `rule` was checked."""
     if fault.verdict is Verdict.OUT_OF_MEMORY:
         rule = Rule.MEMORY
-    return Failure(Finding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in ("died", "deadline", "oom"))
+    return Failure(TaskFinding(rule=rule, detail=_line(fault.reason)), scarce=fault.kind in _SCARCE)
 
 
 def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> Measurement:
-    """The measurement of a task that breaks a rule, with what was known by then."""
+    """Returns the measurement of a task that breaks a rule, with its known results."""
     return Measurement(
         task_key=task_key,
         finding=failure.finding,
@@ -75,7 +63,7 @@ def failed(task_key: str, failure: Failure, checked: Checked | None = None) -> M
 
 
 def same_sample(mine: tuple[tuple[float, ...], ...], yours: tuple[tuple[float, ...], ...]) -> bool:
-    """Whether two processes gave the same outputs."""
+    """Returns whether two processes gave the same outputs."""
     if [len(one) for one in mine] != [len(one) for one in yours]:
         return False
     for one, other in zip(mine, yours, strict=True):

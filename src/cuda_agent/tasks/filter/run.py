@@ -1,4 +1,4 @@
-"""Filters a data set's candidates: goes on where its files end, and writes every finding as soon as it is known."""
+"""Filters a dataset's candidates. It continues where its files end, and writes every result as soon as it is known."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cuda_agent.core.errors import UsageError
 from cuda_agent.core.stack import read_stack
 from cuda_agent.tasks.filter.measurements import FILTER, Journal, stack_for
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.passes import Passes, Unfit, Void
+from cuda_agent.tasks.filter.passes import Passes, Retry, VoidTiming
 from cuda_agent.tasks.filter.records import Checked
 from cuda_agent.tasks.records import DatasetTask, Measurement
 from cuda_agent.tasks.store import CANDIDATES_FILE, only_one, read_lines
 
-#: tasks that go through both passes together: so many that the change of passes costs little, and so few that little
+#: The tasks that go through both passes together: so many that changing the pass costs little, and so few that little
 #: is left untimed when the time ends.
 _BATCH = 300
 _TELL_S = 5.0
@@ -32,7 +32,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """`2/4`. Raises UsageError."""
+        """Parses a shard such as `2/4`. Raises UsageError."""
         first, slash, last = text.partition("/")
         if not (slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
             raise UsageError(f"No shard {text!r}", "Give I/N with 1 <= I <= N, as in 2/4")
@@ -44,9 +44,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Filtered:
-    """How one run of the filter ended. `asked`: what it decided; `left`: tasks whose time others disturbed, with the
-    reason, and `waiting`: how many its time wasn't enough for; the next run asks both again. `seconds`: of each pass;
-    `steps_s`: what a decided task took at each step, on average."""
+    """The result of one run of the filter. `asked` counts the decided tasks. `left` has the tasks whose timing was
+    disturbed, with the reason, and `waiting` counts the tasks that the time wasn't enough for; the next run repeats
+    both. `seconds` are those of each pass, and `steps_s` the average of each step of a decided task."""
 
     path: Path
     known: int
@@ -65,10 +65,10 @@ class Filtered:
 
 
 def read_candidates(folder: Path) -> list[DatasetTask]:
-    """In order of their numbers. Raises UsageError where the folder has none, StoreError."""
+    """Returns the candidates in order of their numbers. Raises UsageError where the folder has none, StoreError."""
     path = folder / CANDIDATES_FILE
     if not path.exists():
-        raise UsageError(f"{folder} holds no candidates", f"Run: cuda-agent tasks compose {folder}")
+        raise UsageError(f"{folder} has no candidates", f"Run: cuda-agent tasks compose {folder}")
     return read_lines(path, DatasetTask)
 
 
@@ -82,10 +82,11 @@ def filter_folder(
     below: int | None = None,
     stop_after_s: float | None = None,
 ) -> Filtered:
-    """Asks every candidate that wasn't asked on this stack, at most `limit` of them, those whose number is less than
-    `below` alone; begins none any more after `stop_after_s` seconds.
+    """Checks and times the candidates that are unknown on this stack: at most `limit` of them, and only those with
+    numbers below `below`. No task begins after `stop_after_s` seconds.
 
-    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError."""
+    Raises UsageError, StoreError, DeviceError, SandboxError, WorkerError.
+    """
     until = None if stop_after_s is None else time.monotonic() + stop_after_s
     mine = [task for task in read_candidates(folder) if shard is None or shard.holds(task)]
     mine = [task for task in mine if below is None or task.number < below]
@@ -96,7 +97,7 @@ def filter_folder(
         run = _Run(journal, options, say, len(waiting))
         if waiting:
             with Passes(options, say, until) as passes:
-                # Checked tasks first: a run whose time was over has left them.
+                # Checked tasks come first: an earlier run whose time was over has left them.
                 waiting.sort(key=lambda task: task.task.key not in journal.checked)
                 for start in range(0, len(waiting), _BATCH):
                     run.batch(passes, waiting[start : start + _BATCH])
@@ -123,7 +124,7 @@ def _steps(found: Sequence[Measurement]) -> dict[str, float]:
 
 
 class _Run:
-    """One run's progress, and both passes over a batch."""
+    """The state of one run, and both passes over a batch."""
 
     def __init__(self, journal: Journal, options: FilterOptions, say: Callable[[str], None], total: int) -> None:
         self._journal, self._options, self._say, self._total = journal, options, say, total
@@ -149,18 +150,18 @@ class _Run:
         ]
 
     def rest(self, passes: Passes) -> None:
-        """Checks the tasks alone that ran short of time or memory beside others, so that no finding depends on
-        neighbours. They come last, since most of the machine idles meanwhile."""
+        """Checks tasks alone that ran short of time or memory beside others, so that no result depends on other tasks.
+        They come last, because most of the machine idles meanwhile."""
         tasks, self._unfit = self._unfit, []
         if tasks and not passes.over:
             self._say(f"checking {len(tasks)} tasks again, one at a time: they ran short of time or memory")
             self._check(passes.check_all(tasks, alone=True))
             self._time(passes, tasks)
 
-    def _check(self, results: Iterable[Checked | Measurement | Unfit]) -> None:
+    def _check(self, results: Iterable[Checked | Measurement | Retry]) -> None:
         begun = time.monotonic()
         for result in results:
-            if isinstance(result, Unfit):
+            if isinstance(result, Retry):
                 self._unfit.append(result.task)
             elif isinstance(result, Checked):
                 self._journal.add_checked(result)
@@ -178,7 +179,7 @@ class _Run:
         self._say(f"timing {len(ready)} tasks")
         names = {task.task.key: task.task.name for task in tasks}
         for timed in passes.time_all(ready):
-            if isinstance(timed, Void):
+            if isinstance(timed, VoidTiming):
                 self.left[names[timed.task.task.key]] = timed.reason
             else:
                 self._journal.add(timed)

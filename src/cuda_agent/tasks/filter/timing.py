@@ -1,9 +1,9 @@
-"""Pass 2: the time of a checked task, alone on the device; the next tasks are prepared meanwhile.
+"""Pass 2: times a checked task alone on the device, while the next tasks are prepared.
 
-A process is prepared as far as that takes none of the device's time: it has its context and the task's module. In its
-turn it draws weights and inputs, warms up and is timed. The device's queue keeps other processes of this program off
+Preparing a process uses none of the device's time: it creates the context and loads the task's module. In its turn the
+process draws weights and inputs, warms up and is timed. The device's queue keeps other processes of this program off
 the device, and the GPU's lock keeps other judges off. The task's own process reports the events; the judge's clock
-around them, less its time around no program at all, must agree.
+around them, less its time around an empty program, must agree.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.intervals import interval, median
 from cuda_agent.judge import L2_TIMES, Burst, LoadMonitor, Tolerance, device_facts, wait_for_quiet
 from cuda_agent.pool.client import DeviceQueue
-from cuda_agent.tasks.filter.check import Asked, Room
+from cuda_agent.tasks.filter.check import ProcessLimits, TaskProcess
 from cuda_agent.tasks.filter.options import FilterOptions
-from cuda_agent.tasks.filter.processes import Processes, Seat
+from cuda_agent.tasks.filter.processes import Processes, ProcessSlot
 from cuda_agent.tasks.filter.records import Checked, Failure, same_sample
-from cuda_agent.tasks.records import DatasetTask, Finding, Measurement, Rule
+from cuda_agent.tasks.inside.requests import PlaceTask, TimeTask, WarmTask
+from cuda_agent.tasks.records import DatasetTask, Measurement, Rule, TaskFinding
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
 
-#: a window of timings, after which others may have the GPU's lock.
+#: The seconds of timings after which other judges may have the GPU's lock.
 _WINDOW_S = 15.0
-#: a short task is timed this long.
+#: The least total time of a task's timed calls.
 _LEAST_S = 0.05
 _MOST_CALLS = 40
 _NULL_CALLS = 5
-#: what takes so many times what is allowed is timed once.
+#: A task that takes so many times the limit is timed once.
 _FAR_TIMES = 2.0
-#: looks at the device for neighbours, around each timing.
+#: The number of checks for foreign load before and after each timing.
 _LOOKS = 3
-#: What of the judge's clock the events may leave unexplained: a call's outputs are freed outside of them, and on the
-#: CPU that gives pages back to the system.
+#: The time of the judge's clock that the events may leave unexplained. A call's outputs are freed outside of the
+#: events, and on the CPU that returns pages to the system.
 _TOLERANCES = {Device.CUDA: Tolerance(0.15, 100.0), Device.CPU: Tolerance(0.5, 2000.0)}
 
 
 class Disturbed(Exception):
-    """Somebody else computed meanwhile, or the clocks disagreed: the time is void."""
+    """The timing is void, because another process used the device or the clocks disagreed."""
 
 
 class TimingTurns:
@@ -56,7 +56,8 @@ class TimingTurns:
 
     @contextlib.contextmanager
     def turn(self, queue: DeviceQueue) -> Iterator[None]:
-        """Waits for the device. Raises Disturbed where others computed meanwhile, DeviceError where they never stop."""
+        """Waits for the device. Raises Disturbed where another process used it meanwhile, DeviceError where that never
+        stops."""
         with queue.clock("time"):
             self._hold()
             monitor = LoadMonitor(self._device, []) if self._device is Device.CUDA else None
@@ -93,27 +94,27 @@ def time_task(
     task: DatasetTask,
     checked: Checked,
     options: FilterOptions,
-    room: Room,
+    limits: ProcessLimits,
     turns: TimingTurns,
     queue: DeviceQueue,
 ) -> Measurement:
     """Times one task. Raises Failure, Disturbed, WorkerError, DeviceError."""
 
-    def job(seat: Seat) -> Measurement:
-        asked = Asked(seat, task, options, room)
-        asked.open()
+    def job(slot: ProcessSlot) -> Measurement:
+        process = TaskProcess(slot, task, options, limits)
+        process.open()
         with turns.turn(queue):
-            asked.restart()
-            if not same_sample(checked.sample, asked.sample()):
+            process.restart()
+            if not same_sample(checked.sample, process.ask(PlaceTask()).sample):
                 detail = "another process gives another answer to the same inputs and weights"
-                raise Failure(Finding(rule=Rule.DETERMINISTIC, detail=detail))
-            last_s = asked.ask("warm", calls=options.warm_calls).get("call_s")
-            far = isinstance(last_s, float) and last_s * 1e6 > _FAR_TIMES * options.high_us
-            times = _timed(asked, turns.flush_bytes, options, 1 if far else options.calls)
+                raise Failure(TaskFinding(rule=Rule.DETERMINISTIC, detail=detail))
+            last_s = process.ask(WarmTask(calls=options.warm_calls)).call_s
+            far = last_s * 1e6 > _FAR_TIMES * 1e3 * options.window_ms[1]
+            times = _timed(process, turns.flush_bytes, options, 1 if far else options.calls)
             # Its memory is the next one's, and giving it back takes the device's time.
-            asked.close()
-        measured = _measured(checked, times, asked.seconds, options)
-        if measured.finding is not None and not seat.alone:
+            process.close()
+        measured = _measured(checked, times, process.seconds, options)
+        if measured.finding is not None and not slot.alone:
             raise Failure(measured.finding)
         return measured
 
@@ -135,36 +136,32 @@ def _measured(checked: Checked, times: list[float], seconds: dict[str, float], o
     )
 
 
-def _timed(asked: Asked, flush_bytes: int, options: FilterOptions, calls: int) -> list[float]:
-    """µs of each call, of at least so many. Raises Disturbed where the two clocks disagree."""
-    null = _burst(asked, _NULL_CALLS, flush_bytes, null=True)
-    bursts = [_burst(asked, calls, flush_bytes)]
+def _timed(process: TaskProcess, flush_bytes: int, options: FilterOptions, calls: int) -> list[float]:
+    """Returns the µs of each call, of at least `calls`. Raises Disturbed where the two clocks disagree."""
+    null = _burst(process, _NULL_CALLS, flush_bytes, null=True)
+    bursts = [_burst(process, calls, flush_bytes)]
     more = min(_MOST_CALLS, math.ceil(_LEAST_S * 1e6 / max(1.0, bursts[0].median_us))) - calls
     if more > 0:
-        bursts.append(_burst(asked, more, flush_bytes))
+        bursts.append(_burst(process, more, flush_bytes))
     for burst in bursts:
         unexplained = burst.unexplained_us - null.unexplained_us
         if _TOLERANCES[options.device].exceeded(unexplained, burst.median_us):
-            raise Disturbed(f"its events say {burst.median_us:.0f} µs, the judge's clock {unexplained:.0f} µs more")
+            raise Disturbed(f"its events take {burst.median_us:.0f} µs, the judge's clock {unexplained:.0f} µs more")
     return [time for burst in bursts for time in burst.event_us]
 
 
-def _burst(asked: Asked, calls: int, flush_bytes: int, *, null: bool = False) -> Burst:
+def _burst(process: TaskProcess, calls: int, flush_bytes: int, *, null: bool = False) -> Burst:
     begun = time.perf_counter_ns()
-    reply = asked.ask("time", calls=calls, flush_bytes=flush_bytes, null=null)
+    times = process.ask(TimeTask(calls=calls, flush_bytes=flush_bytes, null=null)).event_us
     wall_us = (time.perf_counter_ns() - begun) / 1e3
-    return Burst(_times(reply.get("event_us"), calls), wall_us)
+    if len(times) != calls:
+        raise Failure(TaskFinding(rule=Rule.EAGER_TIME, detail="its process gave no times"))
+    return Burst(tuple(max(time_us, 1e-3) for time_us in times), wall_us)
 
 
-def _times(said: Any, calls: int) -> tuple[float, ...]:
-    plain = isinstance(said, list) and all(isinstance(time, int | float) and 0 <= time < 1e12 for time in said)
-    if not plain or len(said) != calls:
-        raise Failure(Finding(rule=Rule.EAGER_TIME, detail="its process gave no times"))
-    return tuple(max(float(time), 1e-3) for time in said)
-
-
-def _in_window(eager_us: float, options: FilterOptions) -> Finding | None:
-    if options.low_us <= eager_us <= options.high_us:
+def _in_window(eager_us: float, options: FilterOptions) -> TaskFinding | None:
+    low, high = options.window_ms
+    if 1e3 * low <= eager_us <= 1e3 * high:
         return None
-    window = f"{options.low_us / 1e3:g}–{options.high_us / 1e3:g} ms"
-    return Finding(rule=Rule.EAGER_TIME, detail=f"eager takes {eager_us / 1e3:.4g} ms, outside {window}")
+    window = f"{low:g}–{high:g} ms"
+    return TaskFinding(rule=Rule.EAGER_TIME, detail=f"eager takes {eager_us / 1e3:.4g} ms, outside {window}")

@@ -1,22 +1,7 @@
-"""One task in a process of its own, checked before it joins a data set. Served by a fork of `zygote`.
+"""Checks one task in its own process before it joins a dataset. A fork of `zygote` serves this module.
 
-Everything here runs beside the task's code, so its answers are the task's own word (`docs/tasks.md` says what that
-means); the judge's side holds its clock against the times.
-
-Requests, each answered by what it found or by {finding: {rule, detail}}:
-  open     {name, source, atol, rtol, seed, device, memory_bytes, device_bytes, host_bytes, threads, sleeps}  the
-           task's module, its device. `memory_bytes`: what one eager call may hold; `device_bytes`: what this process
-           may; `sleeps`: whether it does while it waits for the device
-  run      {}       the model, one call -> {peak_memory_bytes}
-  graph    {}       -> {graph: JSON}, also without `run`
-  answers  {floor}  repeats itself, varies, null answers fail
-  compiled {}       compiles
-  agrees   {}       what was compiled agrees with eager
-  place    {}       model and inputs on the device -> {sample: [per output tensor: [norm, values…]]}, the same in every
-           process
-  warm     {calls}  calls before the timing, fewer of long ones; `place` made one already -> {call_s: the last one's}
-  time     {calls, flush_bytes, null}  -> {event_us: […]}; `null`: the same around no program at all
-  close    {}       lets go of the task, so that another one can be opened
+Everything here runs beside the task's code, so the task can forge the answers (`docs/tasks.md` has the consequences).
+The judge compares the times with its own clock.
 """
 
 from __future__ import annotations
@@ -26,7 +11,7 @@ import random
 import resource
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,10 +21,31 @@ from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.records import Task
 from cuda_agent.judge import Answer, Answers, Secrets
+from cuda_agent.tasks.inside.outputs import NEARLY, is_constant, is_near, sampled
+from cuda_agent.tasks.inside.requests import (
+    CheckAnswers,
+    CloseTask,
+    CompareCompiled,
+    CompileTask,
+    GraphTask,
+    OpenTask,
+    PlaceTask,
+    RanTask,
+    RunTask,
+    SampledOutputs,
+    TaskAnswer,
+    TaskGraph,
+    TaskRequest,
+    TaskTimes,
+    TimeTask,
+    WarmedTask,
+    WarmTask,
+)
+from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
 from cuda_agent.workers.inside.baselines import Flags, _FindProducts
 from cuda_agent.workers.inside.graph.capture import capture
-from cuda_agent.workers.inside.main import Context, Operation
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Runner, share_the_gpu
 from cuda_agent.workers.inside.task.oracle import eager_at_precision, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten
@@ -54,121 +60,111 @@ from cuda_agent.workers.inside.task.taskmodule import (
     unload_task_module,
 )
 from cuda_agent.workers.inside.task.weights import redraw
+from cuda_agent.workers.requests import Operations, WorkerAnswer
+from cuda_agent.workers.requests.lifecycle import Start
 
-#: values of each output that are compared between processes.
-_SAMPLED = 64
-#: what a process may keep of the device's memory without using it.
+#: The bytes of the device's memory that a process may keep unused.
 _SPARE_BYTES = 1 << 30
-#: answers that stay on the device while the compiler works.
+#: The bytes of outputs that stay on the device during compilation.
 _KEPT_BYTES = 2 << 30
-#: one of the settings of each kernel instead of the fastest of several: it need only run and agree.
+#: Compiles each kernel with one setting instead of the fastest of several, because it need only run and agree.
 _UNTUNED = {"triton.autotune_pointwise": False}
-#: calls before a timing end after so long.
+#: The seconds after which no more warm-up calls begin.
 _WARM_S = 0.1
-#: two answers to different inputs that lie this near each other, relative to their size, are the same.
-NO_DIFFERENCE = 1e-5
-#: standard deviation of an output, of its mean, at which it counts as a constant.
-NEARLY = 0.01
 
 
 class Broken(Exception):
-    """A rule that the task breaks, by its name in the data set's records."""
+    """A rule that the task breaks."""
 
-    def __init__(self, rule: str, detail: str) -> None:
+    def __init__(self, rule: Rule, detail: str) -> None:
         self.rule, self.detail = rule, detail
         super().__init__(detail)
 
 
-#: what a failure of a task's code means at each step.
-_RULES = {
-    "open": "runs",
-    "run": "runs",
-    "graph": "compiles",
-    "answers": "deterministic",
-    "compiled": "compiles",
-    "agrees": "agrees",
-    "place": "deterministic",
-    "warm": "runs",
-    "time": "eager_time",
-    "close": "runs",
-}
-
-
-def create(context: Context) -> Mapping[str, Operation]:
+def create(context: Context) -> Operations:
     opened: list[TaskCheck] = []
 
-    def operation(name: str) -> Operation:
-        def ask(params: dict[str, Any]) -> Any:
-            if name == "open":
-                opened[:] = [TaskCheck(context)]
-            found = getattr(opened[0], name)(params)
-            if name == "close":
-                opened.clear()
-                give_back(context.device)
-            return found
+    def open_task(request: OpenTask) -> TaskAnswer:
+        opened[:] = [TaskCheck(context)]
+        return opened[0].open(request)
 
-        return ask
+    def close(request: CloseTask) -> TaskAnswer:
+        opened.pop().close()
+        give_back(context.device)
+        return TaskAnswer()
 
-    return {name: _reporting(operation(name), rule) for name, rule in _RULES.items()}
+    def step(method: Callable[[TaskCheck, Any], TaskAnswer]) -> Callable[[Any], TaskAnswer]:
+        return lambda request: method(opened[0], request)
+
+    operations: dict[type[TaskRequest[Any]], Callable[[Any], TaskAnswer]] = {
+        OpenTask: open_task,
+        RunTask: step(TaskCheck.run),
+        GraphTask: step(TaskCheck.graph),
+        CheckAnswers: step(TaskCheck.answers),
+        CompileTask: step(TaskCheck.compiled),
+        CompareCompiled: step(TaskCheck.agrees),
+        PlaceTask: step(TaskCheck.place),
+        WarmTask: step(TaskCheck.warm),
+        TimeTask: step(TaskCheck.time),
+        CloseTask: close,
+    }
+    return {kind: _reporting(operation) for kind, operation in operations.items()}
 
 
-def _reporting(operation: Operation, rule: str) -> Operation:
-    """What the task breaks is an answer."""
+def _reporting(operation: Callable[[Any], TaskAnswer]) -> Callable[[TaskRequest[Any]], WorkerAnswer]:
+    """Returns an operation that reports a broken rule as its answer."""
 
-    def answer(params: dict[str, Any]) -> Any:
+    def answer(request: TaskRequest[Any]) -> WorkerAnswer:
         try:
-            return operation(params)
+            return operation(request)
         except Broken as broken:
-            found = broken.rule, broken.detail
+            rule, detail = broken.rule, broken.detail
         except TaskError as error:
-            found = "memory" if isinstance(error, OutOfMemory) else rule, error.cause
-        return {"finding": {"rule": found[0], "detail": " ".join(found[1].split())[:400]}}
+            rule, detail = Rule.MEMORY if isinstance(error, OutOfMemory) else request.rule, error.cause
+        return request.answer.model_validate({"finding": TaskFinding(rule=rule, detail=" ".join(detail.split())[:400])})
 
     return answer
 
 
 class TaskCheck:
-    """The task that is open in this process."""
+    """The open task of this process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._secrets: Secrets
         self._model: Any = None
-        #: shapes and types of the inputs, from the first draw on.
+        #: Shapes and types of the inputs, from the first draw on.
         self._metas: list[tuple[tuple[int, ...], str]] | None = None
 
     @property
     def _device(self) -> str:
         return self._context.device.value
 
-    # ------------------------------------------------------------ does it run
-
-    def open(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Starts the device and executes the task's source; nothing of the device's time is used."""
-        torch.set_num_threads(int(params["threads"]))
-        if params.get("sleeps") and params["device"] == Device.CUDA.value and not torch.cuda.is_initialized():
+    def open(self, request: OpenTask) -> TaskAnswer:
+        """Starts the device and loads the task's module, without using the device's time."""
+        torch.set_num_threads(request.threads)
+        if request.sleeps and request.device is Device.CUDA and not torch.cuda.is_initialized():
             share_the_gpu()
-        self._context.start(params)
-        self._memory_bytes = int(params["memory_bytes"])
+        self._context.start(Start(device=request.device))
+        self._memory_bytes = request.memory_bytes
         if self._context.device is Device.CUDA:
             total = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, int(params["device_bytes"]) / total))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, request.device_bytes / total))
         else:
-            # Less than what the sandbox may hold, so that the zygote survives. The driver's mappings forbid it on CUDA.
+            # The limit is below the sandbox's, so that the zygote survives. On CUDA the driver's mappings forbid it.
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
-            wanted = int(params["host_bytes"])
-            bound = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+            bound = request.host_bytes if most == resource.RLIM_INFINITY else min(request.host_bytes, most)
             resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-        self._seed = int(params["seed"])
+        self._seed = request.seed
         self._secrets = Secrets(self._seed)
-        self._record = Task(name=params["name"], source=params["source"], atol=params["atol"], rtol=params["rtol"])
+        self._record = Task(name=request.name, source=request.source, atol=request.atol, rtol=request.rtol)
         Flags().apply()
-        self._task = load_task_module(params["source"], params["name"])
+        self._task = load_task_module(request.source, request.name)
         self._init = make_init_inputs(self._task, self._seed)
-        return {}
+        return TaskAnswer()
 
-    def run(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rules: runs, finite, memory, stochastic (a generator's state)."""
+    def run(self, _request: RunTask) -> RanTask:
+        """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
         with peak_memory(self._context.device) as peak, _FindProducts() as found:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
             inputs = make_inputs(self._task, self._device, self._seed)
@@ -182,87 +178,85 @@ class TaskCheck:
         self._products = found.matmul or found.convolution
         self._changes_inputs = _versions(inputs) != versions
         if not outputs:
-            raise Broken("runs", "forward() returns no tensor")
+            raise Broken(Rule.RUNS, "forward() returns no tensor")
         for index, tensor in enumerate(outputs):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 count = int((~tensor.isfinite()).sum())
-                raise Broken("finite", f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
+                raise Broken(Rule.FINITE, f"output {index}: {count} of {tensor.numel()} values are infinite or NaN")
         if peak and peak[0] > self._memory_bytes:
-            limit = f"{peak[0] / 2**20:.0f} MiB of {self._memory_bytes / 2**20:.0f} MiB"
-            raise Broken("memory", f"one call takes {limit}")
+            used, limit = peak[0] / 2**20, self._memory_bytes / 2**20
+            raise Broken(Rule.MEMORY, f"one call takes {used:.0f} MiB of {limit:.0f} MiB")
         if after != before:
-            raise Broken("stochastic", "forward() draws random numbers: it changes a generator's state")
+            raise Broken(Rule.STOCHASTIC, "forward() draws random numbers: it changes a generator's state")
         del inputs, outputs
         self._free()
-        return {"peak_memory_bytes": peak[0] if peak else None, "products": self._products}
+        return RanTask(peak_memory_bytes=peak[0] if peak else None, products=self._products)
 
-    def graph(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """The graph of `forward`; a task without one can't be compared with others."""
+    def graph(self, _request: GraphTask) -> TaskGraph:
+        """Captures the graph of `forward`. A task without one can't be compared with others."""
         if self._model is None:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
         inputs = make_inputs(self._task, self._device, self._seed)
-        return {"graph": capture(self._model, inputs, self._task).model_dump_json()}
+        return TaskGraph(graph=capture(self._model, inputs, self._task).model_dump_json())
 
-    # ------------------------------------------------------------ are its answers worth judging
-
-    def answers(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Rules: deterministic, varies, null tests."""
-        answers = Answers(self._record, self, self._secrets, float(params["floor"]))
+    def answers(self, request: CheckAnswers) -> TaskAnswer:
+        """Checks the rules deterministic, varies and null tests."""
+        answers = Answers(self._record, self, self._secrets, request.floor)
         for check, rule in (
-            (answers.check_repeats, "deterministic"),
-            (answers.check_state, "deterministic"),
-            (lambda: _check_varies(answers.answer.eager, answers.other), "varies"),
-            (answers.check_nulls, "null_tests"),
+            (answers.check_repeats, Rule.DETERMINISTIC),
+            (answers.check_state, Rule.DETERMINISTIC),
+            (lambda: _check_varies(answers.answer.eager, answers.other), Rule.VARIES),
+            (answers.check_nulls, Rule.NULL_TESTS),
         ):
             try:
                 check()
             except TaskError as error:
-                raise Broken("memory" if isinstance(error, OutOfMemory) else rule, error.cause) from None
+                raise Broken(Rule.MEMORY if isinstance(error, OutOfMemory) else rule, error.cause) from None
         answers.drop_other()
         self._kept = _bytes(answers.answer) <= _KEPT_BYTES
         if not self._kept:
-            # Compiling takes seconds; meanwhile others need the memory.
+            # Compiling takes seconds, in which other tasks need the memory.
             answers.drop()
         self._answers = answers
         self._free()
-        return {"oracle": answers.answer.oracle_kind}
+        return TaskAnswer()
 
-    def compiled(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rule: compiles, on the inputs of `answers`."""
+    def compiled(self, _request: CompileTask) -> TaskAnswer:
+        """Checks the rule compiles, on the inputs of `answers`."""
         given = self._copies() if self._changes_inputs else self._drawn
         program = torch.compile(self._model, options=_UNTUNED)
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._compiled = _row_major(flatten(program(*given))[1])
+                self._compiled = _row_major(program(*given))
                 synchronize(self._context.device)
         except torch.OutOfMemoryError as error:
-            raise Broken("memory", f"compiled: {error}") from None
+            raise Broken(Rule.MEMORY, f"compiled: {error}") from None
         except Exception as error:  # noqa: BLE001 - the boundary to the compiler, which raises all kinds
             line = next((line for line in str(error).splitlines() if line.strip()), "")
-            raise Broken("compiles", f"torch.compile raised {type(error).__name__}: {line}") from None
+            raise Broken(Rule.COMPILES, f"torch.compile raised {type(error).__name__}: {line}") from None
         self._free()
-        return {}
+        return TaskAnswer()
 
-    def agrees(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Rule: agrees, of what `compiled` left."""
+    def agrees(self, _request: CompareCompiled) -> TaskAnswer:
+        """Checks the rule agrees, on the outputs of `compiled`."""
         answers, mine = self._answers, self._compiled
         if not self._kept:
             answers.answer = self.answer({}, self._secrets.seed())
         eager = answers.answer.eager
         if _metas(mine) != _metas(eager):
-            raise Broken("agrees", f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
+            raise Broken(Rule.AGREES, f"compiled returns {_metas(mine)} instead of {_metas(eager)}")
         reason = answers.failure(mine)
         if reason is not None:
-            raise Broken("agrees", f"compiled and eager disagree: {reason}")
+            raise Broken(Rule.AGREES, f"compiled and eager disagree: {reason}")
         answers.drop()
         del mine, eager
         self._compiled = []
         torch._dynamo.reset()
         self._free()
-        return {}
+        return TaskAnswer()
 
-    # ------------------------------------------------------------ as `admission.Answering`
+    # The methods of `admission.Answering`.
 
     def draw_weights(self, seed: int | None) -> None:
         if seed is not None:
@@ -272,25 +266,25 @@ class TaskCheck:
         self._drawn = make_inputs(self._task, self._device, seed)
         metas = _metas(flatten(self._drawn)[1])
         if metas != (self._metas or metas):
-            raise Broken("deterministic", "get_inputs() returns other shapes or types at each call")
+            raise Broken(Rule.DETERMINISTIC, "get_inputs() returns other shapes or types at each call")
         self._metas = metas
         return {}
 
     def answer(self, _spec: dict[str, Any], rng: int, *, oracle: bool = True, twin: int | None = None) -> Answer:
         model = self._model if twin is None else self._twin(twin)
         seed_everything(rng)
-        eager = _row_major(flatten(run_forward(self._task, model, self._copies()))[1])
+        eager = _row_major(run_forward(self._task, model, self._copies()))
         if not oracle:
             return Answer({}, eager, eager, eager, "")
         policy = eager
         if self._products and self._context.device is Device.CUDA:
-            policy = _row_major(flatten(eager_at_precision(model, self._copies(), Precision.TF32))[1])
+            policy = _row_major(eager_at_precision(model, self._copies(), Precision.TF32))
         self._free()
         try:
             wide = run_float64(model, self._copies())
         except torch.OutOfMemoryError:
-            raise Broken("memory", "the judge's float64 answer doesn't fit") from None
-        return Answer({}, eager, policy, _row_major(flatten(wide.value)[1]), wide.precision)
+            raise Broken(Rule.MEMORY, "the judge's float64 outputs don't fit") from None
+        return Answer({}, eager, policy, _row_major(wide.value), wide.precision)
 
     def _twin(self, seed: int) -> Any:
         twin = make_model(self._task, self._init, self._device, seed, on_device=True).requires_grad_(False)
@@ -298,47 +292,45 @@ class TaskCheck:
         return twin
 
     def _copies(self) -> list[Any]:
-        """The drawn inputs; `forward` may change what it gets."""
+        """Returns copies of the drawn inputs, because `forward` may change them."""
         copied: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, self._drawn)
         return copied
 
-    # ------------------------------------------------------------ how long it takes
-
-    def place(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """A model with weights drawn on the device, inputs, and a few values of each output: the same in every
-        process."""
+    def place(self, _request: PlaceTask) -> SampledOutputs:
+        """Puts a model with drawn weights and inputs on the device. Returns a few values of each output, which are the
+        same in every process."""
         self._model = make_model(self._task, self._init, self._device, self._seed, on_device=True).requires_grad_(False)
         self.draw_weights(self._seed)
         self.draw_inputs(self._seed)
-        return {"sample": [_sampled(tensor) for tensor in self.answer({}, self._seed, oracle=False).eager]}
+        eager = self.answer({}, self._seed, oracle=False).eager
+        return SampledOutputs(sample=tuple(map(sampled, eager)))
 
-    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
+    def warm(self, request: WarmTask) -> WarmedTask:
         self._runner = Runner(self._device)
         gc.collect()
-        # Until the task is closed.
+        # The collector stays off until the task is closed.
         gc.disable()
         end = time.monotonic() + _WARM_S
         call_s = 0.0
-        for _ in range(int(params["calls"])):
+        for _ in range(request.calls):
             begun = time.monotonic()
             self._runner.warmup(self._model, [self._drawn], calls=1)
             call_s = time.monotonic() - begun
             if time.monotonic() >= end:
                 break
-        return {"call_s": call_s}
+        return WarmedTask(call_s=call_s)
 
-    def time(self, params: dict[str, Any]) -> dict[str, Any]:
-        program = (lambda *_inputs: None) if params["null"] else self._model
-        calls, flush_bytes = int(params["calls"]), int(params["flush_bytes"])
-        times = [self._runner.time_once(program, self._drawn, flush_bytes=flush_bytes) for _ in range(calls)]
-        return {"event_us": times}
+    def time(self, request: TimeTask) -> TaskTimes:
+        program = (lambda *_inputs: None) if request.null else self._model
+        run = self._runner.time_once
+        times = [run(program, self._drawn, flush_bytes=request.flush_bytes) for _ in range(request.calls)]
+        return TaskTimes(event_us=tuple(times))
 
-    def close(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def close(self) -> None:
         unload_task_module(self._task)
-        return {}
 
     def _free(self) -> None:
-        """Others get what it kept, unless that is little: the driver serves one process at a time."""
+        """Frees unused memory for other processes, unless it is little: the driver serves one process at a time."""
         gc.collect()
         if torch.cuda.memory_reserved() > torch.cuda.memory_allocated() + _SPARE_BYTES:
             torch.cuda.empty_cache()
@@ -349,7 +341,7 @@ def _metas(tensors: list[Any]) -> list[tuple[tuple[int, ...], str]]:
 
 
 def _versions(values: Any) -> list[int]:
-    """How often each tensor was written to."""
+    """Returns how often each tensor was written to."""
     return [tensor._version for tensor in flatten(values)[1]]
 
 
@@ -358,46 +350,19 @@ def _bytes(answer: Answer) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def _row_major(tensors: list[Any]) -> list[Any]:
-    return [tensor.detach().contiguous() for tensor in tensors]
+def _row_major(nested: Any) -> list[Any]:
+    return [tensor.detach().contiguous() for tensor in flatten(nested)[1]]
 
 
 def _generators() -> list[Any]:
-    """The state of everything that draws random numbers without a generator of its own."""
+    """Returns the states of the global random generators."""
     states = [torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())]
     return states + ([torch.cuda.get_rng_state().numpy().tobytes()] if torch.cuda.is_initialized() else [])
 
 
 def _check_varies(eager: list[Any], other: list[Any]) -> None:
-    """Raises Broken where every output is constant or nearly so, or every one is the same for other inputs."""
-    if all(_is_constant(tensor) for tensor in eager):
-        raise Broken("varies", f"the output is constant but for {NEARLY:.0%}")
-    if all(_is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
-        raise Broken("varies", "the outputs for different inputs can't be told from each other")
-
-
-def _is_constant(tensor: Any) -> bool:
-    """All elements the same, or spread by less than NEARLY of their mean, as the variances of long rows of random
-    numbers are; a single number isn't constant by itself."""
-    if tensor.numel() < 2:
-        return bool(tensor.numel() == 0)
-    if not tensor.is_floating_point():
-        low, high = torch.aminmax(tensor)
-        return bool(low == high)
-    spread, mean = torch.std_mean(tensor.float(), correction=0)
-    return float(spread) <= NEARLY * abs(float(mean))
-
-
-def _is_near(mine: Any, yours: Any) -> bool:
-    if not mine.is_floating_point():
-        return bool(torch.equal(mine, yours))
-    apart = float(torch.linalg.vector_norm(mine.float() - yours.float()))
-    return apart <= NO_DIFFERENCE * float(torch.linalg.vector_norm(mine.float()))
-
-
-def _sampled(tensor: Any) -> list[float]:
-    """Its norm, and values at regular places."""
-    flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // _SAMPLED)
-    norm = torch.linalg.vector_norm(flat.float())
-    return [float(norm), *(float(value) for value in flat[::step][:_SAMPLED].double().cpu())]
+    """Raises Broken where every output is constant or nearly so, or every output is the same for other inputs."""
+    if all(is_constant(tensor) for tensor in eager):
+        raise Broken(Rule.VARIES, f"the output varies by less than {NEARLY:.0%}")
+    if all(is_near(mine, yours) for mine, yours in zip(eager, other, strict=True)):
+        raise Broken(Rule.VARIES, "the outputs for different inputs are the same")

@@ -13,7 +13,7 @@ from pydantic import Field
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings
 from cuda_agent.agent.trained.sampler import Sampled
 from cuda_agent.core.config import Configuration
-from cuda_agent.core.enums import Baseline
+from cuda_agent.core.enums import RewardBaseline
 from cuda_agent.core.records import Task
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.rollout import Rollout
@@ -26,7 +26,7 @@ Answer = Callable[[Sequence[Rollout]], list[Sampled]]
 class PlayOptions(Configuration):
     """How episodes are played and rewarded."""
 
-    baseline: Baseline = Baseline.MATCHED
+    baseline: RewardBaseline = RewardBaseline.MATCHED
     #: number of workspaces whose tools run at a time. A device times one candidate at a time.
     threads: int = Field(default=0, ge=0, description="0: as many as there are cores")
     #: number of open episodes.

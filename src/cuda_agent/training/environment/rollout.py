@@ -18,7 +18,7 @@ from cuda_agent.agent.tools.registry import ALL, WRONG_CALL, Toolbox
 from cuda_agent.agent.trained.dialogue import Dialogue, DialogueSettings, Opening
 from cuda_agent.agent.trained.offers import laid_out
 from cuda_agent.agent.trained.sampler import Sampled
-from cuda_agent.core.enums import Baseline, Milestone
+from cuda_agent.core.enums import Milestone, RewardBaseline
 from cuda_agent.core.errors import UsageError
 from cuda_agent.core.records import Evaluation, Task, ToolCall, ToolResult
 from cuda_agent.reward import reward
@@ -41,7 +41,7 @@ class Rollout:
     dialogue: Dialogue
     settings: DialogueSettings
     judges: Judges
-    baseline: Baseline = Baseline.MATCHED
+    baseline: RewardBaseline = RewardBaseline.MATCHED
     ended: bool = False
     truncated: bool = False
     generate_s: float = 0.0

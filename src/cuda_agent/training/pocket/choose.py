@@ -13,11 +13,11 @@ from cuda_agent.tasks.decontaminate.graphhash import graph_hash
 from cuda_agent.tasks.records import DatasetTask
 from cuda_agent.training.environment.judges import Judges
 from cuda_agent.training.environment.opening import HELD_OUT
+from cuda_agent.workspace.skills import skill_notes
 
 #: number of choices of a task at least and at most. All of them are measured.
 LEAST_CHOICES, MOST_CHOICES = 4, 20
 _MOST_KERNELS = 6
-_LIBRARY = ("convolution", "gemm")
 
 
 def choose(
@@ -35,6 +35,7 @@ def choose(
     for `device`, which need not exist here."""
     found: dict[str, DatasetTask] = {}
     library: set[str] = set()
+    library_kinds = {notes.kernels for notes in skill_notes() if notes.library}
     half = (train + held_out) // 2
     judges.capture(candidate.task for candidate in candidates)
     for candidate in candidates:
@@ -49,7 +50,7 @@ def choose(
         hashed = graph_hash(graph)
         if hashed in found or not _matters(plans):
             continue
-        calls_library = any(step.kind in _LIBRARY for plan in plans for step in plan.steps)
+        calls_library = any(step.kind in library_kinds for plan in plans for step in plan.steps)
         if len(library) >= half if calls_library else len(found) - len(library) >= train + held_out - half:
             continue
         found[hashed] = candidate

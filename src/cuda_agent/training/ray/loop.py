@@ -16,7 +16,7 @@ from uuid import uuid4
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from cuda_agent.agent.trained.sampler import Sampled
-from cuda_agent.training.config import parse_options
+from cuda_agent.training.config import TrainingOptions
 from cuda_agent.training.episodes import Episode, Playing, act, append_episodes
 from cuda_agent.training.rewards import reward_of
 from cuda_agent.training.stages.domain import Domain, OpenDomain
@@ -104,7 +104,7 @@ class EpisodeLoop(AgentLoopBase):  # type: ignore[misc]
             if key not in _opened:
                 import json
 
-                options = parse_options(json.loads((self._run / "config.json").read_text()))
+                options = TrainingOptions.parse(json.loads((self._run / "config.json").read_text()))
                 # Each process has its own memo.
                 own = self._run / "workers" / f"{os.uname().nodename}-{os.getpid()}"
                 alone = options.model_copy(update={"environment": {**options.environment, "memo": None}})

@@ -8,124 +8,104 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
-from typing import Any
 
-from cuda_agent.core.enums import Device, Precision
-from cuda_agent.workers.inside.baselines import BaselineSet, Form, stop_compiler_processes
+from cuda_agent.workers.inside.baselines import BaselineSet, Planned, stop_compiler_processes
 from cuda_agent.workers.inside.compilations import import_compiler
-from cuda_agent.workers.inside.main import Context, Operation
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.task.taskmodule import import_task
 from cuda_agent.workers.inside.timed import TimedPrograms
+from cuda_agent.workers.requests import Done, HeldMemory, Operations
+from cuda_agent.workers.requests.baseline import (
+    CopyWeights,
+    ImportCompiler,
+    PlanBaselines,
+    PlannedBaselines,
+    PrepareBaseline,
+    PreparedBaseline,
+    RetireBaseline,
+    SettleBaselines,
+)
+from cuda_agent.workers.requests.lifecycle import ImportTask
+from cuda_agent.workers.requests.timed import DropRing
 
 
-def create(context: Context) -> Mapping[str, Operation]:
-    baseline = Baseline(context)
+def create(context: Context) -> Operations:
+    baseline = BaselinePrograms(context)
     timed = TimedPrograms(context, baseline.program, with_null=True)
 
-    def load(params: dict[str, Any]) -> dict[str, Any]:
-        timed.with_null = not params["compiled"]
-        return baseline.load(params)
+    def plan(request: PlanBaselines) -> PlannedBaselines:
+        timed.with_null = not request.compiled
+        return baseline.plan(request)
 
-    def unring(params: dict[str, Any]) -> dict[str, Any]:
-        timed.unring(params)
+    def drop_ring(request: DropRing) -> Done:
+        timed.drop_ring(request)
         baseline.give_back()
-        return {}
+        return Done()
 
     return {
         **timed.operations(),
-        "unring": unring,
-        "import_compiler": prepare_compiler,
-        "import_task": import_task,
-        "load": load,
-        "prepare": baseline.prepare,
-        "freeze": baseline.freeze,
-        "settle": baseline.settle,
-        "forget": baseline.forget,
-        "retire": baseline.retire,
-        "set_weights": baseline.set_weights,
+        DropRing: drop_ring,
+        ImportCompiler: prepare_compiler,
+        ImportTask: import_task,
+        PlanBaselines: plan,
+        PrepareBaseline: baseline.prepare,
+        SettleBaselines: baseline.settle,
+        RetireBaseline: baseline.retire,
+        CopyWeights: baseline.copy_weights,
     }
 
 
-def prepare_compiler(params: dict[str, Any]) -> dict[str, Any]:
-    """{device, environment}: imports the compiler; `environment`: its settings, which it reads then."""
-    os.environ.update(params["environment"])
-    import_compiler(Device(params["device"]))
-    return {}
+def prepare_compiler(request: ImportCompiler) -> Done:
+    os.environ.update(request.environment)
+    import_compiler(request.device)
+    return Done()
 
 
-class Baseline:
+class BaselinePrograms:
     """The forms of one task in this process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._set: BaselineSet
-        self._forms: dict[str, Form] = {}
+        self._planned: dict[str, Planned] = {}
 
-    def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{name, source, precision, seed, autotune, compiled}: which forms there are. `compiled`: whether this worker
-        is for the compiled ones."""
-        precision = Precision(params["precision"])
-        self.forget({})
-        self._set = BaselineSet(
-            params["source"], params["name"], self._context.device, precision, seed=int(params["seed"])
-        )
-        found = self._set.forms(autotune=bool(params["autotune"]))
-        self._forms = {form.name: form for form in found if (form.mode != "eager") is params["compiled"]}
-        return {"forms": [{"name": form.name, "matched": form.matched} for form in self._forms.values()]}
+    def plan(self, request: PlanBaselines) -> PlannedBaselines:
+        self._set = BaselineSet(request.source, request.name, self._context.device, request.precision)
+        found = self._set.planned(autotune=request.autotune)
+        self._planned = {one.name: one for one in found if (one.form.compile is not None) is request.compiled}
+        return PlannedBaselines(matched={one.name: one.matched for one in self._planned.values()})
 
-    def forget(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Frees whatever is loaded."""
-        self._forms = {}
-        if hasattr(self, "_set"):
-            del self._set
-        gc.collect()
-        self.give_back()
-        return {}
-
-    def prepare(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{form, bandwidth}: compile it and run it until it is warm, unless it can't be the fastest (None: nobody knows
-        the bandwidth). Answers what the compiler made of it, or why it is left out."""
-        bandwidth = params["bandwidth"]
-        outlasted = "" if bandwidth is None else self._set.outlasted(self._forms[params["form"]], float(bandwidth))
+    def prepare(self, request: PrepareBaseline) -> PreparedBaseline:
+        name, planned = request.baseline, self._planned[request.baseline]
+        outlasted = "" if request.bandwidth is None else self._set.outlasted(planned, request.bandwidth)
         if outlasted:
-            return {"left_out": outlasted}
-        self._set.prepare(self._forms[params["form"]])
-        return {"compiled": self._set.compilations.get(params["form"])}
+            return PreparedBaseline(left_out=outlasted)
+        self._set.prepare(planned)
+        return PreparedBaseline(compiled=self._set.compilations.get(name))
 
-    def freeze(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Adds the form that has its weights as constants: those that it has now, since no time depends on their
-        values."""
-        form = self._set.frozen_form()
-        self._set.prepare(form)
-        return {"compiled": self._set.compilations.get(form.name)}
-
-    def settle(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Everything is prepared: frees what only preparing needs. Answers what is held."""
+    def settle(self, _request: SettleBaselines) -> HeldMemory:
         self._set.drop_sample()
         stop_compiler_processes()
         gc.collect()
         # A compiler is a quarter of a million objects; the timing's own collection needn't walk over them.
         gc.freeze()
-        return {"held_bytes": self.give_back()}
+        return HeldMemory(held_bytes=self.give_back())
 
-    def retire(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{form}: it isn't asked for again; frees what it holds. Answers what is left."""
-        self._set.retire(params["form"])
+    def retire(self, request: RetireBaseline) -> HeldMemory:
+        self._set.retire(request.baseline)
         gc.collect()
-        return {"held_bytes": self.give_back()}
+        return HeldMemory(held_bytes=self.give_back())
 
     def give_back(self) -> int:
         """Frees what nothing uses. Returns the bytes that are held: weights, and the pool of captured graphs."""
         return free_cache(self._context.device)
 
-    def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{names, arena, layout}: the state dict's tensors, copied into every form."""
-        tensors = self._context.tensors(params["arena"], params["layout"])
-        self._set.load_weights(dict(zip(params["names"], tensors, strict=True)))
-        return {}
+    def copy_weights(self, request: CopyWeights) -> Done:
+        tensors = self._context.tensors(request.weights)
+        self._set.load_weights(dict(zip(request.names, tensors, strict=True)))
+        return Done()
 
     def program(self, name: str) -> Program:
         return self._set.program(name)

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from cuda_agent.core.baselines import COMPILED
+from cuda_agent.core.baselines import EAGER, Baseline, Form, forms
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.errors import TaskError
+from cuda_agent.core.records import CompileReport
 from cuda_agent.workers.inside.compilations import count_compilations, forget_compilations
 from cuda_agent.workers.inside.dispatch import Listener
 from cuda_agent.workers.inside.runner import Program
@@ -51,8 +52,6 @@ _CONVOLUTION = {
 }  # fmt: skip
 
 
-#: modes whose calls are replays of a captured graph.
-_CAPTURED = frozenset({"graphs", "autotune"})
 #: calls of which the quickest says what the host needs for one.
 _HOST_CALLS = 3
 
@@ -81,14 +80,20 @@ POLICY_FLAGS = {
 
 
 @dataclass(frozen=True)
-class Form:
-    """One way to run the task: `mode` is `eager`, `compile`, `graphs` (reduce-overhead), `autotune` (max-autotune) or
-    `frozen` (compiled with the weights as constants). `matched`: its arithmetic is that of the precision policy."""
+class Planned:
+    """A baseline that can be prepared. `matched`: its arithmetic is that of the precision policy."""
 
-    name: str
-    mode: str
+    baseline: Baseline
     flags: Flags
     matched: bool
+
+    @property
+    def name(self) -> str:
+        return self.baseline.name
+
+    @property
+    def form(self) -> Form:
+        return forms()[self.baseline.form]
 
 
 @dataclass(frozen=True)
@@ -115,24 +120,27 @@ class _FindProducts(Listener):
                 self.convolution |= name in _CONVOLUTION
 
 
-def forms_for(device: Device, precision: Precision, products: Products, *, autotune: bool = False) -> tuple[Form, ...]:
-    """The forms to time. Where the policy's flags change none of the task's operators, eager and compile at the
-    defaults are matched themselves, and only the captured graph is added."""
-    if device is Device.CPU:
-        plain = (Form("eager", "eager", Flags(), True), Form("compile", "compile", Flags(), True))
-        return (*plain, Form(f"autotune_{precision}", "autotune", Flags(), True)) if autotune else plain
+def policy_differs(device: Device, precision: Precision, products: Products) -> bool:
+    """Whether the policy's flags change the arithmetic of one of the task's operators."""
     flags, default = POLICY_FLAGS[precision], Flags()
-    differs = (products.matmul and (flags.matmul_tf32 != default.matmul_tf32 or flags.autocast is not None)) or (
-        products.convolution and (flags.cudnn_tf32 != default.cudnn_tf32 or flags.autocast is not None)
-    )
-    forms = [Form("eager", "eager", default, not differs), Form("compile", "compile", default, not differs)]
-    if differs:
-        forms += [Form(f"{mode}_{precision}", mode, flags, True) for mode in ("eager", "compile")]
-    at_policy = flags if differs else default
-    forms.append(Form(f"graphs_{precision}", "graphs", at_policy, True))
-    if autotune:
-        forms.append(Form(f"autotune_{precision}", "autotune", at_policy, True))
-    return tuple(forms)
+    casts = flags.autocast is not None
+    matmul = products.matmul and (casts or flags.matmul_tf32 != default.matmul_tf32)
+    convolution = products.convolution and (casts or flags.cudnn_tf32 != default.cudnn_tf32)
+    return device is Device.CUDA and (matmul or convolution)
+
+
+def planned(device: Device, precision: Precision, products: Products, *, autotune: bool = False) -> tuple[Planned, ...]:
+    """The baselines of a task, those with constant weights included. Where the policy's flags change nothing, a form
+    that is timed at PyTorch's defaults isn't timed at the policy as well."""
+    differs = policy_differs(device, precision, products)
+    at_policy = POLICY_FLAGS[precision] if differs else Flags()
+    able = [form for form in forms().values() if device in form.devices and (autotune or not form.on_request)]
+    plain = [Planned(Baseline(form=form.name), Flags(), not differs) for form in able if form.at_defaults]
+    return (*plain, *(
+        Planned(Baseline(form=form.name, precision=precision), at_policy, True)
+        for form in able
+        if differs or not form.at_defaults
+    ))  # fmt: skip
 
 
 class BaselineSet:
@@ -141,7 +149,7 @@ class BaselineSet:
     def __init__(self, source: str, name: str, device: Device, precision: Precision, *, seed: int = 0) -> None:
         self.device, self.precision = device, precision
         self._source, self._name, self._seed = source, name, seed
-        self._owner = self._make_model("eager")
+        self._owner = self._make_model(EAGER)
         self._sample_task = load_task_module(source, f"{name}_inputs")
         self._sample = make_inputs(self._sample_task, device.value, seed)
         Flags().apply()
@@ -149,47 +157,46 @@ class BaselineSet:
             output = run_forward(self._owner_task, self._owner, self._sample)
         self._output_dtypes = [t.dtype for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
         self.products = Products(found.matmul, found.convolution)
-        self._models: dict[str, Any] = {"eager": self._owner}
+        self._models: dict[str, Any] = {EAGER: self._owner}
         self._programs: dict[str, Program] = {}
-        self._flags: dict[str, Flags] = {}
-        self._modes: dict[str, str] = {}
-        #: of each compiled form, the fields of a `core.records.CompileReport`.
-        self.compilations: dict[str, dict[str, Any]] = {}
+        self._prepared: dict[str, Planned] = {}
+        #: of each compiled form.
+        self.compilations: dict[str, CompileReport] = {}
 
-    def forms(self, *, autotune: bool = False) -> tuple[Form, ...]:
-        return forms_for(self.device, self.precision, self.products, autotune=autotune)
+    def planned(self, *, autotune: bool = False) -> tuple[Planned, ...]:
+        return planned(self.device, self.precision, self.products, autotune=autotune)
 
-    def frozen_form(self) -> Form:
-        """The form for candidates that derive their weights: the compiler may fold, pack and convert them too."""
-        matched = [form for form in self.forms() if form.matched and form.mode in ("eager", "compile")]
-        return Form(f"frozen_{self.precision}", "frozen", matched[-1].flags, True)
-
-    def prepare(self, form: Form, calls: int = 4) -> None:
-        """Build the form and call it on inputs of the right shapes until it is compiled, captured and warm. Raises
+    def prepare(self, wanted: Planned, calls: int = 4) -> None:
+        """Build the baseline and call it on inputs of the right shapes until it is compiled, captured and warm. Raises
         whatever the compiler or the task raises. Idempotent."""
-        if form.name in self._programs:
+        name, compiled = wanted.name, wanted.form.compile is not None
+        if name in self._programs:
             return
-        model = self._models.get(form.name) or self._make_model(form.name)
-        program = self._program(form, model)
-        form.flags.apply()
+        model = self._models.get(name) or self._make_model(name)
+        program = self._program(wanted, model)
+        wanted.flags.apply()
         sample = self._inputs()
         with torch.no_grad(), _quiet():
-            begin = forget_compilations() if form.mode != "eager" else 0.0
-            for _ in range(1 if form.mode == "eager" else calls):
+            begin = forget_compilations() if compiled else 0.0
+            for _ in range(calls if compiled else 1):
                 program(*sample)
             if self.device is Device.CUDA:
                 torch.cuda.synchronize()
-            if form.mode != "eager":
-                self.compilations[form.name] = count_compilations(begin)
-        self._models[form.name], self._programs[form.name] = model, program
-        self._flags[form.name], self._modes[form.name] = form.flags, form.mode
+            if compiled:
+                self.compilations[name] = count_compilations(begin)
+        self._models[name], self._programs[name], self._prepared[name] = model, program, wanted
 
-    def outlasted(self, form: Form, bandwidth: float) -> str:
-        """Why a captured graph that isn't prepared yet can't be the fastest form, "" where it may be. A replay spares
-        the host's part of the same compiled code, and copies inputs and outputs. `bandwidth`: bytes/s, of the
-        datasheet. A host or a device that is busy beside this only speaks for the graph."""
-        same = [name for name, mode in self._modes.items() if mode == "compile" and self._flags[name] == form.flags]
-        if form.mode != "graphs" or self.device is not Device.CUDA or not same:
+    def outlasted(self, wanted: Planned, bandwidth: float) -> str:
+        """Why a captured graph that isn't prepared yet can't be the fastest baseline, "" where it may be. A replay
+        spares the host's part of the same compiled code, and copies inputs and outputs. `bandwidth`: bytes/s, of the
+        datasheet. A busy host or device makes the graph look better, never worse."""
+        replayed = wanted.form.replays
+        same = [
+            name
+            for name, other in self._prepared.items()
+            if other.baseline.form == replayed and other.flags == wanted.flags
+        ]
+        if self.device is not Device.CUDA or not same:
             return ""
         program, sample = self.program(same[0]), self._inputs()
         host_s = math.inf
@@ -210,8 +217,8 @@ class BaselineSet:
         )
 
     def program(self, name: str) -> Program:
-        """A prepared form, with its flags set for this process. Raises KeyError for one that isn't prepared."""
-        self._flags[name].apply()
+        """A prepared baseline, with its flags set for this process. Raises KeyError for one that isn't prepared."""
+        self._prepared[name].flags.apply()
         return self._programs[name]
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
@@ -227,8 +234,9 @@ class BaselineSet:
         """Forget a form; with the last captured one, the pool of their graphs goes too."""
         self._models.pop(name, None)
         self._programs.pop(name, None)
-        captured = self._modes.pop(name, None) in _CAPTURED and self.device is Device.CUDA
-        if captured and _CAPTURED.isdisjoint(self._modes.values()):
+        gone = self._prepared.pop(name, None)
+        captured = gone is not None and gone.form.captured and self.device is Device.CUDA
+        if captured and not any(other.form.captured for other in self._prepared.values()):
             from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
             reset_cudagraph_trees()
@@ -244,25 +252,25 @@ class BaselineSet:
         task = load_task_module(self._source, f"{self._name}_{form}")
         init = make_init_inputs(task, self._seed)
         # Every form but eager gets eager's weights.
-        model = make_model(task, init, self.device.value, self._seed, on_device=form != "eager")
-        if form == "eager":
+        model = make_model(task, init, self.device.value, self._seed, on_device=form != EAGER)
+        if form == EAGER:
             self._owner_task = task
         else:
             _share_weights(self._owner, model)
         return model.requires_grad_(False)
 
-    def _program(self, form: Form, model: Any) -> Program:
-        if form.flags.autocast:
-            model = _Autocast(model, self.device.value, getattr(torch, form.flags.autocast), self._output_dtypes)
-        if form.mode == "eager":
+    def _program(self, wanted: Planned, model: Any) -> Program:
+        if wanted.flags.autocast:
+            model = _Autocast(model, self.device.value, getattr(torch, wanted.flags.autocast), self._output_dtypes)
+        if wanted.form.compile is None:
             return model  # type: ignore[no-any-return]
-        compiled: Program = torch.compile(model, **COMPILED[form.mode])
-        captured = form.mode in _CAPTURED and self.device is Device.CUDA
+        compiled: Program = torch.compile(model, **wanted.form.compile)
+        captured = wanted.form.captured and self.device is Device.CUDA
         return _fresh_outputs(compiled) if captured else compiled
 
 
 def _stored_bytes(value: Any) -> int:
-    """Of the tensors in it; what is expanded counts once."""
+    """Returns the stored bytes of the tensors in a value. Expanded elements count once."""
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     stored = (
         math.prod(size for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if stride) for leaf in leaves

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +21,69 @@ import torch
 from cuda_agent.core.errors import TaskError
 from cuda_agent.workers.buffers import is_dense
 from cuda_agent.workers.inside.dispatch import recorded
-from cuda_agent.workers.inside.kernels import with_kernels
-from cuda_agent.workers.inside.main import Context, Operation, Refusal, classify, first_lines
+from cuda_agent.workers.inside.failures import Refusal, first_lines, kind_of
+from cuda_agent.workers.inside.kernels import Kernels, with_kernels
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Program
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta, tensor_paths, unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache
 from cuda_agent.workers.inside.timed import TimedPrograms
+from cuda_agent.workers.requests import Done, FaultKind, FreeMemory, HeldMemory, Operations, TensorRefs
+from cuda_agent.workers.requests.candidate import (
+    CallModel,
+    CallResult,
+    ChangedWeights,
+    CompareWeights,
+    ForgetBuffers,
+    LoadCandidate,
+    LoadedWeights,
+    LoadWeights,
+)
 
 EXTENSION = "cuda_extension"
+_LASTING = (FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE)
 
 
-def create(context: Context) -> Mapping[str, Operation]:
-    candidate = Candidate(context)
+def create(context: Context) -> Operations:
+    candidate = LoadedCandidate(context)
     timed = TimedPrograms(context, candidate.program, set_config=candidate.set_config)
     return {
         **timed.operations(),
-        "load": candidate.load,
-        "set_weights": candidate.set_weights,
-        "weights_intact": candidate.weights_intact,
-        "call": candidate.call,
-        "forget": candidate.forget,
-        "free": candidate.free,
+        LoadCandidate: candidate.load,
+        LoadWeights: candidate.load_weights,
+        CompareWeights: candidate.compare_weights,
+        CallModel: candidate.call,
+        ForgetBuffers: candidate.forget,
+        FreeMemory: candidate.free,
     }
 
 
-class Candidate:
+class LoadedCandidate:
     """One candidate in this process."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.model: Any = None
         self._module: Any = None
-        self._inputs: dict[str, list[Any]] = {}
+        self._inputs: dict[TensorRefs, list[Any]] = {}
         self._earlier: list[Any] = []
         self._weights: dict[str, Any] = {}
 
-    def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The library as `cuda_extension`, `model_new.py` as `model_new`, and `ModelNew(*init inputs)` on the
-        device, in the place of the candidate before it. `package`: another one for each that follows."""
+    def load(self, request: LoadCandidate) -> Done:
         self.model = self._module = None
-        if params["library"] is not None:
-            import_extension(Path(params["library"]), params.get("package", ""))
-        module = self._module = execute_model(Path(params["model"]))
+        if request.library is not None:
+            import_extension(Path(request.library), request.package)
+        module = self._module = execute_model(Path(request.model))
         model_class = getattr(module, "ModelNew", None)
         if not (isinstance(model_class, type) and issubclass(model_class, torch.nn.Module)):
-            raise Refusal("load", "model_new.py has no class `ModelNew(nn.Module)`")
-        init = unflatten(params["init"], [])
+            raise Refusal(FaultKind.LOAD, "model_new.py has no class `ModelNew(nn.Module)`")
+        init = unflatten(request.init, [])
         try:
             model = model_class(*init["args"], **init["kwargs"])
             self.model = model.eval().to(self._context.device.value)
         except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
             raise load_failure("ModelNew(...)", error) from None
-        return {}
+        return Done()
 
     def program(self, _name: str) -> Program:
         """What is timed: the model itself."""
@@ -82,31 +93,28 @@ class Candidate:
         """Overrides entries of `model_new.CONFIG`, which the model reads at call time. Raises Refusal without one."""
         known = getattr(self._module, "CONFIG", None)
         if not isinstance(known, dict):
-            raise Refusal("load", "model_new.py has no dict `CONFIG`, so there is nothing to screen")
+            raise Refusal(FaultKind.LOAD, "model_new.py has no dict `CONFIG`, so there is nothing to screen")
         known.update(config)
 
-    def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
-        """`load_state_dict` from an arena. `derive_ms` is what it took, copies included; `operators` what the
-        dispatcher saw meanwhile."""
-        names, layout = params["names"], params["layout"]
-        self._weights = dict(zip(names, self._tensors(params["arena"], layout), strict=True))
+    def load_weights(self, request: LoadWeights) -> LoadedWeights:
+        tensors = self._context.tensors(request.weights)
+        self._weights = dict(zip(request.names, tensors, strict=True))
         self._synchronize()
         begin = time.perf_counter()
         try:
             with torch.no_grad(), recorded() as operators:
                 self.model.load_state_dict(dict(self._weights))
         except (RuntimeError, KeyError, TypeError) as error:
-            if classify(error)[0] in ("oom", "device"):
+            if kind_of(error) in _LASTING:
                 raise
-            raise Refusal(
-                "load", f"ModelNew.load_state_dict refuses Model's state dict: {first_lines(error)}"
-            ) from None
+            said = f"ModelNew.load_state_dict refuses Model's state dict: {first_lines(error)}"
+            raise Refusal(FaultKind.LOAD, said) from None
         self._synchronize()
         elapsed = (time.perf_counter() - begin) * 1e3
-        return {"derive_ms": elapsed, "frozen": is_frozen(self.model, self._weights), **operators.report()}
+        frozen = is_frozen(self.model, self._weights)
+        return LoadedWeights(derive_ms=elapsed, frozen=frozen, dispatch=operators.report())
 
-    def weights_intact(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Names of weights whose values in the model are no longer those that were loaded."""
+    def compare_weights(self, _request: CompareWeights) -> ChangedWeights:
         mine = self.model.state_dict()
         changed = []
         for name, value in self._weights.items():
@@ -114,29 +122,23 @@ class Candidate:
             comparable = isinstance(own, torch.Tensor) and own.shape == value.shape and own.dtype == value.dtype
             if comparable and not bool(torch.equal(own, value) or ((own == value) | (own != own)).all()):
                 changed.append(name)
-        return {"changed": changed}
+        return ChangedWeights(changed=changed)
 
-    def call(self, params: dict[str, Any]) -> dict[str, Any]:
-        """One `forward` on a slot's inputs, its outputs checked and copied to the judge's buffers.
-
-        The tensors of a slot are the same objects at every call. With `poison`, memory that torch allocates is filled
-        with NaN (or the largest integer) first, so that an unwritten output shows. The answer holds what the dispatcher
-        saw of the call and, with `kernels`, what ran on the GPU.
-        """
-        inputs = self._slot(params["inputs"])
-        arguments = unflatten(params["inputs"]["spec"], inputs)
+    def call(self, request: CallModel) -> CallResult:
+        inputs = self._slot(request.inputs)
+        arguments = unflatten(request.spec, inputs)
 
         def forward() -> Any:
             return self.model(*arguments)
 
-        _poison(bool(params["poison"]))
+        _poison(request.poison)
         try:
             with torch.no_grad(), recorded() as operators:
-                value, seen = with_kernels(forward) if params["kernels"] else (forward(), {})
+                value, seen = with_kernels(forward) if request.kernels else (forward(), Kernels())
             self._check_plain(value)
         finally:
             _poison(False)
-        places = self._tensors(params["outputs"]["arena"], params["outputs"]["layout"])
+        places = self._context.tensors(request.outputs)
         spec, outputs = self._structure(value)
         self._check_fit(spec, outputs, places)
         self._check_alias(outputs, inputs)
@@ -144,28 +146,28 @@ class Candidate:
             for place, tensor in zip(places, outputs, strict=True):
                 place.copy_(tensor)
         self._earlier = outputs
-        return {"spec": spec, "unseen_outputs": operators.unseen(outputs), **operators.report(), **seen}
+        return CallResult(
+            spec=spec,
+            unseen_outputs=operators.unseen(outputs),
+            dispatch=operators.report(),
+            kernels=seen.rows,
+            kernels_error=seen.error,
+        )
 
-    def forget(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Lets go of everything over the judge's arenas and of earlier outputs."""
+    def forget(self, _request: ForgetBuffers) -> Done:
         self._inputs.clear()
         self._earlier.clear()
         self._weights.clear()
-        return {}
+        return Done()
 
-    def free(self, params: dict[str, Any]) -> dict[str, Any]:
-        """What torch keeps of the device's memory without need goes to others. Answers the bytes that stay."""
+    def free(self, _request: FreeMemory) -> HeldMemory:
         gc.collect()
-        return {"held_bytes": free_cache(self._context.device)}
+        return HeldMemory(held_bytes=free_cache(self._context.device))
 
-    def _slot(self, given: dict[str, Any]) -> list[Any]:
-        key = f"{given['arena']}:{[wire['offset'] for wire in given['layout']]}"
-        if key not in self._inputs:
-            self._inputs[key] = self._tensors(given["arena"], given["layout"])
-        return self._inputs[key]
-
-    def _tensors(self, arena: str, layout: Iterable[dict[str, Any]]) -> list[Any]:
-        return self._context.tensors(arena, layout)
+    def _slot(self, refs: TensorRefs) -> list[Any]:
+        if refs not in self._inputs:
+            self._inputs[refs] = self._context.tensors(refs)
+        return self._inputs[refs]
 
     def _synchronize(self) -> None:
         if self._context.device.value == "cuda":
@@ -174,29 +176,27 @@ class Candidate:
     def _check_plain(self, value: Any) -> None:
         for tensor in _leaves(value):
             if type(tensor) is not torch.Tensor:
-                raise Refusal("structure", f"an output is a {type(tensor).__name__}, not a plain tensor")
+                raise _misfit(f"an output is a {type(tensor).__name__}, not a plain tensor")
 
     def _structure(self, value: Any) -> tuple[Spec, list[Any]]:
         try:
             return flatten(value)
         except TaskError as error:
-            raise Refusal("structure", f"the output can't be passed on: {error.cause}") from None
+            raise _misfit(f"the output can't be passed on: {error.cause}") from None
 
     def _check_fit(self, spec: Spec, outputs: list[Any], places: list[Any]) -> None:
         if len(outputs) != len(places):
-            raise Refusal("structure", f"{len(outputs)} output tensors instead of {len(places)}")
+            raise _misfit(f"{len(outputs)} output tensors instead of {len(places)}")
         for path, tensor, place in zip(tensor_paths(spec), outputs, places, strict=True):
             name = f"output{path}"
             mine, wanted = (tuple(tensor.shape), tensor.dtype), (tuple(place.shape), place.dtype)
             if mine != wanted:
                 found = f"{list(mine[0])} {dtype_name(mine[1])}"
-                raise Refusal("structure", f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}")
+                raise _misfit(f"{name} is {found} instead of {list(wanted[0])} {dtype_name(wanted[1])}")
             if tensor.device != place.device:
-                raise Refusal("structure", f"{name} is on {tensor.device} instead of {place.device}")
+                raise _misfit(f"{name} is on {tensor.device} instead of {place.device}")
             if not is_dense(tensor_meta(tensor)):
-                raise Refusal(
-                    "structure", f"{name} has strides {tuple(tensor.stride())}: elements overlap or lie apart"
-                )
+                raise _misfit(f"{name} has strides {tuple(tensor.stride())}: elements overlap or lie apart")
 
     def _check_alias(self, outputs: list[Any], inputs: list[Any]) -> None:
         kept = {
@@ -209,7 +209,13 @@ class Candidate:
             for tensor in outputs:
                 low, high = _span(tensor)
                 if tensor.numel() and any(low < end and begin < high for begin, end in spans):
-                    raise Refusal("structure", f"an output shares memory with {what}; return storage of its own")
+                    raise Refusal(
+                        FaultKind.STRUCTURE, f"an output shares memory with {what}; return storage of its own"
+                    )
+
+
+def _misfit(message: str) -> Refusal:
+    return Refusal(FaultKind.STRUCTURE, message)
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -229,8 +235,8 @@ def _poison(on: bool) -> None:
 
 
 def import_extension(path: Path, package: str = "") -> None:
-    """As `cuda_extension`. `package` tells several of one process apart: pybind11 hands out the first module of a full
-    name again for every other library that comes under it."""
+    """Imports a library as `cuda_extension`. `package` distinguishes several in one process, since pybind11 returns the
+    first module of a full name for every other library of that name."""
     name = f"{package}.{EXTENSION}" if package else EXTENSION
     try:
         loader = importlib.machinery.ExtensionFileLoader(name, str(path))
@@ -256,8 +262,8 @@ def execute_model(path: Path) -> types.ModuleType:
 
 def load_failure(doing: str, error: BaseException) -> Refusal:
     sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
-    kind = classify(error)[0]
-    return Refusal(kind if kind in ("oom", "device") else "load", f"{doing}: {first_lines(error)}")
+    kind = kind_of(error)
+    return Refusal(kind if kind in _LASTING else FaultKind.LOAD, f"{doing}: {first_lines(error)}")
 
 
 def is_frozen(model: Any, state: Mapping[str, Any]) -> bool:

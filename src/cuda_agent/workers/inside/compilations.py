@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
-from typing import Any
 
 from cuda_agent.core.enums import Device
+from cuda_agent.core.records import CompileReport
 
 _COMPILER = ("torch._dynamo", "torch._inductor.compile_fx")
 #: what it imports when it first compiles for a GPU.
@@ -36,21 +36,21 @@ def forget_compilations() -> float:
     return time.monotonic()
 
 
-def count_compilations(begin: float) -> dict[str, Any]:
-    """Fields of a `core.records.CompileReport` for what was compiled since `begin`."""
+def count_compilations(begin: float) -> CompileReport:
+    """What was compiled since `begin`."""
     from torch._dynamo.utils import counters
 
     broken = {**counters["graph_break"], **counters["unimplemented"]}
     frames, inductor = counters["frames"], counters["inductor"]
     reasons = sorted(broken, key=lambda reason: -broken[reason])[:_MOST_REASONS]
-    return {
-        "graphs": int(counters["stats"]["unique_graphs"]),
-        "breaks": int(sum(broken.values())),
-        "reasons": [_line(reason) for reason in reasons],
-        "fallbacks": max(0, int(frames["total"] - frames["ok"])),
-        "graphs_refused": int(inductor["cudagraph_skips"]),
-        "compile_s": time.monotonic() - begin,
-    }
+    return CompileReport(
+        graphs=int(counters["stats"]["unique_graphs"]),
+        breaks=int(sum(broken.values())),
+        reasons=tuple(map(_line, reasons)),
+        fallbacks=max(0, int(frames["total"] - frames["ok"])),
+        graphs_refused=int(inductor["cudagraph_skips"]),
+        compile_s=time.monotonic() - begin,
+    )
 
 
 def _line(reason: str) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cuda_agent.workers.requests.candidate import DispatchRecord
+
 #: the operator that the recorder calls itself, to see whether it still records.
 _CANARY = "aten.empty_strided.default"
 
@@ -71,9 +73,8 @@ class OperatorRecorder(Listener):
         """How many of the outputs lie in memory that no recorded operator made."""
         return sum(t.numel() > 0 and t.untyped_storage().data_ptr() not in self._storages for t in outputs)
 
-    def report(self) -> dict[str, Any]:
-        """For the judge: see `guard.operators`."""
-        return {"operators": self.counts, "intact": self.intact}
+    def report(self) -> DispatchRecord:
+        return DispatchRecord(operators=self.counts, intact=self.intact)
 
 
 @contextmanager

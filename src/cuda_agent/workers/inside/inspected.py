@@ -52,15 +52,17 @@ def main(arguments: list[str]) -> int:
 
 def _load(folder: Path, call: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
     from cuda_agent.core.enums import Device
-    from cuda_agent.workers.inside.candidate import Candidate
+    from cuda_agent.workers.inside.candidate import LoadedCandidate
     from cuda_agent.workers.inside.main import Context
     from cuda_agent.workers.inside.once import read_tensor
     from cuda_agent.workers.inside.task.pytree import unflatten
+    from cuda_agent.workers.requests.candidate import LoadCandidate
+    from cuda_agent.workers.requests.lifecycle import Start
 
     context = Context()
-    context.start({"device": call["device"]})
-    candidate = Candidate(context)
-    candidate.load({"library": call["library"], "model": call["model"], "init": call["init"]})
+    context.start(Start(device=call["device"]))
+    candidate = LoadedCandidate(context)
+    candidate.load(LoadCandidate(library=call["library"], model=call["model"], init=call["init"]))
     device = Device(call["device"])
     candidate.model.load_state_dict({name: read_tensor(folder, wire, device) for name, wire in call["state"].items()})
     return candidate.model, unflatten(
@@ -106,7 +108,7 @@ def _multiprocessor(torch: Any) -> dict[str, int]:
 
 
 def measure_roofline(cuda: bool) -> dict[str, float]:
-    """As `core.inspection.Roofline`, in this process."""
+    """Measures `core.inspection.Roofline` in this process."""
     import torch
 
     try:

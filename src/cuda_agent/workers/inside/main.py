@@ -2,8 +2,7 @@
 
 Imports torch before anything is asked (CUDA is started only by `start`), says hello, then answers one request after
 the other until the judge's end of the socket closes. MODULE is that of a role (`workers.roles`): it offers
-`create(context)`, which returns the role's operations, name -> function of the request's parameters that returns what
-JSON can hold.
+`create(context)`, which returns the role's operations: what answers each request (`workers.requests`).
 """
 
 from __future__ import annotations
@@ -15,35 +14,16 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from cuda_agent.core.enums import Device
-from cuda_agent.core.errors import CudaAgentError, OutOfMemory
-from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, OutOfDeviceMemory, Slot, synchronize
-from cuda_agent.workers.channel import ChannelClosed, Request, WorkerChannel
-
-Operation = Callable[[dict[str, Any]], Any]
-
-#: texts of torch, the C++ library, cuBLAS and cuDNN, which raise no type of their own for a lack of memory.
-_OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "out of memory",
-    "std::bad_alloc",
-    "Cannot allocate memory",
-    "STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",
-)
-_DEVICE_BROKEN = ("CUDA error", "CUDA driver error", "device-side assert", "illegal memory access")
-
-
-class Refusal(Exception):
-    """An operation that ends with a named failure: `kind` is `load`, `structure`, `raised`, `oom`, `device` or
-    `task`."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
-        super().__init__(message)
+from cuda_agent.workers.buffers import SMALL_CONTEXT, Attached, synchronize
+from cuda_agent.workers.channel import ChannelClosed, Received, WorkerChannel
+from cuda_agent.workers.inside.failures import kind_of, words_of
+from cuda_agent.workers.requests import Done, Operations, TensorRefs, WorkerAnswer, WorkerRequest
+from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
 
 
 class Context:
@@ -54,110 +34,70 @@ class Context:
         self.device = Device.CPU
         self.arenas: dict[str, Attached] = {}
         self.control = control
-        #: for how long it waits for the next request without sleep; see `timed.ready`.
+        #: for how long it waits for the next request without sleep; see `requests.timed.GetReady`.
         self.spin_s = 0.0
         #: came with the request that is being answered; whoever takes them closes them.
         self.descriptors: tuple[int, ...] = ()
 
-    def tensors(self, arena: str, layout: Iterable[dict[str, Any]]) -> list[Any]:
-        """Tensors over the slots of an attached arena, in order."""
-        memory = self.arenas[arena]
-        return [memory.tensor(Slot.from_wire(wire)) for wire in layout]
+    def tensors(self, refs: TensorRefs) -> list[Any]:
+        """The tensors, in order."""
+        return self.arenas[refs.arena].tensors(refs.slots)
 
-    def start(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Chooses the device and wakes it up, on the given cores if the system allows them; none given: anywhere. With
-        `small_context` it has one connection to the device."""
-        self.device = Device(params["device"])
+    def start(self, request: Start) -> Done:
+        self.device = request.device
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, set(params.get("cores", ())) & os.sched_getaffinity(0))
+            os.sched_setaffinity(0, set(request.cores) & os.sched_getaffinity(0))
         if self.device is Device.CUDA:
-            if params.get("small_context"):
+            if request.small_context:
                 os.environ.update(SMALL_CONTEXT)
-            import torch
-
             torch.cuda.init()
             torch.zeros(1, device="cuda")
             synchronize(self.device)
-        return {}
+        return Done()
 
-    def attach(self, params: dict[str, Any], descriptors: tuple[int, ...]) -> dict[str, Any]:
-        self.arenas[params["arena"]] = Attached(params, descriptors)
-        return {}
+    def attach(self, request: Attach) -> Done:
+        self.arenas[request.arena] = Attached(request, self.descriptors)
+        return Done()
 
-    def detach(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The role lets go of tensors over an arena before the judge asks for this."""
-        memory = self.arenas.pop(params["arena"])
+    def detach(self, request: Detach) -> Done:
+        memory = self.arenas.pop(request.arena)
         synchronize(self.device)
         memory.detach()
-        return {}
+        return Done()
 
 
-def serve(channel: WorkerChannel, context: Context, operations: Mapping[str, Operation]) -> None:
+def serve(channel: WorkerChannel, context: Context, operations: Operations) -> None:
     """Answers until the judge is gone."""
+    own: Operations = {Start: context.start, Attach: context.attach, Detach: context.detach, **operations}
+    known = {kind.__name__: kind for kind in own}
     while True:
         try:
-            request = channel.receive(spin_s=context.spin_s)
-            failure = _answer(channel, context, operations, request)
-            if failure is not None:
-                channel.fail(request.id, *failure)
+            received = channel.receive(spin_s=context.spin_s)
+            try:
+                channel.answer(received.id, _answer(context, own, known[received.op], received))
+            except ChannelClosed:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the boundary to code that isn't ours, which may call exit()
+                sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
+                sys.stderr.flush()
+                channel.fail(received.id, kind_of(error), *words_of(error))
         except ChannelClosed:
             return
 
 
 def _answer(
-    channel: WorkerChannel, context: Context, operations: Mapping[str, Operation], request: Request
-) -> tuple[str, str] | None:
-    """Sends the answer, or returns the failure as (kind, message)."""
-    try:
-        context.descriptors = request.descriptors
-        if request.op in operations:
-            value: Any = operations[request.op](request.params)
-            synchronize(context.device)
-        elif request.op == "attach":
-            value = context.attach(request.params, request.descriptors)
-        elif request.op in ("start", "detach"):
-            value = getattr(context, request.op)(request.params)
-        else:
-            raise KeyError(request.op)
-        channel.answer(request.id, value)
-    except ChannelClosed:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the boundary to code that isn't ours, which may even call exit()
-        sys.stderr.write("".join(traceback.format_exception(error))[-16384:])
-        sys.stderr.flush()
-        return classify(error)
-    return None
-
-
-def classify(error: BaseException) -> tuple[str, str]:
-    """(kind, one readable text) of whatever an operation raised."""
-    if isinstance(error, Refusal):
-        return error.kind, str(error)
-    if isinstance(error, OutOfMemory):
-        return "oom", f"{error.cause}\n{error.remedy}"
-    if isinstance(error, CudaAgentError):
-        return "task", f"{error.cause}\n{error.remedy}"
-    text = str(error)
-    no_memory = any(words in text for words in _OUT_OF_MEMORY)  # foreign text: torch's
-    if no_memory or isinstance(error, MemoryError | OutOfDeviceMemory):
-        return "oom", first_lines(error)
-    if any(words in text for words in _DEVICE_BROKEN):  # foreign text: CUDA's
-        return "device", first_lines(error)
-    return "raised", first_lines(error)
-
-
-def first_lines(error: BaseException, count: int = 6) -> str:
-    """`Type: message`, at most `count` lines of it."""
-    lines = [line for line in str(error).splitlines() if line.strip()][:count]
-    return f"{type(error).__name__}: " + "\n".join(lines)
+    context: Context, operations: Operations, kind: type[WorkerRequest[Any]], received: Received
+) -> WorkerAnswer:
+    context.descriptors = received.descriptors
+    answer = operations[kind](kind.model_validate(received.params))
+    synchronize(context.device)
+    return answer
 
 
 def main(arguments: list[str]) -> int:
     role, descriptor = arguments
     sock = socket.socket(fileno=int(descriptor))
     sock.set_inheritable(False)
-    import torch
-
     module = importlib.import_module(role)
     context = Context(sock.fileno())
     operations = module.create(context)
@@ -166,7 +106,7 @@ def main(arguments: list[str]) -> int:
     gc.collect()
     gc.freeze()
     try:
-        channel.hello({"role": role, "pid": os.getpid(), "torch": str(torch.__version__)})
+        channel.answer(0, Done())
     except ChannelClosed:
         return 0
     serve(channel, context, operations)

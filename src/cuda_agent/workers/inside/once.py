@@ -24,14 +24,16 @@ def main(arguments: list[str]) -> int:
     call = json.loads((folder / "call.json").read_text())
     import torch
 
-    from cuda_agent.workers.inside.candidate import Candidate
+    from cuda_agent.workers.inside.candidate import LoadedCandidate
     from cuda_agent.workers.inside.main import Context
     from cuda_agent.workers.inside.task.pytree import unflatten
+    from cuda_agent.workers.requests.candidate import LoadCandidate
+    from cuda_agent.workers.requests.lifecycle import Start
 
     context = Context()
-    context.start({"device": call["device"]})
-    candidate = Candidate(context)
-    candidate.load({"library": call["library"], "model": call["model"], "init": call["init"]})
+    context.start(Start(device=call["device"]))
+    candidate = LoadedCandidate(context)
+    candidate.load(LoadCandidate(library=call["library"], model=call["model"], init=call["init"]))
     device = Device(call["device"])
     candidate.model.load_state_dict({name: read_tensor(folder, wire, device) for name, wire in call["state"].items()})
     inputs = [read_tensor(folder, wire, device) for wire in call["inputs"]]

@@ -7,17 +7,15 @@ Runs task code, which isn't trusted either: whatever it raises leaves as a TaskE
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from cuda_agent.core.enums import Precision
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, forms_for
+from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
-from cuda_agent.workers.inside.main import Context, Operation
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta, unflatten
 from cuda_agent.workers.inside.task.taskmemory import free_cache, most_held
@@ -33,24 +31,40 @@ from cuda_agent.workers.inside.task.taskmodule import (
 )
 from cuda_agent.workers.inside.task.variants import KINDS, WIDE, Facts, properties, variant
 from cuda_agent.workers.inside.task.weights import redraw
+from cuda_agent.workers.requests import Done, FreeMemory, HeldMemory, Operations, Spec, TensorRefs
+from cuda_agent.workers.requests.lifecycle import ImportTask
+from cuda_agent.workers.requests.reference import (
+    CapturedGraph,
+    CaptureGraph,
+    DrawInputs,
+    DrawnInputs,
+    DrawnSlots,
+    DrawSlots,
+    DrawWeights,
+    Expected,
+    ExpectedOutputs,
+    ImportCapture,
+    LoadTask,
+    TaskSpec,
+)
 
 
-def create(context: Context) -> Mapping[str, Operation]:
-    reference = Reference(context)
+def create(context: Context) -> Operations:
+    reference = LoadedReference(context)
     return {
-        "load": reference.load,
-        "draw_inputs": reference.draw_inputs,
-        "draw_slots": reference.draw_slots,
-        "draw_weights": reference.draw_weights,
-        "expected": reference.expected,
-        "import_capture": reference.import_capture,
-        "import_task": import_task,
-        "capture": reference.capture,
-        "free": reference.free,
+        LoadTask: reference.load,
+        DrawInputs: reference.draw_inputs,
+        DrawSlots: reference.draw_slots,
+        DrawWeights: reference.draw_weights,
+        ExpectedOutputs: reference.expected,
+        ImportCapture: reference.import_capture,
+        ImportTask: import_task,
+        CaptureGraph: reference.capture,
+        FreeMemory: reference.free,
     }
 
 
-class Reference:
+class LoadedReference:
     """One task in this process."""
 
     def __init__(self, context: Context) -> None:
@@ -65,16 +79,15 @@ class Reference:
     def _device(self) -> str:
         return self._context.device.value
 
-    def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
-        seed = params["seed"]
-        self._task = load_task_module(params["source"], params["name"])
+    def load(self, request: LoadTask) -> TaskSpec:
+        seed = request.seed
+        self._task = load_task_module(request.source, request.name)
         init = make_init_inputs(self._task, seed)
         self._init = init
         init_spec, init_tensors = flatten({"args": list(init.args), "kwargs": init.kwargs})
         if init_tensors:
             raise TaskError(
-                f"{params['name']}: get_init_inputs() returns a tensor", "Return numbers, text and lists of them"
+                f"{request.name}: get_init_inputs() returns a tensor", "Return numbers, text and lists of them"
             )
         self._model = make_model(self._task, init, self._device, seed)
         inputs = make_inputs(self._task, self._device, seed + 1)
@@ -89,101 +102,90 @@ class Reference:
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
         products = Products(found.matmul, found.convolution)
-        forms = forms_for(self._context.device, Precision(params["precision"]), products)
-        return {
-            "init": init_spec,
-            "inputs_spec": spec,
-            "inputs": [tensor_meta(t).model_dump(mode="json") for t in tensors],
-            "state": {n: tensor_meta(t).model_dump(mode="json") for n, t in self._state().items()},
-            "outputs_spec": output_spec,
-            "outputs": [tensor_meta(t).model_dump(mode="json") for t in outputs],
-            "mutated": list(self._mutated),
-            "products": found.matmul or found.convolution,
-            "policy_differs": any(form.name.startswith("eager_") for form in forms),
-            "variants": list(KINDS),
-            "wide_variants": list(WIDE),
-            "peak_bytes": max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
-        }
+        return TaskSpec(
+            init=init_spec,
+            inputs_spec=spec,
+            inputs=tuple(map(tensor_meta, tensors)),
+            state={name: tensor_meta(tensor) for name, tensor in self._state().items()},
+            outputs_spec=output_spec,
+            outputs=tuple(map(tensor_meta, outputs)),
+            mutated=self._mutated,
+            products=found.matmul or found.convolution,
+            policy_differs=policy_differs(self._context.device, request.precision, products),
+            variants=tuple(KINDS),
+            wide_variants=tuple(WIDE),
+            peak_bytes=max(0, sum(held) - sum(t.numel() * t.element_size() for t in before)),
+        )
 
-    def draw_inputs(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Fresh inputs under `seed` into an arena. `dropped` says why a variant doesn't apply; nothing is written
-        then."""
-        spec, tensors = flatten(make_inputs(self._task, self._device, params["seed"]))
-        kind = params.get("variant")
-        if kind is not None:
-            changed = variant(kind, tensors, self._kept(params["seed"]), params["seed"])
+    def draw_inputs(self, request: DrawInputs) -> DrawnInputs:
+        spec, tensors = flatten(make_inputs(self._task, self._device, request.seed))
+        if request.variant is not None:
+            changed = variant(request.variant, tensors, self._kept(request.seed), request.seed)
             if changed.tensors is None:
-                return {"spec": {}, "dropped": "; ".join(changed.reasons)[:500]}
+                return DrawnInputs(spec={}, dropped="; ".join(changed.reasons)[:500])
             tensors = changed.tensors
         if [_shape_and_type(t) for t in tensors] != self._metas:
             raise TaskError(
                 f"{self._task.name}: get_inputs() returns other shapes or types at each call", "Make them constant"
             )
-        self._fill(params, tensors)
-        return {"spec": spec, "dropped": None}
+        self._fill(request.into, tensors)
+        return DrawnInputs(spec=spec)
 
-    def draw_slots(self, params: dict[str, Any]) -> dict[str, Any]:
-        """`draw_inputs` for several places of one arena."""
-        pairs = zip(params["seeds"], params["layouts"], strict=True)
-        drawn = [self.draw_inputs({"seed": s, "arena": params["arena"], "layout": layout}) for s, layout in pairs]
-        return {"specs": [one["spec"] for one in drawn]}
+    def draw_slots(self, request: DrawSlots) -> DrawnSlots:
+        pairs = zip(request.seeds, request.into, strict=True)
+        return DrawnSlots(specs=[self.draw_inputs(DrawInputs(seed=seed, into=into)).spec for seed, into in pairs])
 
-    def draw_weights(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Weights under `seed` (None: as they are) into an arena, in the order of the state dict."""
-        if params["seed"] is not None:
-            redraw(self._model, params["seed"])
-        self._fill(params, list(self._state().values()))
-        return {}
+    def draw_weights(self, request: DrawWeights) -> Done:
+        if request.seed is not None:
+            redraw(self._model, request.seed)
+        self._fill(request.into, list(self._state().values()))
+        return Done()
 
-    def expected(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Answers to the inputs in an arena: `eager` at PyTorch's flags, `policy` at the precision policy's,
-        `oracle`. What they needed of the device's memory is kept for the next ones, until `free`."""
-        given = params["inputs"]
-        tensors = self._context.tensors(given["arena"], given["layout"])
-        wanted = params["outputs"]
-        seed_everything(params["rng"])
+    def expected(self, request: ExpectedOutputs) -> Expected:
+        """What the answers needed of the device's memory is kept for the next ones, until `free`."""
+        tensors, spec = self._context.tensors(request.inputs), request.spec
+        seed_everything(request.rng)
         Flags().apply()
         own = self._model
-        if params["twin"] is not None:
-            self._model = self._twin(params["twin"])
+        if request.twin is not None:
+            self._model = self._twin(request.twin)
         try:
-            output_spec = self._answer(given["spec"], tensors, wanted["eager"])
+            output_spec = self._answer(spec, tensors, request.eager)
         finally:
             self._model = own
-        if "policy" in wanted:
-            self._policy_answer(given["spec"], tensors, wanted["policy"], Precision(params["precision"]))
+        if request.policy is not None:
+            with precision_context(request.precision, self._device):
+                self._answer(spec, tensors, request.policy)
         oracle = ""
-        if "oracle" in wanted:
+        if request.oracle is not None:
             if not self._is_wide:
                 # Its tensors are larger: what was drawn and answered so far has no block that would do, but all that
                 # comes later fits into its blocks.
                 free_cache(self._context.device)
                 self._is_wide = True
-            oracle = self._oracle_answer(given["spec"], tensors, wanted["oracle"])
+            oracle = self._oracle_answer(spec, tensors, request.oracle)
         gc.collect()
-        return {"spec": output_spec, "oracle": oracle}
+        return Expected(spec=output_spec, oracle=oracle)
 
-    def import_capture(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """What `capture` would import; needs neither a task nor the device."""
+    def import_capture(self, _request: ImportCapture) -> Done:
         warm_up()
         gc.collect()
         gc.freeze()
-        return {}
+        return Done()
 
-    def capture(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The graph of `forward` as JSON text."""
-        inputs = make_inputs(self._task, self._device, params["seed"])
+    def capture(self, request: CaptureGraph) -> CapturedGraph:
+        inputs = make_inputs(self._task, self._device, request.seed)
         graph = capture(self._model, inputs, self._task)
         # The compiler's parts that this imported stay, and every later collection would walk over them.
         gc.collect()
         gc.freeze()
-        return {"graph": graph.model_dump_json()}
+        return CapturedGraph(graph=graph.model_dump_json())
 
-    def free(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Reference, verification and timing hold the device's memory in turn. Answers the bytes that stay."""
+    def free(self, _request: FreeMemory) -> HeldMemory:
+        """Reference, verification and timing hold the device's memory in turn."""
         gc.collect()
         self._is_wide = False
-        return {"held_bytes": free_cache(self._context.device)}
+        return HeldMemory(held_bytes=free_cache(self._context.device))
 
     def _kept(self, seed: int) -> list[Facts]:
         """What holds of every tensor in three draws."""
@@ -201,21 +203,20 @@ class Reference:
     def _state(self) -> dict[str, Any]:
         return {n: t for n, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
 
-    def _fill(self, params: dict[str, Any], tensors: list[Any]) -> None:
-        places = self._context.tensors(params["arena"], params["layout"])
+    def _fill(self, into: TensorRefs, tensors: list[Any]) -> None:
         with torch.no_grad():
-            for place, tensor in zip(places, tensors, strict=True):
+            for place, tensor in zip(self._context.tensors(into), tensors, strict=True):
                 place.copy_(tensor)
 
-    def _inputs(self, spec: Any, tensors: list[Any]) -> list[Any]:
+    def _inputs(self, spec: Spec, tensors: list[Any]) -> list[Any]:
         """`forward`'s arguments; what the reference changes in place is a copy."""
         own = [t.clone() if i in self._mutated else t for i, t in enumerate(tensors)]
         arguments: list[Any] = unflatten(spec, own)
         return arguments
 
-    def _answer(self, spec: Any, tensors: list[Any], place: dict[str, Any]) -> Any:
+    def _answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> Spec:
         output_spec, outputs = flatten(run_forward(self._task, self._model, self._inputs(spec, tensors)))
-        places = self._context.tensors(place["arena"], place["layout"])
+        places = self._context.tensors(into)
         if len(places) != len(outputs) or any(a.shape != b.shape for a, b in zip(places, outputs, strict=True)):
             raise TaskError(
                 f"{self._task.name}: forward's output changes its shape with the values", "Make it constant"
@@ -225,17 +226,10 @@ class Reference:
                 to.copy_(tensor)
         return output_spec
 
-    def _policy_answer(self, spec: Any, tensors: list[Any], place: dict[str, Any], precision: Precision) -> None:
-        with precision_context(precision, self._device):
-            self._answer(spec, tensors, place)
-
-    def _oracle_answer(self, spec: Any, tensors: list[Any], place: dict[str, Any]) -> str:
+    def _oracle_answer(self, spec: Spec, tensors: list[Any], into: TensorRefs) -> str:
         with task_code(self._task, "Model.forward in float64"):
             oracle = run_float64(self._model, self._inputs(spec, tensors))
-        outputs = flatten(oracle.value)[1]
-        with torch.no_grad():
-            for to, tensor in zip(self._context.tensors(place["arena"], place["layout"]), outputs, strict=True):
-                to.copy_(tensor)
+        self._fill(into, flatten(oracle.value)[1])
         return oracle.precision
 
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from cuda_agent.core.intervals import median
 from cuda_agent.workers.buffers import pieces
-from cuda_agent.workers.inside.main import classify
-from cuda_agent.workers.inside.runner import OutputError, Program, Runner, Slot, output_tensors
+from cuda_agent.workers.inside.failures import is_out_of_memory
+from cuda_agent.workers.inside.runner import Program, Runner, Slot, output_tensors
+from cuda_agent.workers.requests.timed import ScreenTimes
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
 MAX_DISTANCE = 1e-2
@@ -32,18 +32,6 @@ FINAL_SAMPLES = 15
 HOPELESS, BEHIND = 1.5, 1.2
 
 
-@dataclass
-class Screening:
-    """`latency_us[i]` belongs to the i-th setting, None where it failed, with the reason in `failures`. `device_lost`:
-    an error stays on the device, so this process can't time anything any more. `out_of_memory`: a setting found too
-    little memory."""
-
-    latency_us: list[float | None]
-    failures: dict[int, str] = field(default_factory=dict)
-    device_lost: bool = False
-    out_of_memory: bool = False
-
-
 def screen(
     runner: Runner,
     program: Program,
@@ -53,15 +41,16 @@ def screen(
     *,
     budget_s: float,
     flush_bytes: int = 0,
-) -> Screening:
+) -> ScreenTimes:
     """Median time of each setting over the slots within `budget_s` seconds; settings the budget doesn't reach fail."""
     end = time.monotonic() + budget_s
-    found = Screening([None] * len(configs))
+    failures: dict[int, str] = {}
+    lost = short = False
     samples: dict[int, list[float]] = {}
     reference: list[Any] | None = None
     for index, config in enumerate(configs):
         if index and time.monotonic() > end:
-            found.failures[index] = "not tried: the screening budget ended"
+            failures[index] = "not tried: the screening budget ended"
             continue
         try:
             set_config(config)
@@ -74,20 +63,23 @@ def screen(
                 if values[0] < HOPELESS * min(map(min, samples.values())):
                     values.append(runner.time_once(program, slots[1 % len(slots)], flush_bytes=flush_bytes))
             else:
-                found.failures[index] = reason
+                failures[index] = reason
         except Exception as error:  # noqa: BLE001 - the boundary to a candidate's code
-            found.failures[index] = f"{type(error).__name__}: {error}"[:500]
-            found.out_of_memory |= classify(error)[0] == "oom"
+            failures[index] = f"{type(error).__name__}: {error}"[:500]
+            short |= is_out_of_memory(error)
             if not _is_device_alive(runner):
-                found.device_lost = True
+                lost = True
                 for rest in range(index + 1, len(configs)):
-                    found.failures[rest] = "not tried: an earlier setting broke the device"
+                    failures[rest] = "not tried: an earlier setting broke the device"
                 break
-    if not found.device_lost:
+    if not lost:
         samples = _halve(runner, program, set_config, configs, slots, samples, end, flush_bytes)
-    for index, values in samples.items():
-        found.latency_us[index] = median(values)
-    return found
+    return ScreenTimes(
+        latency_us=tuple(median(samples[index]) if index in samples else None for index in range(len(configs))),
+        failures={str(index): reason for index, reason in failures.items()},
+        device_lost=lost,
+        out_of_memory=short,
+    )
 
 
 def _halve(
@@ -154,7 +146,8 @@ def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
 
 
 def _some(a: Any, b: Any) -> tuple[Any, Any]:
-    """Of two large tensors that lie in memory alike and without gaps, blocks at the same places; else all of both."""
+    """Returns blocks at the same places of two large tensors that lie in memory alike and without gaps, else all of
+    both."""
     count = a.numel()
     dense = a.stride() == b.stride() and 1 + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) == count
     if count < 2 * BLOCKS * BLOCK or not dense:
@@ -205,6 +198,3 @@ def _is_device_alive(runner: Runner) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-__all__ = ["OutputError", "Screening", "difference", "screen"]

@@ -1,31 +1,11 @@
-"""The timing operations of a worker, the same for candidate and baseline: rings of slots, bursts, queues, screening.
-
-Requests (names are the operations that a role adds to its own):
-  ring    {slots, spec, inputs: {arena, layout}, outputs: {arena, layout}, strides}   `layout` lists the slots one after
-                                                 the other, `strides` how the reference's outputs lie in memory
-  unring  {}                                     forgets the rings, so that their arenas may be detached
-  warm    {program, calls, seconds}              -> {otherwise: [outputs that lie otherwise]}   from here on the program
-                                                 copies them into the reference's layout as a part of each call
-  ready   {core, spin_s, flush_bytes}            a burst comes: moves to the core that it launches from (null:
-                                                 anywhere), and doesn't sleep until `release`, or for so long
-  burst   {program, flush_bytes, specs}          -> {event_us: [one per slot], waited_us}   (see `runner.Times`)
-                                                 `specs`: one per slot to run, the first ones; null: all, as the ring
-                                                 says
-  deliver {}                                     the last burst's outputs into the output ring
-  record  {program, calls}                       -> what the dispatcher saw of a burst of so many (`guard.operators`)
-  release {}                                     frees the last burst's outputs
-  queue   {program, calls}                       -> {us}
-  extras  {program, busy}                        -> {busy_us, peak_memory_bytes}, null where not known or not asked for
-  screen  {program, configs, budget_s, flush_bytes} -> {latency_us: […], failures: {index: reason}, device_lost,
-          out_of_memory}
-"""
+"""The timing operations of a worker, the same for candidate and baseline (`workers.requests.timed`)."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cuda_agent.core.enums import Device
@@ -33,6 +13,26 @@ from cuda_agent.workers.inside.dispatch import recorded
 from cuda_agent.workers.inside.runner import Outputs, Program, Runner, Slot, laid_out, lies_otherwise, null_program
 from cuda_agent.workers.inside.screen import screen
 from cuda_agent.workers.inside.task.pytree import unflatten
+from cuda_agent.workers.requests import Done, Operations, TensorRefs
+from cuda_agent.workers.requests.candidate import DispatchRecord
+from cuda_agent.workers.requests.timed import (
+    BurstTimes,
+    DeliverOutputs,
+    DropRing,
+    ExtraFigures,
+    GetReady,
+    MakeRing,
+    MeasureExtras,
+    QueueTime,
+    RecordBurst,
+    ReleaseOutputs,
+    RunBurst,
+    ScreenConfigs,
+    ScreenTimes,
+    TimeQueue,
+    Warmed,
+    WarmUp,
+)
 
 NULL = "null"
 
@@ -43,7 +43,7 @@ class TensorSource(Protocol):
     device: Device
     spin_s: float
 
-    def tensors(self, arena: str, layout: Any) -> list[Any]: ...
+    def tensors(self, refs: TensorRefs) -> list[Any]: ...
 
 
 class TimedPrograms:
@@ -64,27 +64,27 @@ class TimedPrograms:
         self._slots: list[Slot] = []
         self._inputs_at: frozenset[int] = frozenset()
         self._outputs: list[Outputs] = []
-        self._strides: list[list[int]] = []
+        self._strides: Sequence[Sequence[int]] = ()
         #: programs whose outputs lie otherwise than the reference's.
         self._otherwise: set[str] = set()
         self._null: Program | None = None
         self._cores: set[int] = set()
 
-    def operations(self) -> dict[str, Callable[[dict[str, Any]], Any]]:
-        """Operations by name, for the role's `create`."""
-        named: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "ring": self.ring,
-            "unring": self.unring,
-            "warm": self.warm,
-            "ready": self.ready,
-            "burst": self.burst,
-            "deliver": self.deliver,
-            "record": self.record,
-            "release": self.release,
-            "queue": self.queue,
-            "extras": self.extras,
+    def operations(self) -> Operations:
+        """For the role's `create`."""
+        always: Operations = {
+            MakeRing: self.make_ring,
+            DropRing: self.drop_ring,
+            WarmUp: self.warm_up,
+            GetReady: self.get_ready,
+            RunBurst: self.run_burst,
+            DeliverOutputs: self.deliver,
+            RecordBurst: self.record_burst,
+            ReleaseOutputs: self.release,
+            TimeQueue: self.time_queue,
+            MeasureExtras: self.measure_extras,
         }
-        return {**named, "screen": self.screen} if self._set_config is not None else named
+        return {**always, ScreenConfigs: self.screen} if self._set_config is not None else always
 
     @property
     def runner(self) -> Runner:
@@ -92,97 +92,92 @@ class TimedPrograms:
             self._runner = Runner(self._context.device.value)
         return self._runner
 
-    def ring(self, params: dict[str, Any]) -> dict[str, Any]:
-        count = int(params["slots"])
-        self.unring({})
+    def make_ring(self, request: MakeRing) -> Done:
+        self.drop_ring()
         self._cores = self._cores or os.sched_getaffinity(0)
-        inputs = self._context.tensors(**params["inputs"])
-        outputs = self._context.tensors(**params["outputs"])
-        self._tensors = _parts(inputs, count)
+        inputs = self._context.tensors(request.inputs)
+        outputs = self._context.tensors(request.outputs)
+        self._tensors = _parts(inputs, request.slots)
         self._inputs_at = frozenset(tensor.untyped_storage().data_ptr() for tensor in inputs if tensor.numel())
-        self._slots = [unflatten(params["spec"], part) for part in self._tensors]
-        self._outputs = list(_parts(outputs, count))
-        self._strides = params["strides"]
+        self._slots = [unflatten(request.spec, part) for part in self._tensors]
+        self._outputs = list(_parts(outputs, request.slots))
+        self._strides = request.strides
         if self.with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
         # What torch has imported is a quarter of a million objects; out of the collector's sight it costs nothing.
         gc.collect()
         gc.freeze()
-        return {}
+        return Done()
 
-    def unring(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def drop_ring(self, _request: DropRing | None = None) -> Done:
         self.runner.release()
         self._stay_on(None)
         self._tensors, self._slots, self._outputs, self._null = [], [], [], None
         self._otherwise.clear()
-        return {}
+        return Done()
 
-    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
-        name = params["program"]
-        program, calls = self._program(name), int(params["calls"])
-        value = self.runner.warmup(program, self._slots, calls=calls, seconds=float(params["seconds"]))
+    def warm_up(self, request: WarmUp) -> Warmed:
+        name = request.program
+        program = self._program(name)
+        value = self.runner.warmup(program, self._slots, calls=request.calls, seconds=request.seconds)
         otherwise = lies_otherwise(value, self._strides)
         if otherwise:
             self._otherwise.add(name)
             self.runner.warmup(self._program(name), self._slots, calls=1)
-        return {"otherwise": otherwise}
+        return Warmed(otherwise=otherwise)
 
-    def ready(self, params: dict[str, Any]) -> dict[str, Any]:
-        self._stay_on(params["core"])
-        self._context.spin_s = float(params["spin_s"])
-        self.runner.rouse(flush_bytes=int(params["flush_bytes"]))
-        return {}
+    def get_ready(self, request: GetReady) -> Done:
+        self._stay_on(request.core)
+        self._context.spin_s = request.spin_s
+        self.runner.rouse(flush_bytes=request.flush_bytes)
+        return Done()
 
-    def burst(self, params: dict[str, Any]) -> dict[str, Any]:
-        program, slots = self._program(params["program"]), self._slots
-        if params["specs"] is not None:
-            pairs = zip(params["specs"], self._tensors, strict=False)
+    def run_burst(self, request: RunBurst) -> BurstTimes:
+        program, slots = self._program(request.program), self._slots
+        if request.specs is not None:
+            pairs = zip(request.specs, self._tensors, strict=False)
             slots = [unflatten(spec, tensors) for spec, tensors in pairs]
-        times = self.runner.run(program, slots, flush_bytes=int(params["flush_bytes"]), inputs_at=self._inputs_at)
-        return {"event_us": times.event_us, "waited_us": times.waited_us}
+        times = self.runner.run(program, slots, flush_bytes=request.flush_bytes, inputs_at=self._inputs_at)
+        return BurstTimes(event_us=times.event_us, waited_us=times.waited_us)
 
-    def deliver(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def deliver(self, _request: DeliverOutputs) -> Done:
         self.runner.deliver(self._outputs)
-        return {}
+        return Done()
 
-    def record(self, params: dict[str, Any]) -> dict[str, Any]:
-        program, calls = self._program(params["program"]), int(params["calls"])
+    def record_burst(self, request: RecordBurst) -> DispatchRecord:
+        program = self._program(request.program)
         with recorded() as operators:
-            self.runner.run(program, self._slots[:calls])
+            self.runner.run(program, self._slots[: request.calls])
         self.runner.release()
         return operators.report()
 
-    def release(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def release(self, _request: ReleaseOutputs) -> Done:
         self._context.spin_s = 0.0
         self.runner.release()
-        return {}
+        return Done()
 
-    def queue(self, params: dict[str, Any]) -> dict[str, Any]:
-        program = self._program(params["program"])
-        return {"us": self.runner.queue(program, self._slots, int(params["calls"]))}
+    def time_queue(self, request: TimeQueue) -> QueueTime:
+        return QueueTime(us=self.runner.queue(self._program(request.program), self._slots, request.calls))
 
-    def extras(self, params: dict[str, Any]) -> dict[str, Any]:
-        program = self._program(params["program"])
+    def measure_extras(self, request: MeasureExtras) -> ExtraFigures:
+        program = self._program(request.program)
         peak = self.runner.peak_memory(program, self._slots[0])
-        busy = self.runner.busy(program, self._slots) if params["busy"] else None
-        return {"busy_us": busy, "peak_memory_bytes": peak}
+        busy = self.runner.busy(program, self._slots) if request.busy else None
+        return ExtraFigures(busy_us=busy, peak_memory_bytes=peak)
 
-    def screen(self, params: dict[str, Any]) -> dict[str, Any]:
+    def screen(self, request: ScreenConfigs) -> ScreenTimes:
         assert self._set_config is not None
-        program = self._program(params["program"])
-        self._stay_on(params["core"])
-        found = screen(
+        program = self._program(request.program)
+        self._stay_on(request.core)
+        return screen(
             self.runner,
             program,
             self._set_config,
-            params["configs"],
+            request.configs,
             self._slots,
-            budget_s=float(params["budget_s"]),
-            flush_bytes=int(params["flush_bytes"]),
+            budget_s=request.budget_s,
+            flush_bytes=request.flush_bytes,
         )
-        failures = {str(index): reason for index, reason in found.failures.items()}
-        told = {"device_lost": found.device_lost, "out_of_memory": found.out_of_memory}
-        return {"latency_us": found.latency_us, "failures": failures, **told}
 
     def _stay_on(self, core: int | None) -> None:
         """This thread alone, and only if the system allows it: no measurement depends on it, its spread does."""

@@ -3,11 +3,6 @@
 A fork starts in milliseconds, where a new process imports for seconds. It inherits nothing that an earlier task has
 touched: the zygote runs no task's code, and between two tasks it ends every process that the last one left and empties
 all folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
-
-Requests:
-  warm  {device, level, compiler, serves}  what tasks need once  -> {cuda: whether that has started CUDA}
-  fork  {environment} + the fork's socket                        -> {pid}
-  end   {}         ends the fork and everything that it started  -> {code: exit code, minus a signal's number, or null}
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import signal
 import socket
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,16 +28,19 @@ import torch
 from cuda_agent.core.enums import Device, SandboxLevel
 from cuda_agent.workers.channel import WorkerChannel
 from cuda_agent.workers.inside.compilations import import_compiler
-from cuda_agent.workers.inside.main import Context, Operation, serve
+from cuda_agent.workers.inside.main import Context, serve
+from cuda_agent.workers.requests import Done, Operations
+from cuda_agent.workers.requests.lifecycle import Start
+from cuda_agent.workers.requests.zygote import EndedFork, EndFork, ForkTask, WarmedZygote, WarmZygote
 from cuda_agent.workspace.descendants import descendants
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_DUMPABLE = 36, 4
 _CUDA_NOT_INITIALIZED = 3
 
 
-def create(context: Context) -> Mapping[str, Operation]:
+def create(context: Context) -> Operations:
     zygote = Zygote(context)
-    return {"start": zygote.start, "warm": zygote.warm, "fork": zygote.fork, "end": zygote.end}
+    return {Start: zygote.start, WarmZygote: zygote.warm, ForkTask: zygote.fork, EndFork: zygote.end}
 
 
 class Zygote:
@@ -66,43 +64,41 @@ class Zygote:
         # Processes of the same user may not look into this one's memory.
         _prctl(_PR_SET_DUMPABLE, 0)
 
-    def start(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def start(self, _request: Start) -> Done:
         """The device is started by each fork."""
-        return {}
+        return Done()
 
-    def warm(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{device, level, compiler, serves}: learns where processes of this sandbox can write; imports the module whose
-        operations forks answer; with `compiler`, imports that and runs a module of ours through it."""
+    def warm(self, request: WarmZygote) -> WarmedZygote:
+        """Also learns where processes of this sandbox can write."""
         self._folders = (Path(os.environ["TMPDIR"]),)
-        if params["level"] == SandboxLevel.FULL:
+        if request.level is SandboxLevel.FULL:
             # The sandbox's own; in a reduced one no process of it may write there.
             self._folders += (Path("/tmp"), Path("/dev/shm"))
-        self._served = importlib.import_module(params["serves"])
-        if params["compiler"]:
-            _warm_compiler(params["device"])
+        self._served = importlib.import_module(request.serves)
+        if request.compiler:
+            _warm_compiler(request.device)
             self._empty_folders()
         gc.collect()
         gc.freeze()
-        return {"cuda": _cuda_has_started()}
+        return WarmedZygote(cuda=_cuda_has_started())
 
-    def fork(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{environment}: a process that answers on the socket that came along."""
+    def fork(self, request: ForkTask) -> Done:
         (descriptor,) = self._context.descriptors
         if self._fork is not None:
-            self.end({})
+            self.end()
         pid = os.fork()
         if pid == 0:
-            self._become_fork(descriptor, params["environment"])
+            self._become_fork(descriptor, request.environment)
         os.close(descriptor)
         self._fork = pid
-        return {"pid": pid}
+        return Done()
 
-    def end(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def end(self, _request: EndFork | None = None) -> EndedFork:
         """Returns when nothing of the fork is left."""
         code = _end_all(self._fork)
         self._fork = None
         self._empty_folders()
-        return {"code": code}
+        return EndedFork(code=code)
 
     def _become_fork(self, descriptor: int, environment: dict[str, str]) -> NoReturn:
         try:
@@ -129,8 +125,8 @@ class Zygote:
                         entry.unlink()
 
 
-def _warm_compiler(device: str) -> None:
-    if device == "cpu":
+def _warm_compiler(device: Device) -> None:
+    if device is Device.CPU:
         import_compiler(Device.CPU)
         _compile("inductor")
         return

@@ -10,6 +10,7 @@ from cuda_agent.judge.guard.kernels import judge_kernels
 from cuda_agent.judge.guard.preprocessed import Compiled
 from cuda_agent.workers.inside.cupti import Span
 from cuda_agent.workers.inside.kernels import summed
+from cuda_agent.workers.requests.candidate import KernelRow
 
 OWN = frozenset({"_Z4gelu6__halfPf", "_ZN51_GLOBAL__N__6950af90_4_a_cu1kILi4EEEvPf", "gemm_of_mine"})
 ORIGINS = {
@@ -27,8 +28,8 @@ ORIGINS = {
 }  # fmt: skip
 
 
-def claim(*names: str, kind: str = "kernel") -> dict[str, Any]:
-    return {"kernels": [[kind, name, 2, 1000] for name in names]}
+def claim(*names: str, kind: str = "kernel") -> list[KernelRow]:
+    return [(kind, name, 2, 1000) for name in names]
 
 
 @pytest.mark.parametrize("name", ORIGINS)
@@ -43,12 +44,12 @@ def test_origin_of_a_kernel(name: str) -> None:
 
 def test_shares_and_notes() -> None:
     rows = [
-        ["kernel", "ampere_sgemm_128x64_tn", 1, 97_000],
-        ["kernel", "gemm_of_mine", 1, 2_000],
-        ["kernel", "mystery", 1, 500],
-        ["memset", "", 1, 500],
+        ("kernel", "ampere_sgemm_128x64_tn", 1, 97_000),
+        ("kernel", "gemm_of_mine", 1, 2_000),
+        ("kernel", "mystery", 1, 500),
+        ("memset", "", 1, 500),
     ]
-    found = judge_kernels({"kernels": rows}, OWN, recordable=True)
+    found = judge_kernels(rows, OWN, recordable=True)
     assert found.report is not None
     assert (found.report.own_us, found.report.library_us, found.report.copy_us) == (2.0, 97.0, 0.5)
     assert "own kernels carry 2.0%" in found.notes[0]
@@ -56,21 +57,20 @@ def test_shares_and_notes() -> None:
     assert found.violations == ()
 
 
-@pytest.mark.parametrize("value", [None, "x", [["kernel", "k", 1]], [["kernel", "k", 1.0, 5]], [["kernel", "k", 0, 5]]])
-def test_a_missing_record_convicts_where_records_can_be_had(value: Any) -> None:
-    found = judge_kernels({"kernels": value, "kernels_error": "busy"}, OWN, recordable=True)
+def test_a_missing_record_convicts_where_records_can_be_had() -> None:
+    found = judge_kernels(None, OWN, recordable=True, error="busy")
     assert [violation.rule for violation in found.violations] == ["missing_records"]
-    assert judge_kernels({"kernels": value}, OWN, recordable=False).violations == ()
+    assert judge_kernels(None, OWN, recordable=False).violations == ()
 
 
 def test_a_call_that_leaves_the_gpu_idle_convicts() -> None:
-    (violation,) = judge_kernels({"kernels": []}, OWN, recordable=False).violations
+    (violation,) = judge_kernels([], OWN, recordable=False).violations
     assert (violation.rule, violation.layer) == ("missing_records", "kernels")
 
 
 def test_spans_are_summed_by_name() -> None:
     spans = [Span("kernel", "a", 0, 10), Span("memcpy", "", 10, 40), Span("kernel", "a", 50, 55)]
-    assert summed(spans) == [["memcpy", "", 1, 30], ["kernel", "a", 2, 15]]
+    assert summed(spans) == [("memcpy", "", 1, 30), ("kernel", "a", 2, 15)]
 
 
 def test_kernels_that_nvcc_registers(tmp_path: Any) -> None:

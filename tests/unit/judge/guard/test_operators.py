@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.guard.operators import FORWARD, LOADING, OperatorLog
 from cuda_agent.workers.inside.dispatch import recorded
+from cuda_agent.workers.requests.candidate import DispatchRecord
 
 X = torch.arange(12.0).view(3, 4)
 
@@ -20,7 +21,7 @@ def rules(call: Callable[[], Any], when: str = FORWARD, device: Device = Device.
     with torch.no_grad(), recorded() as operators:
         output = call()
     log = OperatorLog(device)
-    log.note({**operators.report(), "unseen_outputs": operators.unseen([output])}, when)
+    log.note(operators.report(), when, unseen_outputs=operators.unseen([output]))
     return {violation.rule for violation in log.violations()}
 
 
@@ -74,27 +75,17 @@ def test_switching_the_recorder_off_shows() -> None:
         hidden.__enter__()
         torch.relu(X)
     assert torch._C._len_torch_dispatch_stack() == 0
-    assert operators.report()["intact"] is False
+    assert not operators.report().intact
     # Leaving puts the recorder back, which no other test of this process may meet.
     hidden.__exit__(None, None, None)
     while torch._C._len_torch_dispatch_stack():
         torch._C._pop_torch_dispatch_stack(None)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {},
-        {"operators": {}, "intact": False, "unseen_outputs": 0},
-        {"operators": {"aten.empty_like.default": "1"}, "intact": True, "unseen_outputs": 0},
-        {"operators": [], "intact": True, "unseen_outputs": 0},
-        {"operators": {}, "intact": True},
-        {"operators": {}, "intact": True, "unseen_outputs": 1},
-    ],
-)
-def test_missing_or_malformed_records_convict(reply: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("intact", "unseen_outputs"), [(False, 0), (True, 1)])
+def test_missing_records_convict(intact: bool, unseen_outputs: int) -> None:
     log = OperatorLog(Device.CUDA)
-    log.note(reply, FORWARD)
+    log.note(DispatchRecord(operators={}, intact=intact), FORWARD, unseen_outputs=unseen_outputs)
     (violation,) = log.violations()
     assert (violation.rule, violation.layer) == ("missing_records", "dispatch")
 
@@ -102,7 +93,7 @@ def test_missing_or_malformed_records_convict(reply: dict[str, Any]) -> None:
 def test_counts_add_up_over_calls() -> None:
     log = OperatorLog(Device.CUDA)
     for _ in range(2):
-        log.note({"operators": {"aten.empty.memory_format": 2}, "intact": True, "unseen_outputs": 0}, FORWARD)
-    log.note({"operators": {"aten.copy_.default": 1}, "intact": True}, LOADING)
+        log.note(DispatchRecord(operators={"aten.empty.memory_format": 2}, intact=True), FORWARD)
+    log.note(DispatchRecord(operators={"aten.copy_.default": 1}, intact=True), LOADING)
     assert log.counts == {"aten.empty.memory_format": 4}
     assert log.violations() == ()

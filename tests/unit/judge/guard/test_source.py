@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cuda_agent.core.enums import Device
-from cuda_agent.playbook.skills import gemm
+from cuda_agent.playbook.skills import shared
 from cuda_agent.workspace.layout import fixed_files
 from guard_harness import found
 from published_workspace import axpby_candidate
@@ -147,6 +147,6 @@ def test_examples_of_the_skill_file_pass(tmp_path: Path) -> None:
 
 
 def test_kept_handles_and_plans_of_the_playbook_pass(tmp_path: Path) -> None:
-    text = Path(gemm.__file__).with_name("gemm.cu").read_text()
+    text = Path(shared.__file__).with_name("gemm.cu").read_text()
     assert "static std::map" in text
     assert rules(text, tmp_path, "kernels/gemm.cu") == set()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cuda_agent.judge.profile.idle_load import Bystander, processor_ns
+from cuda_agent.judge.profile.idle_load import IdleLoad, processor_ns
 
 IDLE = "import time; time.sleep(60)"
 #: a thread of its own works, the first one sleeps.
@@ -30,25 +30,25 @@ def refused(_clock: int) -> int:
 
 
 @contextmanager
-def program(code: str) -> Iterator[Bystander]:
+def program(code: str) -> Iterator[IdleLoad]:
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         try:
             time.sleep(0.5)
-            yield Bystander(process.pid)
+            yield IdleLoad(process.pid)
         finally:
             process.kill()
 
 
 @pytest.mark.parametrize("code", [THREAD, CHILDREN])
 def test_work_beside_others_is_seen(code: str) -> None:
-    with program(code) as bystander:
-        bystander.look()
+    with program(code) as idle_load:
+        idle_load.look()
         for _ in range(3):
             time.sleep(0.3)
-            with bystander.busy():
+            with idle_load.busy():
                 pass
-            bystander.look()
-        assert "processor time" in (bystander.verdict() or "")
+            idle_load.look()
+        assert "processor time" in (idle_load.verdict() or "")
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["clock", "ticks"])
@@ -57,22 +57,22 @@ def test_its_own_burst_is_its_own(code: str, readable: bool, monkeypatch: pytest
     """Also where the system keeps the clocks of other processes to itself."""
     if not readable:
         monkeypatch.setattr(time, "clock_gettime_ns", refused)
-    with program(code) as bystander:
-        bystander.look()
+    with program(code) as idle_load:
+        idle_load.look()
         for _ in range(3):
-            with bystander.busy():
+            with idle_load.busy():
                 time.sleep(0.3)
-            bystander.look()
-        assert bystander.verdict() is None
+            idle_load.look()
+        assert idle_load.verdict() is None
 
 
 def test_a_process_that_is_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
         assert processor_ns(process.pid) == 0
-    bystander = Bystander(process.pid)
-    bystander.look()
-    with bystander.busy():
+    idle_load = IdleLoad(process.pid)
+    idle_load.look()
+    with idle_load.busy():
         pass
-    bystander.look()
-    assert bystander.verdict() is None
+    idle_load.look()
+    assert idle_load.verdict() is None

@@ -10,7 +10,7 @@ import torch
 from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import TensorMeta
 from cuda_agent.judge.profile.rings import MAX_SLOTS, Ring, plan_ring
-from cuda_agent.judge.profile.rounds import affordable
+from cuda_agent.judge.profile.schedule import affordable
 from cuda_agent.judge.profile.timedcheck import WHOLE, Bounds, OutputCheck, bounds_from
 from cuda_agent.judge.verify.reference import allocate
 from cuda_agent.workers.buffers import contiguous

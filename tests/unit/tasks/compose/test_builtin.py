@@ -19,14 +19,14 @@ from cuda_agent.tasks.compose.layouts import Unsolvable
 from cuda_agent.tasks.compose.naming import name as name_all
 from cuda_agent.tasks.compose.novelty import Novelty, chain_of
 from cuda_agent.tasks.compose.rates import H200, memory_bytes, rates_for
-from cuda_agent.tasks.compose.schedule import Schedule
+from cuda_agent.tasks.compose.schedule import OperatorSchedule
 from cuda_agent.tasks.compose.sizes import lead_for
 from cuda_agent.tasks.compose.sizing import Target, fit
 from cuda_agent.tasks.crawl import catalogue
 from cuda_agent.tasks.records import DatasetTask, Seed
 
 SEEDS = tuple(entry.seed for entry in catalogue.read())
-NUMBERS = [number for number in range(32) if Schedule().kind(number)]
+NUMBERS = [number for number in range(32) if OperatorSchedule().kind(number)]
 
 
 def run(source: str) -> Any:
@@ -92,7 +92,7 @@ def test_they_look_like_the_convention(tasks: list[DatasetTask]) -> None:
 
 
 def test_numbers_of_operators_follow_the_schedule(tasks: list[DatasetTask]) -> None:
-    schedule = Schedule()
+    schedule = OperatorSchedule()
     for task in tasks:
         assert len(task.ops) == schedule.kind(task.number) == len(task.task.operators)
         assert task.data_source == f"torch#{len(task.ops)}"
@@ -133,7 +133,7 @@ def of(*names: str, count: int) -> str:
     seeds = [item for item in SEEDS if item.name in names]
     return (
         BuiltinComposer(seeds, 0, Target())
-        .compose(next(n for n in range(100) if Schedule().kind(n) == count))
+        .compose(next(n for n in range(100) if OperatorSchedule().kind(n) == count))
         .task.source
     )
 
@@ -204,7 +204,7 @@ def test_dimensions_have_names() -> None:
 
 def test_without_seeds_of_a_library_nothing_is_composed() -> None:
     with pytest.raises(TaskError, match="no seeds of this library"):
-        BuiltinComposer(SEEDS, 0, Target()).compose(next(n for n in range(200) if Schedule().kind(n) == 0))
+        BuiltinComposer(SEEDS, 0, Target()).compose(next(n for n in range(200) if OperatorSchedule().kind(n) == 0))
 
 
 def seed(name: str, layout: str) -> Seed:

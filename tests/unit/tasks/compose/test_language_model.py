@@ -6,7 +6,7 @@ import pytest
 
 from cuda_agent.core.errors import UsageError
 from cuda_agent.llm.chat import ChatRequest, Reply, Usage
-from cuda_agent.tasks.compose.language_model import Answers, LanguageModelComposer, Unusable, read_answer
+from cuda_agent.tasks.compose.language_model import LanguageModelComposer, RecordedAnswers, Unusable, read_answer
 from cuda_agent.tasks.compose.run import Skipped
 from cuda_agent.tasks.compose.sizing import Target
 from cuda_agent.tasks.crawl import catalogue
@@ -85,18 +85,18 @@ class Scripted:
 
 def test_answers_are_kept_and_give_the_same_again(tmp_path: Path) -> None:
     client = Scripted(bad=1)
-    first = LanguageModelComposer(SEEDS, 0, Target(), Answers(tmp_path, "m", client)).compose(0)
+    first = LanguageModelComposer(SEEDS, 0, Target(), RecordedAnswers(tmp_path, "m", client)).compose(0)
     assert client.asked == 2
     assert first.composer == "llm" and first.cost is None and len(first.ops) == 2
-    again = LanguageModelComposer(SEEDS, 0, Target(), Answers(tmp_path, "m")).compose(0)
+    again = LanguageModelComposer(SEEDS, 0, Target(), RecordedAnswers(tmp_path, "m")).compose(0)
     assert again == first
-    with pytest.raises(UsageError, match="holds no answer"):
-        LanguageModelComposer(SEEDS, 0, Target(), Answers(tmp_path, "m")).compose(1)
+    with pytest.raises(UsageError, match="has no answer"):
+        LanguageModelComposer(SEEDS, 0, Target(), RecordedAnswers(tmp_path, "m")).compose(1)
 
 
 def test_a_model_that_never_gives_a_problem(tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="OPERATORS"):
-        LanguageModelComposer(SEEDS, 0, Target(), Answers(tmp_path, "m", Scripted(bad=99))).compose(0)
+        LanguageModelComposer(SEEDS, 0, Target(), RecordedAnswers(tmp_path, "m", Scripted(bad=99))).compose(0)
 
 
 def test_the_same_text_is_not_taken_twice(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_same_text_is_not_taken_twice(tmp_path: Path) -> None:
             self.asked = 0
             return super().complete(request)
 
-    composer = LanguageModelComposer(SEEDS, 0, Target(), Answers(tmp_path, "m", Same()))
+    composer = LanguageModelComposer(SEEDS, 0, Target(), RecordedAnswers(tmp_path, "m", Same()))
     composer.tell(composer.compose(0))
     with pytest.raises(Skipped, match="word for word"):
         composer.compose(1)

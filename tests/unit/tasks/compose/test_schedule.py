@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, Schedule
+from cuda_agent.tasks.compose.schedule import PUBLISHED_SHARES, OperatorSchedule
 
-SCHEDULE = Schedule()
+SCHEDULE = OperatorSchedule()
 
 
 def test_the_published_shares_add_up() -> None:
@@ -22,4 +22,4 @@ def test_every_prefix_has_the_shares_up_to_rounding(total: int) -> None:
 
 
 def test_a_number_does_not_depend_on_how_many_are_asked_for() -> None:
-    assert Schedule().kind(500) == [Schedule().kind(number) for number in range(600)][500]
+    assert OperatorSchedule().kind(500) == [OperatorSchedule().kind(number) for number in range(600)][500]

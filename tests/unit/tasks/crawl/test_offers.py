@@ -17,7 +17,7 @@ from cuda_agent.tasks.crawl import offers
         ("nn.RReLU", "stochastic"),
         ("nn.FractionalMaxPool2d", "stochastic"),
         ("nn.LazyConv2d", "lazy"),
-        ("nn.ModuleList", "holds other modules"),
+        ("nn.ModuleList", "has other modules"),
         ("nn.Identity", "a view"),
         ("torch.ones", "takes no tensor"),
         ("torch.is_complex", "no tensor"),

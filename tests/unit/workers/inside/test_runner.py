@@ -121,8 +121,8 @@ def test_screen_ranks_and_refuses_broken_settings() -> None:
     tunable = Tunable()
     configs = [{"mode": m} for m in (0, 1, 2, 3, 4)]
     found = screen(Runner("cpu"), tunable, tunable.set_config, configs, slots(), budget_s=5)
-    assert set(found.failures) == {2, 3} and not found.device_lost
-    assert "differs" in found.failures[2] and "no such variant" in found.failures[3]
+    assert set(found.failures) == {"2", "3"} and not found.device_lost
+    assert "differs" in found.failures["2"] and "no such variant" in found.failures["3"]
     slow, fast, _, _, middle = found.latency_us
     assert fast is not None and middle is not None and slow is not None and fast < middle < slow
 
@@ -130,7 +130,7 @@ def test_screen_ranks_and_refuses_broken_settings() -> None:
 def test_screen_stops_with_its_budget() -> None:
     tunable = Tunable()
     found = screen(Runner("cpu"), tunable, tunable.set_config, [{"mode": 0}] * 50, slots(), budget_s=0.1)
-    assert found.latency_us[0] is not None and "budget" in found.failures[49]
+    assert found.latency_us[0] is not None and "budget" in found.failures["49"]
 
 
 def test_difference_of_large_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

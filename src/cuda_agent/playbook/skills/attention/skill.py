@@ -8,11 +8,19 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.emit import integers
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, plain_copy, row_major, windows
+from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import (
+    NotAMatrix,
+    buffers,
+    checked_call,
+    collapsed,
+    plain_copy,
+    windows,
+)
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 #: of a head.
@@ -70,15 +78,7 @@ def read(node: Node, meta: Callable[[str], TensorMeta], device: Device, precisio
 
 def batch_levels(sizes: Sequence[int], views: Sequence[StridedView]) -> tuple[tuple[int, ...], ...] | None:
     """The batch dimensions as two levels: (size, stride of each view), outer first; None where they need more."""
-    levels: list[tuple[int, ...]] = []
-    for place, size in enumerate(sizes):
-        if size == 1:
-            continue
-        steps = tuple(view.strides[place] for view in views)
-        if levels and levels[-1][1:] == tuple(size * step for step in steps):
-            levels[-1] = (levels[-1][0] * size, *steps)
-        else:
-            levels.append((size, *steps))
+    levels = collapsed(sizes, *(view.strides[: len(sizes)] for view in views))
     nothing = (1, *(0 for _ in views))
     return None if len(levels) > 2 else tuple([nothing] * (2 - len(levels)) + levels)
 
@@ -91,7 +91,7 @@ def _is_readable(view: StridedView) -> bool:
 
 def _plain(node: Node, call: Attention) -> StridedView:
     shape = (*call.batch, call.rows, call.width)
-    return StridedView(node.name, shape, row_major(shape), 0)
+    return StridedView(node.name, shape, ir.contiguous(shape), 0)
 
 
 def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
@@ -109,7 +109,7 @@ def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
         else:
             a, b = (int(str(dim)) % rank for dim in users[0].args[1:3])
             order[a], order[b] = order[b], order[a]
-        steps = dict(zip(order, row_major([plain.shape[dim] for dim in order]), strict=True))
+        steps = dict(zip(order, ir.contiguous([plain.shape[dim] for dim in order]), strict=True))
         strides = tuple(steps[dim] for dim in range(rank))
     view = replace(plain, strides=strides)
     dense = sorted(zip(strides, plain.shape, strict=True))
@@ -117,10 +117,8 @@ def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
     return view if is_dense and _is_readable(view) else plain
 
 
-class AttentionSkill:
+class AttentionSkill(Skill):
     """scaled_dot_product_attention in float32 where TF32 is allowed, with or without a causal mask."""
-
-    name = "attention"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for an attention that the algebra left whole. Puts operands into memory that aren't there yet."""
@@ -144,6 +142,12 @@ class AttentionSkill:
             return None
         return None if levels is None else self._claim(node, call, views, result, levels)
 
+    def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
+        return read(node, meta, device, precision) is not None
+
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        return Options(whole=True) if any(node.op == OPERATOR for node in graph.nodes) else None
+
     def _claim(
         self,
         node: Node,
@@ -160,23 +164,20 @@ class AttentionSkill:
         heads = outer[0] * inner[0]
         tunable = f"attention_{heads}x{call.rows}x{call.keys}x{call.width}{'_causal' if call.causal else ''}"
         q, k, v = (pointer(view.buffer, view.offset, 4) for view in views)
-        lines = [
-            f"static const long long geometry[] = {{{', '.join(map(str, numbers))}}};",
-            f"const int status = {launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "
-            f"{call.scale!r}f, {int(call.causal)}, config_{tunable}, stream);",
-            f'check_status("{name}", status);',
-        ]
+        launch = (
+            f"{launcher}({cpp_name(node.name)}.data_ptr(), {q}, {k}, {v}, geometry, "
+            f"{call.scale!r}f, {int(call.causal)}, config_{tunable}, stream)"
+        )
         step = Step(
-            skill="attention",
             name=name,
-            inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+            inputs=buffers(views),
             outputs=(Buffer(node.name, TensorMeta(shape=result.shape, dtype="float32", strides=result.strides)),),
             files={f"kernels/attention_{call.width}.cu": kernel(call.width)},
             declaration=(
                 f'extern "C" int {launcher}(void* out, const void* q, const void* k, const void* v, '
                 "const long long* geometry, float scale, int causal, int config, cudaStream_t stream);"
             ),
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, launch, geometry=numbers),
             tunables={tunable: CONFIGS},
         )
         return Claim(step, frozenset({node.name}))
@@ -190,4 +191,4 @@ def kernel(width: int) -> str:
     )
 
 
-SKILL = AttentionSkill()
+SKILL = AttentionSkill

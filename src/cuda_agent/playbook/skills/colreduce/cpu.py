@@ -7,13 +7,11 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, assignment, decode, indent, literal, render
-from cuda_agent.playbook.expression import Expr
-from cuda_agent.playbook.kernel import Kernel, Store, children
-from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.codegen import C_TYPES, COSTS, Printer, decode, indent, render
+from cuda_agent.playbook.kernel import Kernel, children
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.pointwise.skill import common
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 512
 #: tiles below which threads share the reduced axis, and the length from which that pays.
@@ -32,16 +30,10 @@ class _Columns:
         self.full = self.work.full()
         self.rows = len(self.work.rows)
         self.sweeps = passes(self.work, keep=False)
-        self.printer = Printer(self.work, self.axis, self.load)
+        self.printer = Printer(self.work, self.axis)
 
     def axis(self, k: int) -> str:
         return "j" if k == self.rows - 1 else f"i{k}"
-
-    def load(self, at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
-        return read
 
     def decode_cols(self) -> list[str]:
         names = [f"i{k}" for k in range(self.rows, len(self.work.axes()))]
@@ -120,11 +112,11 @@ class _Columns:
         before = self._begin(len(self.sweeps))
         state = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self._assign(s) for s in single]
+        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
         self.printer.known = state
         before += self.prepared([s.node for s in full], "_last")
         body = self.printer.statements([s.node for s in full])
-        body += [self._assign(s) for s in full]
+        body += [self.printer.assign(s, Device.CPU) for s in full]
         row_output = [
             "#pragma omp simd",
             "for (long j = begin; j < begin + count; ++j) {",
@@ -139,9 +131,6 @@ class _Columns:
             "body": indent(body, by + 4) if full else "",
         }
 
-    def _assign(self, store: Store) -> str:
-        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CPU)
-
 
 def source(work: Kernel, name: str) -> str:
     """The kernel's file."""
@@ -153,7 +142,7 @@ def source(work: Kernel, name: str) -> str:
     printer = _Columns(work, split)
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     return render(
-        "skills/colreduce/cols.cpp.j2",
+        "colreduce/cols.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "rows": outer * inner,

@@ -11,8 +11,8 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
 from cuda_agent.playbook.skills.shared.states import state_text
 
 _UNROLL = 4
@@ -143,7 +143,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     shared = common(work, Device.CUDA, name, scratch=True)
     states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
     text = render(
-        "skills/colreduce/cols.cu.j2",
+        "colreduce/cols.cu.j2",
         {
             **shared,
             "parameters": f"{shared['parameters']}, {states}",

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import TensorMeta
-from cuda_agent.playbook.codegen import kernel_files, launcher
-from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.plan import Buffer, Step
+from cuda_agent.playbook.kernel import Kernel, reads_along_columns
+from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.colreduce import cpu, cuda
+from cuda_agent.playbook.skills.shared.launchers import kernel_step
 
-NAME = "colreduce"
+
+class ColReduce(Skill):
+    """Kernels that reduce over their columns while the last row axis is contiguous."""
+
+    def fits(self, work: Kernel) -> bool:
+        return work.reduces and not work.scans and not reads_along_columns(work)
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+        text, settings, scratch = (cpu.source(work, name), 1, 0) if device is Device.CPU else cuda.source(work, name)
+        return kernel_step(work, outputs, device, name, text, settings, scratch_bytes=scratch, reduces=True)
 
 
-def column_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
-    """A step for a kernel that reduces over its columns while the last row axis is contiguous."""
-    extra: tuple[Buffer, ...] = ()
-    if device is Device.CPU:
-        text, count = cpu.source(work, name), 1
-    else:
-        text, count, need = cuda.source(work, name)
-        extra = (Buffer(f"{name}_scratch", TensorMeta(shape=(need,), dtype="uint8", strides=(1,))),)
-    declaration, call = launcher(work, device, name, tuple(("void", buffer.name) for buffer in extra))
-    return Step(
-        skill=NAME,
-        name=name,
-        inputs=work.reads,
-        outputs=outputs,
-        files=kernel_files(device, name, text, reduces=True),
-        declaration=declaration,
-        call=call,
-        tunables={name: count},
-        scratch=extra,
-    )
+SKILL = ColReduce

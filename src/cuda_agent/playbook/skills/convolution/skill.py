@@ -5,12 +5,19 @@ from __future__ import annotations
 from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Node, TensorMeta
+from cuda_agent.core.graph import Graph, Node, TensorMeta
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.convolution.geometry import Convolution, read
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.plan import Buffer, Claim, Options, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.geometry import Convolution, read
+from cuda_agent.playbook.skills.shared.operands import (
+    NotAMatrix,
+    buffers,
+    collapsed,
+    contiguous_meta,
+    plain_copy,
+    windows,
+)
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _FILES = ("convolution.cu", "convolution_layout.cuh", "convolution_plan.h", "convolution_legacy.h")
@@ -110,9 +117,8 @@ def _launch(node: Node, numbers: list[int], views: list[StridedView], width: int
     ]
     package = resources.files(__package__)
     return Step(
-        skill="convolution",
         name=name,
-        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        inputs=buffers(views),
         outputs=(buffer,),
         files={f"kernels/{file}": package.joinpath(file).read_text() for file in _FILES},
         declaration=DECLARATION,
@@ -154,9 +160,8 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
             f"  at::convolution_out(result, {arguments});"
         )
     step = Step(
-        skill="convolution",
         name=f"convolution_{cpp_name(node.name)}",
-        inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+        inputs=buffers(views),
         outputs=(Buffer(node.name, contiguous_meta(call.result.shape, call.result.dtype)),),
         files={},
         declaration="",
@@ -166,11 +171,9 @@ def _cpu_step(node: Node, call: Convolution, views: list[StridedView]) -> Claim 
     return Claim(step, frozenset({node.name}))
 
 
-class ConvolutionSkill:
+class ConvolutionSkill(Skill):
     """Convolutions and transposed convolutions in one to three dimensions, grouped ones included; channels that are
     convolved by themselves with few taps are left to the planner's kernels (skill stencil)."""
-
-    name = "convolution"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a convolution, on cuda with a ReLU behind it. None for anything else. Puts operands into
@@ -178,7 +181,7 @@ class ConvolutionSkill:
         call = read(state, node)
         if call is None or call.is_stencil:
             return None
-        if state.channels_last and state.device is Device.CUDA and reads_channels_last(call):
+        if state.options.channels_last and state.device is Device.CUDA and reads_channels_last(call):
             claim = _last_step(state, node, call)
             if claim is not None:
                 return claim
@@ -188,5 +191,8 @@ class ConvolutionSkill:
             return None
         return _cuda_step(state, node, call, views) if state.device is Device.CUDA else _cpu_step(node, call, views)
 
+    def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
+        return Options(channels_last=True) if used and device is Device.CUDA else None
 
-SKILL = ConvolutionSkill()
+
+SKILL = ConvolutionSkill

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import resources
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.core.graph import Node, Ref, TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import (
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import (
+    MATH,
     Matrix,
     NotAMatrix,
     batched_matrices,
+    checked_call,
     contiguous_meta,
     flat_matrix,
     matrix_in_memory_order,
     plain_copy,
+    product_files,
     readable,
-    row_major,
     windows,
 )
 
-#: the launcher's numbers of types, and of how float32 is multiplied.
+#: the launcher's numbers of types.
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
-MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 _OPERATORS = frozenset(f"aten.{name}.default" for name in ("linear", "addmm", "mm", "bmm", "matmul"))
 #: cuBLASLt's first sixteen choices and cuBLAS.
 CONFIGS = 17
@@ -162,11 +163,6 @@ def launch_numbers(product: Product, precision: Precision, activation: int) -> l
     ]
 
 
-def product_files() -> dict[str, str]:
-    """The source of `launch_gemm`."""
-    return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
-
-
 def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     tail, activation = _fused_activation(state, node)
     result = tail.name if tail is not None else node.name
@@ -177,20 +173,16 @@ def _cuda_step(state: PlanState, node: Node, product: Product) -> Claim:
     bias = pointer(*product.bias, width) if product.bias else "nullptr"
     numbers = launch_numbers(product, state.precision, activation)
     call = (
-        "{\n"
-        f"  const int status = launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
-        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream);\n"
-        f'  check_status("{name}", status);\n'
-        "}"
+        f"launch_gemm({cpp_name(result)}.data_ptr(), {pointer(a.buffer, a.offset, width)}, "
+        f"{pointer(b.buffer, b.offset, width)}, {bias}, {', '.join(map(str, numbers))}, config_{tunable}, stream)"
     )
     step = Step(
-        skill="gemm",
         name=name,
         inputs=product.inputs,
         outputs=(Buffer(result, product.meta),),
         files=product_files(),
         declaration=DECLARATION,
-        call=call,
+        call=checked_call(name, call),
         tunables={tunable: CONFIGS},
     )
     return Claim(step, frozenset({node.name, result}))
@@ -214,9 +206,8 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     sizes = [*([a.batch] if a.batch > 1 else []), product.m, product.n]
     start = f"o * {a.batch * product.m * product.n}LL" if a.outer > 1 else "0"
     left, right = _as_tensor(a), _as_tensor(b)
-    lines = [
-        f"at::Tensor result = {cpp_name(node.name)}.as_strided({_braces(sizes)}, {_braces(row_major(sizes))}, {start});"
-    ]
+    shape = f"{_braces(sizes)}, {_braces(ir.contiguous(sizes))}, {start}"
+    lines = [f"at::Tensor result = {cpp_name(node.name)}.as_strided({shape});"]
     if product.bias is not None:
         bias = f"{cpp_name(product.bias[0])}.as_strided({{{product.n}}}, {{1}}, {product.bias[1]})"
         if a.batch > 1:
@@ -227,7 +218,6 @@ def _cpu_step(node: Node, product: Product) -> Claim:
         lines.append(f"at::{'bmm' if a.batch > 1 else 'mm'}_out(result, {left}, {right});")
     loop = f"for (int64_t o = 0; o < {a.outer}; ++o) " if a.outer > 1 else ""
     step = Step(
-        skill="gemm",
         name=f"gemm_{cpp_name(node.name)}",
         inputs=product.inputs,
         outputs=(Buffer(node.name, product.meta),),
@@ -239,10 +229,8 @@ def _cpu_step(node: Node, product: Product) -> Claim:
     return Claim(step, frozenset({node.name}))
 
 
-class Gemm:
+class Gemm(Skill):
     """linear, addmm, mm, bmm and matmul of float32, bfloat16 and float16 operands."""
-
-    name = "gemm"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a matrix product, on cuda with a ReLU or tanh-GELU behind it. None for anything else. Puts
@@ -254,4 +242,4 @@ class Gemm:
         return _cuda_step(state, node, product) if state.device is Device.CUDA else _cpu_step(node, product)
 
 
-SKILL = Gemm()
+SKILL = Gemm

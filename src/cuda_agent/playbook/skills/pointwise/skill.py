@@ -8,87 +8,21 @@ from cuda_agent.playbook.codegen import (
     Printer,
     decode,
     indent,
-    kernel_files,
-    launcher,
-    literal,
-    parameters,
     render,
     storage_type,
 )
-from cuda_agent.playbook.coords import Coord
-from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Step
-from cuda_agent.playbook.positions import Ranges
+from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.pointwise import tiled
 from cuda_agent.playbook.skills.shared.lanes import Lanes, lane_width
+from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
 
-NAME = "pointwise"
 #: (threads, vectors in flight a thread) on cuda; the first is the default.
 CONFIGS = ((256, 2), (256, 1), (128, 4), (512, 2), (256, 4))
 _TILE = 2048
-#: the launcher's last pointer, where a kernel needs memory of its own.
-SCRATCH = (("void", "scratch"),)
 #: results from this size on are written past the caches by default.
 _LARGE_BYTES = 64 << 20
-
-
-def pointwise_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
-    """A step that computes the kernel's stores. A kernel over no axis has one element."""
-    if not work.cols:
-        work = Kernel(work.nodes, work.stores, (), (1,))
-    tiles = tiled.tiling(work) if device is Device.CUDA else None
-    settings = 3
-    if tiles is not None:
-        text, settings = _tiled(work, name, tiles), len(tiles.configs)
-    elif device is Device.CUDA:
-        text, settings = _cuda(work, name), len(CONFIGS)
-    else:
-        text = _cpu(work, name)
-    declaration, call = launcher(work, device, name)
-    return Step(
-        skill=NAME,
-        name=name,
-        inputs=work.reads,
-        outputs=outputs,
-        files=kernel_files(device, name, text),
-        declaration=declaration,
-        call=call,
-        tunables={name: settings},
-    )
-
-
-def title(work: Kernel) -> str:
-    """One line that says what is computed."""
-    made = ", ".join(cpp_name(name) for name, _ in work.writes)
-    return f"{made} from {', '.join(cpp_name(n) for n in work.reads) or 'constants'}"
-
-
-def casts(work: Kernel, device: Device) -> list[str]:
-    """Statements that give the launcher's pointers their types, where they cross as void*."""
-    lines = []
-    for type_, name in parameters(work, device):
-        lines.append(f"auto* {name}_p = static_cast<{type_}>({name});")
-    return lines
-
-
-def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
-    """What every template of a launcher needs."""
-    declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
-    inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
-    pairs = parameters(work, device)
-    return {
-        "name": name,
-        "title": title(work),
-        "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
-        "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
-        "arguments": ", ".join(f"{n}_p" for _, n in pairs),
-        "names": ", ".join(n for _, n in pairs),
-        "launcher_parameters": inside,
-        "casts": indent(casts(work, device), 2),
-        "axes": " x ".join(str(size) for size in work.axes()),
-    }
 
 
 def _cuda(work: Kernel, name: str) -> str:
@@ -101,7 +35,7 @@ def _cuda(work: Kernel, name: str) -> str:
     body = printer.printer.statements([s.node for s in work.stores])
     declarations, stores = printer.write(list(work.stores), body)
     return render(
-        "skills/pointwise/pointwise.cu.j2",
+        "pointwise/pointwise.cu.j2",
         {
             **common(work, Device.CUDA, name),
             "elements": count,
@@ -121,23 +55,7 @@ def _cuda(work: Kernel, name: str) -> str:
 
 def _tiled(work: Kernel, name: str, found: tiled.Tiling) -> str:
     values = {**common(work, Device.CUDA, name), "index_type": index_type(work)}
-    return render("skills/pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
-
-
-def index_type(work: Kernel) -> str:
-    """32 bits where every address and position fits."""
-    sizes = work.axes()
-    ranges = Ranges(work.nodes, lambda dim: sizes[dim[0]])
-    coords = [e.coord for e in work.nodes if e.op in ("load", "index")] + [s.coord for s in work.stores]
-    coords += [bound.coord for e in work.nodes for bound in e.guards]
-    reach: float = ir.numel(sizes)
-    for coord in coords:
-        # Every term by itself, as sums are formed in any order.
-        own: float = abs(coord.const) + sum(abs(coef) * sizes[k] for (k, _), coef in coord.terms)
-        for term in coord.dynamic:
-            own += max(map(abs, ranges.extent(Coord(dynamic=(term,)))))
-        reach = max(reach, own)
-    return "int" if reach < 2**31 - 2**22 else "long long"
+    return render("pointwise/tiled.cu.j2", {**values, **tiled.values(work, found)})
 
 
 def _cpu(work: Kernel, name: str) -> str:
@@ -148,11 +66,7 @@ def _cpu(work: Kernel, name: str) -> str:
     def axis(k: int) -> str:
         return "j" if k == last else f"i{k}"
 
-    def load(at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
-
-    printer = Printer(work, axis, load)
+    printer = Printer(work, axis)
     body = printer.statements([s.node for s in work.stores])
     buffers, direct, buffered, copies = [], [], [], []
     for number, store in enumerate(work.stores):
@@ -168,7 +82,7 @@ def _cpu(work: Kernel, name: str) -> str:
             buffered.append(direct[-1])
     written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores) * ir.numel(work.cols)
     return render(
-        "skills/pointwise/pointwise.cpp.j2",
+        "pointwise/pointwise.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "elements": ir.numel(work.cols),
@@ -185,3 +99,27 @@ def _cpu(work: Kernel, name: str) -> str:
             "large": written >= _LARGE_BYTES,
         },
     )
+
+
+class Pointwise(Skill):
+    """Kernels without reductions and scans."""
+
+    def fits(self, work: Kernel) -> bool:
+        return not work.reduces and not work.scans
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+        """A kernel over no axis has one element."""
+        if not work.cols:
+            work = Kernel(work.nodes, work.stores, (), (1,))
+        tiles = tiled.tiling(work) if device is Device.CUDA else None
+        settings = 3
+        if tiles is not None:
+            text, settings = _tiled(work, name, tiles), len(tiles.configs)
+        elif device is Device.CUDA:
+            text, settings = _cuda(work, name), len(CONFIGS)
+        else:
+            text = _cpu(work, name)
+        return kernel_step(work, outputs, device, name, text, settings)
+
+
+SKILL = Pointwise

@@ -10,9 +10,16 @@ from cuda_agent.core.enums import Device
 from cuda_agent.core.graph import Node, Ref, TensorMeta
 from cuda_agent.playbook.codegen import kernel_files
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
-from cuda_agent.playbook.skills.gemm.skill import MATH, product_files
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import (
+    MATH,
+    NotAMatrix,
+    buffers,
+    checked_call,
+    contiguous_meta,
+    one_piece,
+    product_files,
+)
 
 #: the kernels' number of a layer, and its gates.
 KINDS = {"recurrent.lstm": (0, 4), "recurrent.gru": (1, 3), "recurrent.tanh": (2, 1), "recurrent.relu": (3, 1)}
@@ -79,23 +86,8 @@ def read(state: PlanState, node: Node) -> Layer | None:
     )  # fmt: skip
 
 
-def _whole(state: PlanState, name: str | None) -> StridedView | None:
-    """Where a value lies in one piece. Raises NotAMatrix."""
-    if name is None:
-        return None
-    (view,) = windows(state, [name])
-    pairs = collapsed(view.shape, view.strides)
-    return (
-        view
-        if not pairs or (len(pairs) == 1 and pairs[0][1] == 1 and view.offset % 4 == 0)
-        else plain_copy(state, name)
-    )
-
-
-class Recurrent:
+class Recurrent(Skill):
     """A layer of an LSTM, a GRU or a plain recurrent network in float32, one or both directions."""
-
-    name = "recurrent"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a layer that the algebra made; None for anything else."""
@@ -104,7 +96,7 @@ class Recurrent:
             return None
         names = (layer.given, layer.weights, layer.bias, layer.first, layer.first_cell)
         try:
-            views = [_whole(state, name) for name in names]
+            views = [None if name is None else one_piece(state, name, 4) for name in names]
         except NotAMatrix:
             return None
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op == "getitem"}
@@ -129,19 +121,13 @@ class Recurrent:
             before += one.configs
         # Of two the first one's settings come first.
         choice = f"config_{tunable} < {launches[0].configs} ? {' : '.join(calls)}" if len(calls) > 1 else calls[0]
-        lines = [
-            f"static const long long sizes[] = {{{', '.join(map(str, layer.sizes))}}};",
-            f"const int status = {choice};",
-            f'check_status("{name}", status);',
-        ]
         return Step(
-            skill="recurrent",
             name=name,
-            inputs=tuple(dict.fromkeys(view.buffer for view in views if view is not None)),
+            inputs=buffers(views),
             outputs=tuple(Buffer(one, meta) for one, meta in zip(results, metas, strict=True)),
             files={path: text for one in launches for path, text in one.files.items()},
             declaration="\n".join(one.declaration for one in launches),
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, choice, sizes=layer.sizes),
             tunables={tunable: before} if before else {},
             scratch=tuple(scratch),
         )
@@ -198,7 +184,7 @@ def _launches(state: PlanState, layer: Layer) -> list[_Launch]:
 
 
 def steps_kernel(kind: int) -> str:
-    """The source for layers of this kind, with a product for each step (of the skill `gemm`)."""
+    """The source for layers of this kind, with a product for each step (`launch_gemm`)."""
     text = resources.files(__package__).joinpath("steps.cu").read_text()
     text = text.replace("#define KIND 0", f"#define KIND {kind}")
     return text.replace("int launch_recurrent_steps(", f"int launch_recurrent_steps_{kind}(")
@@ -208,4 +194,4 @@ def _at(view: StridedView | None) -> str:
     return "nullptr" if view is None else pointer(view.buffer, view.offset, 4)
 
 
-SKILL = Recurrent()
+SKILL = Recurrent

@@ -8,12 +8,13 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import C_TYPES, Printer, assignment, decode, indent, literal, render, storage_type
+from cuda_agent.playbook.codegen import C_TYPES, Printer, decode, indent, render, storage_type
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.pointwise.skill import common
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 
 _TILE = 2048
 #: results from this size on are written past the caches by default.
@@ -21,21 +22,6 @@ _LARGE_BYTES = 64 << 20
 #: rows below which threads share a row, and the elements from which that pays.
 _FEW_ROWS, _LONG_ROW = 64, 1 << 14
 _KEEP_ELEMENTS = 1 << 16
-
-IDENTITY = {"sum": "0", "prod": "1", "any": "false", "all": "true"}
-COMBINE = {"sum": "f_plus", "prod": "f_times", "max": "f_maximum", "min": "f_minimum", "any": "f_or", "all": "f_and"}
-
-
-def identity(kind: str, type_: str) -> str:
-    """What a reduction begins with, as text."""
-    if kind in IDENTITY:
-        return IDENTITY[kind]
-    if type_ in ("f32", "f64"):
-        return literal(float("-inf" if kind == "max" else "inf"), type_)
-    if type_ == "b":
-        return "false" if kind == "max" else "true"
-    lowest = {"i32": "INT32_MIN", "i64": "INT64_MIN"}[type_]
-    return lowest if kind == "max" else lowest.replace("MIN", "MAX")
 
 
 @dataclass
@@ -54,16 +40,10 @@ class _Rows:
         self.last = len(self.work.axes()) - 1
         self.sweeps = passes(self.work, keep=not self.split and ir.numel(self.work.cols) <= _KEEP_ELEMENTS)
         self.kept = {node: sweep for sweep, item in enumerate(self.sweeps) for node in item.kept}
-        self.printer = Printer(self.work, self.axis, self.load)
+        self.printer = Printer(self.work, self.axis)
 
     def axis(self, k: int) -> str:
         return "j" if k == self.last else f"i{k}"
-
-    def load(self, at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{self.printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({self.printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
-        return read
 
     def decode_rows(self) -> list[str]:
         return decode(self.work.rows, [f"i{k}" for k in range(self.rows)], "row", "long") if self.rows else []
@@ -144,7 +124,7 @@ class _Rows:
         row_before = list(before)
         state = dict(self.printer.known)
         row_lines = self.printer.statements([s.node for s in single])
-        row_lines += [self._assign(s, self.printer.address(s.coord)) for s in single]
+        row_lines += [self.printer.assign(s, Device.CPU) for s in single]
         if self.split:
             self.printer.known = state
         before += self.row_level([s.node for s in full])
@@ -158,11 +138,8 @@ class _Rows:
             "output": indent(self._output(full, body), 10),
         }
 
-    def _assign(self, store: Store, address: str) -> str:
-        return assignment(store, address, self.printer.known[store.node], Device.CPU)
-
     def _output(self, stores: list[Store], body: list[str]) -> list[str]:
-        direct = [self._assign(s, self.printer.address(s.coord)) for s in stores]
+        direct = [self.printer.assign(s, Device.CPU) for s in stores]
         plain = ["#pragma omp simd", "for (long j = begin; j < begin + count; ++j) {", *_in(body + direct), "}"]
         streamed = [s for s in stores if s.coord.coef((self.last, 0)) == 1]
         if not streamed or self.work.cols[-1] < 1024:
@@ -178,7 +155,7 @@ class _Rows:
                     f"stream_copy({cpp_name(store.name)} + {base} + begin, y{number}, count * sizeof({type_}));"
                 )
             else:
-                inside.append(self._assign(store, self.printer.address(store.coord)))
+                inside.append(self.printer.assign(store, Device.CPU))
         past = [
             *buffers,
             "#pragma omp simd",
@@ -231,7 +208,7 @@ def source(work: Kernel, name: str) -> str:
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     written = sum(ir.ITEM_BYTES[s.dtype] for s in work.stores if s.full) * rows * outer * inner
     return render(
-        "skills/rowreduce/rows.cpp.j2",
+        "rowreduce/rows.cpp.j2",
         {
             **common(work, Device.CPU, name),
             "rows": rows,

@@ -12,11 +12,10 @@ from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import Pass, exact, passes
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.rowreduce.cpu import identity
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.states import FUNCTORS, identity
 
-FUNCTORS = {"sum": "Plus", "prod": "Times", "max": "Maximum", "min": "Minimum", "any": "Or", "all": "And"}
 _MOST_LANES = 1024
 #: registers of 4 bytes that one thread may spend on its part of the row.
 _MOST_WORDS = 64
@@ -184,7 +183,7 @@ def source(work: Kernel, name: str) -> tuple[str, int] | None:
     start = printer.start()
     sweeps = [printer.sweep(number) for number in range(len(printer.sweeps))]
     text = render(
-        "skills/rowreduce/held.cu.j2",
+        "rowreduce/held.cu.j2",
         {
             **common(work, Device.CUDA, name),
             **start,

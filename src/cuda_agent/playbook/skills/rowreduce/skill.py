@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 from cuda_agent.core.enums import Device
-from cuda_agent.core.graph import TensorMeta
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import kernel_files, launcher
-from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.plan import Buffer, Step
+from cuda_agent.playbook.kernel import Kernel, reads_along_columns
+from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.rowreduce import cpu, held, swept
+from cuda_agent.playbook.skills.shared.launchers import kernel_step
 
-NAME = "rowreduce"
 #: from this length on, rows that leave only a few numbers are swept, not held.
 _LONG_ROW = 1 << 13
-
-
-def row_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
-    """A step for a kernel with reductions over its columns."""
-    if not work.cols:
-        work = Kernel(work.nodes, work.stores, work.rows, (1,))
-    extra: tuple[Buffer, ...] = ()
-    if device is Device.CPU:
-        text, count = cpu.source(work, name), 3
-    else:
-        text, count, need = _cuda(work, name)
-        if need:
-            extra = (Buffer(f"{name}_scratch", TensorMeta(shape=(need,), dtype="uint8", strides=(1,))),)
-    pointers = tuple(("void", buffer.name) for buffer in extra)
-    declaration, call = launcher(work, device, name, pointers)
-    return Step(
-        skill=NAME,
-        name=name,
-        inputs=work.reads,
-        outputs=outputs,
-        files=kernel_files(device, name, text, reduces=True),
-        declaration=declaration,
-        call=call,
-        tunables={name: count} if count > 1 else {name: 1},
-        scratch=extra,
-    )
 
 
 def _cuda(work: Kernel, name: str) -> tuple[str, int, int]:
@@ -49,3 +21,19 @@ def _cuda(work: Kernel, name: str) -> tuple[str, int, int]:
         if found is not None:
             return (*found, 0)
     return swept.source(work, name)
+
+
+class RowReduce(Skill):
+    """Kernels with reductions over contiguous columns."""
+
+    def fits(self, work: Kernel) -> bool:
+        return work.reduces and not work.scans and reads_along_columns(work)
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+        if not work.cols:
+            work = Kernel(work.nodes, work.stores, work.rows, (1,))
+        text, settings, scratch = (cpu.source(work, name), 3, 0) if device is Device.CPU else _cuda(work, name)
+        return kernel_step(work, outputs, device, name, text, settings, scratch_bytes=scratch, reduces=True)
+
+
+SKILL = RowReduce

@@ -9,8 +9,8 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import C_TYPES, decode, indent, render, vector_width
 from cuda_agent.playbook.kernel import Kernel
 from cuda_agent.playbook.passes import online, passes
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
 from cuda_agent.playbook.skills.shared.states import StateText, state_text
 
 #: blocks that keep the memory of an H200 (132 processors) busy.
@@ -130,7 +130,7 @@ def source(work: Kernel, name: str) -> tuple[str, int, int]:
     shared = common(work, Device.CUDA, name, scratch=True)
     states = ", ".join(f"State{k}* __restrict__ parts{k}" for k in range(len(sweeps)))
     text = render(
-        "skills/rowreduce/swept.cu.j2",
+        "rowreduce/swept.cu.j2",
         {
             **shared,
             "parameters": f"{shared['parameters']}, {states}",

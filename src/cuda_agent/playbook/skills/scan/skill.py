@@ -9,54 +9,23 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
     C_TYPES,
     Printer,
-    assignment,
     decode,
-    environment,
     indent,
-    kernel_files,
-    launcher,
-    literal,
     render,
     vector_width,
 )
-from cuda_agent.playbook.expression import Expr
-from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Step
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
-from cuda_agent.playbook.skills.rowreduce.held import FUNCTORS
+from cuda_agent.playbook.kernel import Kernel, reads_along_columns
+from cuda_agent.playbook.plan import Buffer, Skill, Step
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type, kernel_step
+from cuda_agent.playbook.skills.shared.states import COMBINE, FUNCTORS, identity
 
-NAME = "scan"
 #: (threads of a block, most threads of a row).
 _LANES = ((256, 256), (256, 32), (128, 128), (512, 512))
 #: (warps of a block, elements a thread).
 _WARPS = ((8, 8), (32, 4), (16, 8), (4, 8))
 #: neighbouring rows that a CPU thread scans together.
 _TILE = 64
-
-
-def scan_step(work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str, *, along_rows: bool) -> Step:
-    """A step for a kernel with scans over its only column axis. `along_rows`: memory lies along the last row axis."""
-    if device is Device.CPU:
-        text, count = _cpu(work, name), 1
-    else:
-        text, count = _warps(work, name) if along_rows else _lanes(work, name)
-    files = kernel_files(device, name, text, reduces=True)
-    if device is Device.CUDA:
-        files["kernels/scan.cuh"] = environment().get_template("skills/scan/scan.cuh").render()
-    declaration, call = launcher(work, device, name)
-    return Step(
-        skill=NAME,
-        name=name,
-        inputs=work.reads,
-        outputs=outputs,
-        files=files,
-        declaration=declaration,
-        call=call,
-        tunables={name: count},
-    )
 
 
 def _scans(work: Kernel) -> list[int]:
@@ -71,7 +40,7 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
         {
             "id": at,
             "type": C_TYPES[expr.type],
-            "identity": begin(expr),
+            "identity": identity("max" if expr.name == "logsum" else expr.name, expr.type),
             "op": "LogSum" if expr.name == "logsum" else FUNCTORS[expr.name],
         }
         for at, expr in zip(_scans(work), scans, strict=True)
@@ -86,11 +55,6 @@ def _facts(work: Kernel, device: Device, name: str) -> dict[str, Any]:
         "scans": texts,
         "logsum": any(expr.name == "logsum" for expr in scans),
     }
-
-
-def begin(expr: Expr) -> str:
-    """What a scan begins with, as text."""
-    return identity("max" if expr.name == "logsum" else expr.name, expr.type)
 
 
 def _lanes(work: Kernel, name: str) -> tuple[str, int]:
@@ -114,7 +78,7 @@ def _lanes(work: Kernel, name: str) -> tuple[str, int]:
     last = printed.statements(roots)
     values, stores = printer.write(list(work.stores), last)
     text = render(
-        "skills/scan/lanes.cu.j2",
+        "scan/lanes.cu.j2",
         {
             **_facts(work, Device.CUDA, name),
             "width": width,
@@ -173,7 +137,7 @@ def _warps(work: Kernel, name: str) -> tuple[str, int]:
     # The registers of 1024 threads hold one running result, not several.
     configs = [config for config in _WARPS if config[0] <= 16 or len(scans) == 1]
     text = render(
-        "skills/scan/warps.cu.j2",
+        "scan/warps.cu.j2",
         {
             **_facts(work, Device.CUDA, name),
             "index_type": index_type(work),
@@ -195,11 +159,7 @@ def _cpu(work: Kernel, name: str) -> str:
     def axis(k: int) -> str:
         return "j" if k == len(work.rows) else "(begin + r)" if k == last else f"i{k}"
 
-    def load(at: int, expr: Expr) -> str:
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
-
-    printer = Printer(work, axis, load)
+    printer = Printer(work, axis)
     inner = work.rows[-1] if work.rows else 1
     scans = _scans(work)
     printer.known.update({at: f"s{at}[r]" for at in scans})
@@ -209,10 +169,10 @@ def _cpu(work: Kernel, name: str) -> str:
         combine = "f_logsum" if expr.name == "logsum" else COMBINE[expr.name]
         body.append(f"s{at}[r] = {combine}(s{at}[r], {printer.known[expr.args[0]]});")
     body += printer.statements([store.node for store in work.stores])
-    body += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in work.stores]
+    body += [printer.assign(s, Device.CPU) for s in work.stores]
     names = [f"i{k}" for k in range(last)]
     return render(
-        "skills/scan/scan.cpp.j2",
+        "scan/scan.cpp.j2",
         {
             **_facts(work, Device.CPU, name),
             "outer": ir.numel(work.rows[:-1]),
@@ -222,3 +182,22 @@ def _cpu(work: Kernel, name: str) -> str:
             "body": indent(body, 8),
         },
     )
+
+
+class Scan(Skill):
+    """Kernels with scans over their only column axis."""
+
+    def fits(self, work: Kernel) -> bool:
+        return work.scans
+
+    def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step:
+        more = {}
+        if device is Device.CPU:
+            text, settings = _cpu(work, name), 1
+        else:
+            text, settings = _lanes(work, name) if reads_along_columns(work) else _warps(work, name)
+            more = {"kernels/scan.cuh": render("scan/scan.cuh", {})}
+        return kernel_step(work, outputs, device, name, text, settings, reduces=True, more_files=more)
+
+
+SKILL = Scan

@@ -14,10 +14,17 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import literal
 from cuda_agent.playbook.lower import Builder, CantLower
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, collapsed, contiguous_meta, plain_copy, windows
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, pointer
 from cuda_agent.playbook.skills.scatter import slices
 from cuda_agent.playbook.skills.scatter.slices import Slices
+from cuda_agent.playbook.skills.shared.operands import (
+    NotAMatrix,
+    buffers,
+    checked_call,
+    contiguous_meta,
+    one_piece,
+    plain_copy,
+)
 
 CONFIGS = {Device.CUDA: 3, Device.CPU: 1}
 _ON_CPU = resources.files(__package__).joinpath("scatter.cpp")
@@ -190,18 +197,9 @@ def _places(
     return place
 
 
-def _flat(state: PlanState, name: str) -> StridedView:
-    """Where a value lies in one piece. Raises NotAMatrix."""
-    (view,) = windows(state, [name])
-    pairs = collapsed(view.shape, view.strides)
-    return view if not pairs or (len(pairs) == 1 and pairs[0][1] == 1) else plain_copy(state, name)
-
-
-class ScatterSkill:
+class ScatterSkill(Skill):
     """scatter, scatter_add, scatter_reduce, index_put, index_reduce of float32; what stands for index_add, index_copy
     and index_fill is index_put."""
-
-    name = "scatter"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a scatter; None for anything else. Puts places and values into memory."""
@@ -216,7 +214,7 @@ class ScatterSkill:
         if call is None:
             return None
         try:
-            base, places, values = (_flat(state, name) for name in (call.base, call.places, call.values))
+            base, places, values = (one_piece(state, name) for name in (call.base, call.places, call.values))
         except NotAMatrix:
             return None
         cuda = state.device is Device.CUDA
@@ -224,27 +222,17 @@ class ScatterSkill:
         name = f"scatter_{cpp_name(node.name)}"
         tunable = f"scatter_{call.way}_{shape[1]}_of_{shape[0]}"
         pointers = [pointer(view.buffer, view.offset, 4) for view in (base, places, values)]
-        arguments = [
-            f"{cpp_name(node.name)}.data_ptr()",
-            *pointers,
-            "shape",
-            *(["config_" + tunable, "stream"] if cuda else []),
-        ]
-        lines = [
-            f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
-            f"const int status = launch_scatter({', '.join(arguments)});",
-            f'check_status("{name}", status);',
-        ]
+        arguments = [f"{cpp_name(node.name)}.data_ptr()", *pointers, "shape"]
+        arguments += [f"config_{tunable}", "stream"] if cuda else []
         more = ", int config, cudaStream_t stream" if cuda else ""
         given = "const void* base, const void* places, const void* values, const long long* shape"
         step = Step(
-            skill="scatter",
             name=name,
-            inputs=tuple(dict.fromkeys(view.buffer for view in (base, places, values))),
+            inputs=buffers((base, places, values)),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
             files=slices.sources("scatter") if cuda else {"kernels/scatter.cpp": _ON_CPU.read_text()},
             declaration=f'extern "C" int launch_scatter(void* out, {given}{more});',
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, f"launch_scatter({', '.join(arguments)})", shape=shape),
             tunables={tunable: CONFIGS[state.device]} if cuda else {},
         )
         return Claim(step, frozenset({node.name}))
@@ -254,7 +242,7 @@ class ScatterSkill:
             return None
         try:
             slices.index_along(state, call)
-            base, values = (_flat(state, name) for name in (call.base, call.values))
+            base, values = (one_piece(state, name) for name in (call.base, call.values))
             step = slices.step(state, node, call, base, values, WAYS[call.way])
         except NotAMatrix:
             return None
@@ -262,8 +250,8 @@ class ScatterSkill:
 
     def _claim_rows(self, state: PlanState, node: Node, call: RowScatter) -> Claim | None:
         try:
-            base, index = _flat(state, call.base), _flat(state, call.index)
-            source = _flat(state, call.source) if isinstance(call.source, str) else None
+            base, index = one_piece(state, call.base), one_piece(state, call.index)
+            source = one_piece(state, call.source) if isinstance(call.source, str) else None
             if base.offset % 4:
                 base = plain_copy(state, call.base)
         except NotAMatrix:
@@ -274,28 +262,24 @@ class ScatterSkill:
         places = pointer(index.buffer, index.offset, 8 if wide else 4)
         values = pointer(source.buffer, source.offset, 4) if source is not None else "nullptr"
         value = 0.0 if isinstance(call.source, str) else call.source
-        lines = [
-            f"static const long long shape[] = {{{rows}, {size}, {picks}, {WAYS[call.way]}, {int(wide)}}};",
-            f"const int status = launch_scatter_rows({cpp_name(node.name)}.data_ptr(), "
-            f"{pointer(base.buffer, base.offset, 4)}, {places}, {values}, {literal(value, 'f32')}, shape, "
-            f"config_{tunable}, stream);",
-            f'check_status("{name}", status);',
-        ]
-        views = [base, index, *([source] if source is not None else [])]
+        call_text = (
+            f"launch_scatter_rows({cpp_name(node.name)}.data_ptr(), {pointer(base.buffer, base.offset, 4)}, "
+            f"{places}, {values}, {literal(value, 'f32')}, shape, config_{tunable}, stream)"
+        )
+        shape = (rows, size, picks, WAYS[call.way], int(wide))
         step = Step(
-            skill="scatter",
             name=name,
-            inputs=tuple(dict.fromkeys(view.buffer for view in views)),
+            inputs=buffers((base, index, source)),
             outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
             files=slices.sources("scatter"),
             declaration=(
                 'extern "C" int launch_scatter_rows(void* out, const void* base, const void* places, '
                 "const void* values, float value, const long long* shape, int config, cudaStream_t stream);"
             ),
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, call_text, shape=shape),
             tunables={tunable: CONFIGS[Device.CUDA]},
         )
         return Claim(step, frozenset({node.name}))
 
 
-SKILL = ScatterSkill()
+SKILL = ScatterSkill

@@ -10,7 +10,7 @@ from cuda_agent.core.graph import Arg, Node
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.plan import Buffer, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import NotAMatrix, contiguous_meta, windows
+from cuda_agent.playbook.skills.shared.operands import NotAMatrix, buffers, checked_call, contiguous_meta, windows
 
 CONFIGS = 4
 #: picks for each slice of the result from which on atomic operations come first among the settings.
@@ -106,21 +106,18 @@ def step(state: PlanState, node: Node, call: Slices, base: StridedView, values: 
     config = f"config_{tunable}" if picks < _MANY_PICKS * size else f"(config_{tunable} + 2) % {CONFIGS}"
     links = Buffer(state.fresh(f"{name}_links"), contiguous_meta((size + picks,), "int32"))
     shape = (outer, size, inner, picks, way, int(wide), apart)
-    lines = [
-        f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
-        f"const int status = launch_scatter_slices({cpp_name(node.name)}.data_ptr(), "
+    launch = (
+        f"launch_scatter_slices({cpp_name(node.name)}.data_ptr(), "
         f"{pointer(base.buffer, base.offset, 4)}, {pointer(index.buffer, index.offset, 8 if wide else 4)}, "
-        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, {config}, stream);",
-        f'check_status("{name}", status);',
-    ]
+        f"{pointer(values.buffer, values.offset, 4)}, {cpp_name(links.name)}.data_ptr(), shape, {config}, stream)"
+    )
     return Step(
-        skill="scatter",
         name=name,
-        inputs=tuple(dict.fromkeys(view.buffer for view in (base, index, values))),
+        inputs=buffers((base, index, values)),
         outputs=(Buffer(node.name, contiguous_meta(base.shape, "float32")),),
         files=sources("scatter_slices"),
         declaration=_DECLARATION,
-        call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+        call=checked_call(name, launch, shape=shape),
         tunables={tunable: CONFIGS},
         scratch=(links,),
     )

@@ -11,13 +11,13 @@ from cuda_agent.core.graph import Node, TensorMeta
 from cuda_agent.core.graph import Ref as GraphRef
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Step, StridedView, pointer
-from cuda_agent.playbook.skills.gemm.operands import (
+from cuda_agent.playbook.plan import Buffer, Claim, PlanState, Skill, Step, StridedView, pointer
+from cuda_agent.playbook.skills.shared.operands import (
     NotAMatrix,
+    checked_call,
     collapsed,
     contiguous_meta,
     plain_copy,
-    row_major,
     windows,
 )
 
@@ -39,8 +39,8 @@ _DECLARATION = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Of each row of x along `dim`: the k largest or smallest, sorted, equal ones as they come; or the last of these
-    alone. `nan_wins`: a row with NaN gives NaN."""
+    """Selects in each row of x along `dim` the k largest or smallest, sorted, with equal ones in their order, or only
+    the last of these. `nan_wins`: a row with NaN gives NaN."""
 
     x: str
     dim: int
@@ -110,11 +110,9 @@ def _innermost(state: PlanState, x: str, dim: int) -> str:
     return builder.add(ir.Strided(state.fresh(f"{x}_rows"), shape, meta.dtype, builder.resolve(x), axes))
 
 
-class SelectionSkill:
+class SelectionSkill(Skill):
     """topk, kthvalue and median of float32 rows, sort of float32 and int64 ones, on cuda. Along another dimension than
     the last one rows are copied first, and the result lies as they do."""
-
-    name = "selection"
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
         """The step for a selection; None for anything else. Puts the rows into memory where they aren't there yet."""
@@ -150,20 +148,14 @@ class SelectionSkill:
         shape += [] if whole else [int(call.only_last), int(call.nan_wins)]
         tunable = f"sort_{rows}x{size}" if whole else f"selection_{rows}x{size}_{call.k}"
         results = ", ".join(f"{cpp_name(one)}.data_ptr()" if one else "nullptr" for one in names)
-        lines = [
-            f"static const long long shape[] = {{{', '.join(map(str, shape))}}};",
-            f"const int status = launch_{kind}({results}, {pointer(view.buffer, view.offset, ir.ITEM_BYTES[dtype])}, "
-            f"shape, config_{tunable}, stream);",
-            f'check_status("{name}", status);',
-        ]
+        start = pointer(view.buffer, view.offset, ir.ITEM_BYTES[dtype])
         step = Step(
-            skill="selection",
             name=name,
             inputs=(view.buffer,),
             outputs=tuple(outputs),
             files={f"kernels/{kind}.cu": resources.files(__package__).joinpath(f"{kind}.cu").read_text()},
             declaration=_DECLARATION.format(kind=kind),
-            call="\n".join(["{", *(f"  {line}" for line in lines), "}"]),
+            call=checked_call(name, f"launch_{kind}({results}, {start}, shape, config_{tunable}, stream)", shape=shape),
             tunables={tunable: SORT_CONFIGS if whole else CONFIGS},
         )
         return Claim(step, frozenset({node.name, *picked.values()}))
@@ -174,8 +166,8 @@ def _laid(meta: TensorMeta, dtype: str, call: Selection) -> TensorMeta:
     if call.only_last:
         return contiguous_meta(meta.shape, dtype)
     order = _order(len(meta.shape), call.dim)
-    steps = dict(zip(order, row_major([meta.shape[d] for d in order]), strict=True))
+    steps = dict(zip(order, ir.contiguous([meta.shape[d] for d in order]), strict=True))
     return TensorMeta(shape=meta.shape, dtype=dtype, strides=tuple(steps[d] for d in range(len(order))))
 
 
-SKILL = SelectionSkill()
+SKILL = SelectionSkill

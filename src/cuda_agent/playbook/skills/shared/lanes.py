@@ -8,10 +8,8 @@ from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.codegen import (
     Printer,
-    assignment,
     common_width,
     is_aligned,
-    literal,
     storage_type,
     vector_width,
 )
@@ -68,12 +66,7 @@ class Lanes:
         return f"(i{axis} + j)" if axis == self.along and self.width > 1 else f"i{axis}"
 
     def _load(self, at: int, expr: Expr, printer: Printer) -> str:
-        if at in self.texts:
-            return self.texts[at]
-        read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-        if expr.guards:
-            return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})"
-        return read
+        return self.texts[at] if at in self.texts else printer.read(expr)
 
     def is_late(self, expr: Expr) -> bool:
         """Whether the lanes read otherwise than one element further each, or all the same one."""
@@ -143,7 +136,7 @@ class Lanes:
 
     def assign(self, store: Store) -> str:
         """One lane's element, written by itself."""
-        return assignment(store, self.printer.address(store.coord), self.printer.known[store.node], Device.CUDA)
+        return self.printer.assign(store, Device.CUDA)
 
     def write(self, stores: list[Store], body: list[str]) -> tuple[list[str], list[str]]:
         """Declarations of result vectors and the statements that write them; `body` gets what each lane does."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, assignment, decode, indent, literal, render
+from cuda_agent.playbook.codegen import Printer, decode, indent, render
 from cuda_agent.playbook.coords import Bound
-from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel
-from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common
-from cuda_agent.playbook.skills.rowreduce.cpu import COMBINE, identity
+from cuda_agent.playbook.skills.shared.launchers import common
+from cuda_agent.playbook.skills.shared.states import COMBINE, identity
 from cuda_agent.playbook.skills.stencil.window import Stencil, tile_bytes, tile_sizes
 
 #: outputs of a tile
@@ -44,12 +42,7 @@ class _Cpu:
                 return str(tap)
             return f"i{k}" if k < st.rows else f"t{k}"
 
-        def load(at: int, expr: Expr) -> str:
-            read, test = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])", printer.test(expr.guards)
-            return read if test == "true" else f"(({test}) ? {read} : {literal(0, expr.type)})"
-
-        printer = _Skipping(work, axis, load, skip=skip)
-        return printer
+        return _Skipping(work, axis, skip=skip)
 
     def _inner(self) -> tuple[frozenset[Bound], int | None, int | None]:
         """Guards that hold for a range of positions along the last axis, and that range: in between they needn't be
@@ -132,7 +125,7 @@ class _Cpu:
         for at in self.stencil.reduces:
             printer.known[at] = f"r{at}[j]"
         lines = printer.statements([s.node for s in self.work.stores])
-        lines += [assignment(s, printer.address(s.coord), printer.known[s.node], Device.CPU) for s in self.work.stores]
+        lines += [printer.assign(s, Device.CPU) for s in self.work.stores]
         return indent(lines, 10)
 
     def _row(self, at: int) -> str:
@@ -222,4 +215,4 @@ def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
             configs.append(config)
     if not configs:
         return None
-    return render("skills/stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)
+    return render("stencil/stencil.cpp.j2", _Cpu(stencil).values(name, configs)), len(configs)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from cuda_agent.core.enums import Device
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, literal, render
+from cuda_agent.playbook.codegen import Printer, common_width, decode, indent, render
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import children
-from cuda_agent.playbook.names import cpp_name
-from cuda_agent.playbook.skills.pointwise.skill import common, index_type
-from cuda_agent.playbook.skills.rowreduce.cpu import identity
 from cuda_agent.playbook.skills.shared.lanes import Lanes
+from cuda_agent.playbook.skills.shared.launchers import common, index_type
+from cuda_agent.playbook.skills.shared.states import identity
 from cuda_agent.playbook.skills.stencil.window import BYTES, Stencil, tile_bytes, tile_sizes
 
 #: (threads, outputs a thread, outputs a tile); 16-bit results begin with the second.
@@ -155,7 +154,7 @@ class _Cuda:
         return f"(i{k} + j)" if k == self.stencil.last else self._axis(k)
 
     def _load(self, at: int, expr: Expr) -> str:
-        return _read(Printer(self.work, self._axis, self._load), expr)
+        return Printer(self.work, self._axis, self._load).read(expr)
 
     def windows(self) -> dict[str, object]:
         """The loops over taps for a thread's outputs."""
@@ -164,7 +163,7 @@ class _Cuda:
         stride, dilation = (slide.stride, slide.dilation) if slide else (1, 0)
         t_last = f"t{slide.tap}" if slide else "0"
         reach = self.shift + 7 * stride + ((slide.taps - 1) * dilation if slide else 0) + 1
-        printer = Printer(work, self._lane, lambda at, expr: _read(printer, expr))
+        printer = Printer(work, self._lane)
         for at in st.staged:
             printer.known[at] = f"w{at}[SHIFT + j * {stride} + {t_last} * {dilation}]" if slide else f"w{at}[SHIFT + j]"
         factors = [line for at in st.tables for line in self._factors(at)]
@@ -321,14 +320,9 @@ class _Cuda:
         }
 
 
-def _read(printer: Printer, expr: Expr) -> str:
-    read = f"widen({cpp_name(expr.name)}[{printer.address(expr.coord)}])"
-    return f"(({printer.test(expr.guards)}) ? {read} : {literal(0, expr.type)})" if expr.guards else read
-
-
 def source(stencil: Stencil, name: str) -> tuple[str, int] | None:
     """(file, number of settings); None where no tile fits shared memory."""
     printer = _Cuda(stencil)
     if not printer.configs or printer.reads_beyond():
         return None
-    return render("skills/stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)
+    return render("stencil/stencil.cu.j2", printer.values(name)), len(printer.configs)

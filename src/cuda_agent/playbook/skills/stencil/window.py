@@ -11,7 +11,7 @@ from cuda_agent.playbook.codegen import C_TYPES
 from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, children
-from cuda_agent.playbook.skills.convolution.geometry import MOST_TAPS
+from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS
 
 _KINDS = ("sum", "max", "min")
 BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8, "b": 1}

@@ -7,32 +7,47 @@ are no evidence: the judge compares the outputs and holds the clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cuda_agent.core.graph import TensorMeta
 from cuda_agent.release.extract.inside.callspec import Matcher
-from cuda_agent.workers.inside.candidate import Candidate, execute_model, import_extension, is_frozen, load_failure
-from cuda_agent.workers.inside.main import Context, Operation, Refusal, first_lines
+from cuda_agent.release.extract.inside.requests import CountRedirected, LoadPatched, PatchedPart, RedirectedCalls
+from cuda_agent.workers.inside.candidate import (
+    LoadedCandidate,
+    execute_model,
+    import_extension,
+    is_frozen,
+    load_failure,
+)
+from cuda_agent.workers.inside.failures import Refusal, first_lines
+from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.pytree import unflatten
 from cuda_agent.workers.inside.task.taskmodule import InitInputs, load_task_module, make_model
 from cuda_agent.workers.inside.timed import TimedPrograms
+from cuda_agent.workers.requests import Done, FaultKind, Operations
+from cuda_agent.workers.requests.candidate import (
+    CallModel,
+    CallResult,
+    CompareWeights,
+    ForgetBuffers,
+    LoadedWeights,
+    LoadWeights,
+)
 
 
-def create(context: Context) -> Mapping[str, Operation]:
+def create(context: Context) -> Operations:
     patched = Patched(context)
     timed = TimedPrograms(context, patched.program)
     return {
         **timed.operations(),
-        "load": patched.load,
-        "set_weights": patched.set_weights,
-        "weights_intact": patched.weights_intact,
-        "call": patched.call,
-        "forget": patched.forget,
-        "redirected": patched.redirected,
+        LoadPatched: patched.load_patched,
+        LoadWeights: patched.load_weights,
+        CompareWeights: patched.compare_weights,
+        CallModel: patched.call,
+        ForgetBuffers: patched.forget,
+        CountRedirected: patched.count_redirected,
     }
 
 
@@ -59,45 +74,44 @@ class _Redirect:
         return {self._prefix + name: value for name, value in self._submodule.state_dict().items()}
 
 
-class Patched(Candidate):
+class Patched(LoadedCandidate):
     """One whole model in this process."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._redirects: dict[str, _Redirect] = {}
 
-    def load(self, params: dict[str, Any]) -> dict[str, Any]:
-        """{name, source, init, parts: [{library, model, call, inputs, prefix, paths}]}"""
-        task = load_task_module(params["source"], params["name"])
-        init = unflatten(params["init"], [])
+    def load_patched(self, request: LoadPatched) -> Done:
+        task = load_task_module(request.source, request.name)
+        init = unflatten(request.init, [])
         device = self._context.device.value
         self.model = make_model(task, InitInputs(tuple(init["args"]), init["kwargs"]), device, 0)
         self.model.requires_grad_(False)
-        for part in params["parts"]:
+        for part in request.parts:
             self._patch(part, device)
-        return {}
+        return Done()
 
-    def _patch(self, part: dict[str, Any], device: str) -> None:
-        import_extension(Path(part["library"]), package=Path(part["library"]).parent.name)
-        module = execute_model(Path(part["model"]))
-        matcher = Matcher(part["call"], [TensorMeta.model_validate(meta) for meta in part["inputs"]])
-        for path in part["paths"]:
+    def _patch(self, part: PatchedPart, device: str) -> None:
+        import_extension(Path(part.library), package=Path(part.library).parent.name)
+        module = execute_model(Path(part.model))
+        matcher = Matcher(part.call, part.inputs)
+        for path in part.paths:
             try:
                 submodule = self.model.get_submodule(path)
             except AttributeError:
-                raise Refusal("load", f"the model has no submodule {path}") from None
+                raise Refusal(FaultKind.LOAD, f"the model has no submodule {path}") from None
             try:
                 candidate = module.ModelNew().eval().to(device)
             except BaseException as error:  # noqa: BLE001 - the boundary to the candidate's code
                 raise load_failure("ModelNew()", error) from None
-            redirect = _Redirect(submodule, candidate, matcher, part["prefix"])
+            redirect = _Redirect(submodule, candidate, matcher, part.prefix)
             submodule.forward = redirect
             self._redirects[path] = redirect
 
-    def set_weights(self, params: dict[str, Any]) -> dict[str, Any]:
+    def load_weights(self, request: LoadWeights) -> LoadedWeights:
         """Sets the weights of the model and of each candidate. `frozen` says whether any of them derives tensors from
         its weights."""
-        reply = super().set_weights(params)
+        loaded = super().load_weights(request)
         frozen = False
         with torch.no_grad():
             for path, redirect in self._redirects.items():
@@ -105,15 +119,14 @@ class Patched(Candidate):
                 try:
                     redirect.candidate.load_state_dict(state)
                 except (RuntimeError, KeyError, TypeError) as error:
-                    raise Refusal("load", f"{path}: load_state_dict refuses: {first_lines(error)}") from None
+                    raise Refusal(FaultKind.LOAD, f"{path}: load_state_dict refuses: {first_lines(error)}") from None
                 frozen = frozen or is_frozen(redirect.candidate, state)
-        return {**reply, "frozen": frozen}
+        return loaded.model_copy(update={"frozen": frozen})
 
-    def call(self, params: dict[str, Any]) -> dict[str, Any]:
+    def call(self, request: CallModel) -> CallResult:
         for redirect in self._redirects.values():
             redirect.calls = redirect.fallbacks = 0
-        return super().call(params)
+        return super().call(request)
 
-    def redirected(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Returns path -> [calls, fallbacks] of the last `call`."""
-        return {path: [redirect.calls, redirect.fallbacks] for path, redirect in self._redirects.items()}
+    def count_redirected(self, _request: CountRedirected) -> RedirectedCalls:
+        return RedirectedCalls(calls={path: (one.calls, one.fallbacks) for path, one in self._redirects.items()})

@@ -41,10 +41,11 @@ from cuda_agent.workers.inside.task.weights import state_metas
 
 
 def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
-    """The graph of `model(*inputs)` with static shapes. `model` in eval mode; neither it nor `inputs` change.
+    """Returns the graph of `model(*inputs)` with static shapes. `model` is in eval mode; neither it nor `inputs`
+    change.
 
-    Raises TaskError("can't be captured: …") for data-dependent shapes or control flow, buffers that change, what ATen
-    doesn't express.
+    Raises TaskError for data-dependent shapes or control flow, changing buffers, and anything else that ATen doesn't
+    express.
     """
     program = _export(model, inputs)
     builder = GraphBuilder(program, model, inputs)
@@ -62,12 +63,12 @@ def capture(model: Any, inputs: list[Any], module: TaskModule) -> Graph:
 
 
 def warm_up() -> None:
-    """Makes torch import what an export needs, on a module that is nobody's. Seconds, without a device."""
+    """Makes torch import what an export needs, with a module of its own. It takes seconds and needs no device."""
     _export(torch.nn.ReLU(), [torch.zeros(1)])
 
 
 def operators(graph: Graph) -> tuple[str, ...]:
-    """Names of the operators in a graph, sorted, each once."""
+    """Returns the sorted distinct names of the operators in a graph."""
     return tuple(sorted({node.op for node in graph.nodes if node.op != "getitem"}))
 
 
@@ -85,7 +86,7 @@ def _export(model: Any, inputs: list[Any]) -> Any:
 
 
 def describe(graph: Graph) -> str:
-    """The graph as a readable table, a line for each value."""
+    """Returns the graph as a readable table with a line for each value."""
     lines = []
     for item in graph.inputs:
         where = item.position if item.position is not None else item.target
@@ -119,7 +120,7 @@ def _text(arg: Arg) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the graph of a task file. A tool for development: it runs the task's code in this process."""
+    """Prints the graph of a task file. This is a development tool: it runs the task's code in this process."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m cuda_agent.workers.inside.graph.capture TASK.py\n")
         return 2

@@ -1,4 +1,5 @@
-"""What of a graph the error floor depends on: the longest sum of one output element, and whether TF32 could enter."""
+"""Determines from a graph what the error floor depends on: the longest sum of an output element, and the use of
+TF32."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ _TO_FEWER = words(
 
 
 def has_matmul_or_conv(graph: Graph) -> bool:
-    """Whether an operator is one whose float32 form may use TF32."""
+    """Whether an operator may use TF32 for float32 operands."""
     return any(base_name(node.op) in PRODUCTS | _ATTENTION_OR_RECURRENT for node in graph.nodes)
 
 
 def largest_reduction(graph: Graph) -> int:
-    """K of the longest reduction of one operator (elements that one output element sums over), at least 1."""
+    """Returns K of the longest reduction of one operator: the elements that one output element sums over, at least
+    1."""
     metas: dict[str, TensorMeta] = {item.name: item.meta for item in graph.inputs}
     largest = 1
     for node in graph.nodes:
@@ -68,7 +70,8 @@ def _product_length(base: str, shapes: list[tuple[int, ...]]) -> int:
 
 
 def _einsum_length(node: Node, metas: dict[str, TensorMeta]) -> int:
-    """Product of the sizes of the summed letters; where the equation has an ellipsis, of the letters that are named."""
+    """Returns the product of the sizes of the summed letters; with an ellipsis in the equation, of the named
+    letters."""
     equation = node.args[0]
     operands = [metas[arg.ref].shape for arg in _list(node.args[1]) if isinstance(arg, Ref) and arg.ref in metas]
     if not isinstance(equation, str) or "->" not in equation or "." in equation:

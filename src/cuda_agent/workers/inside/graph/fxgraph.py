@@ -1,4 +1,4 @@
-"""An exported program's nodes as records of `core.graph`, in the few forms that `capture` promises."""
+"""Converts an exported program's nodes to records of `core.graph`, in the few forms that `capture` promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cuda_agent.core.graph import Arg, DtypeArg, GraphInput, Node, NonFinite, Re
 from cuda_agent.workers.inside.graph.operators import base_name
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta
 
-#: Larger constants carry no values; what needs them isn't covered.
+#: larger constants carry no values, and operators that need them aren't covered.
 MAX_CONSTANT = 4096
 MAX_NODES = 20000
 
@@ -35,7 +35,7 @@ def refused(why: str) -> TaskError:
 
 
 class GraphBuilder:
-    """One pass over an exported program's nodes."""
+    """Builds a graph in one pass over an exported program's nodes."""
 
     def __init__(self, program: Any, model: Any, inputs: list[Any]) -> None:
         self.program = program
@@ -156,7 +156,7 @@ class GraphBuilder:
         self._add(node, "getitem", (Ref(ref=self.names[source]), int(index)), {}, (meta,))
 
     def _same_value(self, node: Any, base: str) -> bool:
-        """An operator that changes neither value, type nor strides: its result is its operand."""
+        """Whether an operator changes neither value, type nor strides, so that its result is its operand."""
         if base not in _SAME_VALUE and base not in _CASTS:
             return False
         if base == "dropout" and node.args[2]:
@@ -169,7 +169,7 @@ class GraphBuilder:
         return True
 
     def _normal(self, node: Any, base: str) -> tuple[str, list[Arg], dict[str, Arg]]:
-        """(operator, arguments) in the few forms that the module's docstring promises."""
+        """Returns (operator, arguments) in the few forms that `capture`'s docstring promises."""
         if base in _CASTS and node.args[0].meta["val"].dtype is not node.meta["val"].dtype:
             dtype = DtypeArg(dtype=dtype_name(node.meta["val"].dtype))
             return "aten._to_copy.default", [self._arg(node.args[0])], {"dtype": dtype}
@@ -220,7 +220,7 @@ class GraphBuilder:
     # ------------------------------------------------------------ constants and outputs
 
     def _folded(self, node: Any) -> bool:
-        """Compute what depends on small constants only; the result is a constant again."""
+        """Computes a value that depends on small constants only, which is a constant again."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.numel() > MAX_CONSTANT:
             return False
@@ -234,7 +234,7 @@ class GraphBuilder:
         try:
             result = node.target(*args, **kwargs)
         except (RuntimeError, TypeError):
-            # An operator of another device or of fake tensors only: it stays in the graph.
+            # An operator of another device or of fake tensors only stays in the graph.
             return False
         if _fits(result):
             self._constant(node, result)
@@ -269,7 +269,7 @@ def _fits(value: Any) -> bool:
 
 
 def _tensor_positions(spec: Spec) -> Any:
-    """Indices of the tensors among all leaves of a flattened value."""
+    """Returns the indices of the tensors among all leaves of a flattened value."""
     leaves: list[bool] = []
 
     def visit(item: Spec) -> None:

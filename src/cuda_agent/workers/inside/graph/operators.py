@@ -1,14 +1,15 @@
-"""Which ATen operators a captured graph keeps whole. What isn't here is decomposed into core ATen operators, as
-`torch.export.default_decompositions()` says, so that a planner meets a bounded vocabulary.
+"""Lists the ATen operators that a captured graph keeps whole. All others are decomposed into core ATen operators by
+`torch.export.default_decompositions()`, so that a planner meets a bounded vocabulary.
 
-Names are without overload. Kept is what a kernel is written for as a whole, or what decomposition would only obscure.
+Names are without overload. Kept are operators for which a kernel is written as a whole, and those that decomposition
+would only obscure.
 """
 
 from __future__ import annotations
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Returns the words of a text."""
     return frozenset(text.split())
 
 
@@ -72,6 +73,6 @@ KEEP = PRODUCTS | NORMS | REDUCTIONS | POINTWISE | SHAPES | WHOLES | SOURCES
 
 
 def base_name(op: str) -> str:
-    """`aten.sum.dim_IntList` -> `sum`."""
+    """Returns `sum` for `aten.sum.dim_IntList`."""
     parts = op.split(".")
     return parts[1] if len(parts) > 2 else parts[-1]

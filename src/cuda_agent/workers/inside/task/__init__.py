@@ -1,1 +1,1 @@
-"""A task inside its worker: its source as a module, its inputs, weights, variants and oracle."""
+"""A task inside its worker: its module, inputs, weights, variants and oracle."""

@@ -1,4 +1,4 @@
-"""The oracle: the reference in float64, however often it casts to float32 inside. And eager at a precision policy.
+"""Runs the oracle, which is the reference in float64, and eager at a precision policy.
 
 `Module.double()` is no oracle: an RMS norm that casts to float32 inside stays float32. So a dispatch mode widens every
 floating tensor and every dtype argument at the dispatcher, below all of the module's own code.
@@ -39,8 +39,8 @@ _COMPLEX = {torch.complex32: torch.complex128, torch.complex64: torch.complex128
 
 @dataclass(frozen=True)
 class Oracle:
-    """`value`: the outputs, floating ones in `precision` (`float64`, or `float32` where an operator would not widen;
-    `native` where not even that was possible). `reason` says why it isn't float64."""
+    """`value` holds the outputs, floating ones in `precision`: `float64`, or `float32` where an operator would not
+    widen, or `native` where not even that was possible. `reason` says why it isn't float64."""
 
     value: Any
     precision: str
@@ -52,10 +52,10 @@ class Oracle:
 
 
 def run_float64(model: Any, inputs: list[Any]) -> Oracle:
-    """`model(*inputs)` in float64, on the device where they are; neither changes. Integers stay as they are.
+    """Runs `model(*inputs)` in float64 on their device. Neither changes, and integers stay integers.
 
-    Where an operator can't be widened, or float64 doesn't fit in memory: float32 by the same means, TF32 off. Raises
-    what the model raises when it fails in its own precision too.
+    Where an operator can't be widened, or float64 doesn't fit in memory, it runs in float32 by the same means, without
+    TF32. Raises the model's exception when it fails in its own precision too.
     """
     reason = ""
     for target in (torch.float64, torch.float32):
@@ -71,7 +71,7 @@ def run_float64(model: Any, inputs: list[Any]) -> Oracle:
 
 
 def _run_widened(model: Any, inputs: list[Any], target: Any) -> tuple[Any, set[str]]:
-    """(outputs, names of the operators that gave or changed something narrower than `target`)."""
+    """Returns (outputs, names of the operators that returned or changed a type narrower than `target`)."""
 
     def widen(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -98,14 +98,14 @@ def _run_widened(model: Any, inputs: list[Any], target: Any) -> tuple[Any, set[s
 
 
 def _wide_dtype(dtype: Any, target: Any) -> Any | None:
-    """What a narrower dtype becomes; None for one that stays."""
+    """Returns the wide form of a narrower dtype, or None for a dtype that stays."""
     if dtype in _NARROW[target]:
         return target
     return _COMPLEX.get(dtype) if target is torch.float64 else None
 
 
 class _Widening(TorchDispatchMode):  # type: ignore[misc]
-    """Widens tensor and dtype arguments of every operator; notes in `narrow` the operators that stay narrow."""
+    """Widens tensor and dtype arguments of every operator. Records in `narrow` the operators that stay narrow."""
 
     def __init__(self, target: Any) -> None:
         super().__init__()
@@ -145,8 +145,8 @@ class _Widening(TorchDispatchMode):  # type: ignore[misc]
 
 @contextmanager
 def precision_flags(precision: Precision) -> Iterator[None]:
-    """PyTorch's global flags at a precision policy, restored at the end: `fp32` turns TF32 off everywhere, cuDNN's too;
-    the other policies turn it on."""
+    """Sets PyTorch's global flags to a precision policy, and restores them after the block. `fp32` turns TF32 off
+    everywhere, cuDNN's too; the other policies turn it on."""
     matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         torch.backends.cuda.matmul.allow_tf32 = precision is not Precision.FP32
@@ -159,7 +159,7 @@ def precision_flags(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def precision_context(precision: Precision, device: str) -> Iterator[None]:
-    """`precision_flags`, and autocast for `bf16` and `fp16`."""
+    """Sets `precision_flags`, and autocast for `bf16` and `fp16`."""
     narrow = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(precision)
     with ExitStack() as stack:
         stack.enter_context(precision_flags(precision))
@@ -169,8 +169,8 @@ def precision_context(precision: Precision, device: str) -> Iterator[None]:
 
 
 def eager_at_precision(model: Any, inputs: list[Any], precision: Precision, device: str | None = None) -> Any:
-    """`model(*inputs)` in eager mode at a precision policy, without gradients; flags are restored. `device` defaults to
-    that of the first tensor. Raises TaskError where there is no tensor; lets the model's own exceptions pass."""
+    """Runs `model(*inputs)` in eager mode at a precision policy, without gradients, and restores the flags. `device`
+    defaults to that of the first tensor. Raises TaskError where there is no tensor, and the model's own exceptions."""
     if device is None:
         tensors = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
         if not tensors:

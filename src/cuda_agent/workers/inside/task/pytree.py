@@ -1,8 +1,8 @@
-"""Nested inputs and outputs as a JSON-able spec plus a flat list of tensors, and back.
+"""Converts nested inputs and outputs to a JSON-able spec and a flat list of tensors, and back.
 
-Leaves: {"t": i} the i-th tensor, {"v": scalar or None}, {"f": "inf" | "-inf" | "nan"}, {"dtype": "float32"}.
-Nests: {"list": […]}, {"tuple": […]}, {"dict": {name: …}}. A named tuple, a dataclass or a `ModelOutput` becomes a tuple
-of its fields with {"note": class name} beside it, so that an answer needs the values and not the class.
+Leaves: {"t": i} is the i-th tensor, {"v": scalar or None}, {"f": "inf" | "-inf" | "nan"}, {"dtype": "float32"}. Nests:
+{"list": […]}, {"tuple": […]}, {"dict": {name: …}}. A named tuple, a dataclass or a `ModelOutput` becomes a tuple of its
+fields with {"note": class name} beside it, so that an answer needs the values and not the class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import TensorMeta
 
-#: A spec is a small description of a few tensors; what is larger comes from a broken or hostile task.
+#: a spec describes a few tensors. A larger one comes from a broken or hostile task.
 MAX_LEAVES = 4096
 MAX_DEPTH = 32
 MAX_TEXT = 65536
@@ -26,12 +26,12 @@ Spec = dict[str, Any]
 
 
 def dtype_name(dtype: Any) -> str:
-    """`torch.float32` -> `float32`."""
+    """Returns `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_from_name(name: str) -> Any:
-    """`float32` -> `torch.float32`. Raises TaskError for what isn't a dtype."""
+    """Returns `torch.float32` for `float32`. Raises TaskError for another text."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise TaskError(f"{name!r} is not a tensor type")
@@ -39,7 +39,7 @@ def dtype_from_name(name: str) -> Any:
 
 
 def tensor_meta(tensor: Any) -> TensorMeta:
-    """Shape, dtype and strides of a strided tensor; its storage offset is not kept."""
+    """Returns shape, dtype and strides of a strided tensor. Its storage offset is not kept."""
     return TensorMeta(
         shape=tuple(int(size) for size in tensor.shape),
         dtype=dtype_name(tensor.dtype),
@@ -48,7 +48,7 @@ def tensor_meta(tensor: Any) -> TensorMeta:
 
 
 class CannotPass(TaskError):
-    """A value of another kind than `flatten` takes; `kind` is the name of its class."""
+    """A value of a kind that `flatten` refuses. `kind` is the name of its class."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -56,19 +56,21 @@ class CannotPass(TaskError):
 
 
 def flatten(value: Any) -> tuple[Spec, list[Any]]:
-    """(spec, tensors in order). Raises TaskError for what can't cross between processes: other objects, sparse or
-    subclassed tensors, dict keys that aren't text, more than `MAX_LEAVES` leaves, more than `MAX_DEPTH` levels."""
+    """Returns (spec, tensors in order). Raises TaskError for what can't cross between processes: other objects, sparse
+    or subclassed tensors, dict keys that aren't text, more than `MAX_LEAVES` leaves, more than `MAX_DEPTH` levels."""
     tensors: list[Any] = []
     return _Flattener(tensors).visit(value, 0), tensors
 
 
 def unflatten(spec: Spec, tensors: Sequence[Any]) -> Any:
-    """The value that `flatten` described, with `tensors` in their places. Raises TaskError for a malformed spec."""
+    """Returns the value that `flatten` described, with `tensors` in their places. Raises TaskError for a malformed
+    spec."""
     return _unflatten(spec, tensors, 0)
 
 
 def tensor_paths(spec: Spec, path: str = "") -> list[str]:
-    """A readable place for every tensor, in order: `[0]`, `['mask']`, or `` where the value is the tensor itself."""
+    """Returns a readable place for every tensor, in order: `[0]`, `['mask']`, or an empty text where the value is the
+    tensor."""
     if "t" in spec:
         return [path]
     for kind in ("list", "tuple"):

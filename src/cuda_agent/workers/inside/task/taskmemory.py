@@ -1,4 +1,4 @@
-"""The memory of a task in its process: the most that it held, and what it leaves to the next one."""
+"""Measures the peak memory of a task in its process, and frees what it leaves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from cuda_agent.core.enums import Device
 
 @contextlib.contextmanager
 def peak_memory(device: Device) -> Iterator[list[int]]:
-    """After the block: the most memory held at a time, weights and inputs included; empty where nobody can say."""
+    """Measures the most memory held in the block, weights and inputs included. The result is empty where it can't be
+    measured."""
     if device is Device.CUDA:
         with most_held(device) as found:
             yield found
@@ -24,7 +25,7 @@ def peak_memory(device: Device) -> Iterator[list[int]]:
     found = []
     started = _resident("VmRSS")
     with contextlib.suppress(OSError):
-        # Resets the peak to what is resident now.
+        # This resets the peak to what is resident now.
         Path("/proc/self/clear_refs").write_text("5")
     yield found
     peak = _resident("VmHWM")
@@ -34,7 +35,7 @@ def peak_memory(device: Device) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def most_held(device: Device) -> Iterator[list[int]]:
-    """As `peak_memory`, where a device counts it itself; empty on the CPU."""
+    """Measures like `peak_memory` where the device counts memory itself. The result is empty on the CPU."""
     found: list[int] = []
     if device is Device.CUDA:
         torch.cuda.reset_peak_memory_stats()
@@ -51,7 +52,7 @@ def _resident(field: str) -> int | None:
 
 
 def free_cache(device: Device) -> int:
-    """What torch keeps of the device's memory without using it goes to other processes. Returns the bytes that stay."""
+    """Returns torch's unused device memory to the driver, for other processes. Returns the bytes that stay."""
     if device is not Device.CUDA:
         return 0
     torch.cuda.empty_cache()
@@ -59,12 +60,12 @@ def free_cache(device: Device) -> int:
 
 
 def give_back(device: Device) -> None:
-    """What the task before held, and what was compiled for it."""
+    """Frees what the task before held, and what was compiled for it."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
     gc.enable()
     gc.collect()
-    # What the task made torch import stays; a collection that walks over it takes 0.2 s.
+    # Imported modules stay, since a collection that walks over them takes 0.2 s.
     gc.freeze()
     if device is Device.CUDA:
         torch._C._cuda_clearCublasWorkspaces()

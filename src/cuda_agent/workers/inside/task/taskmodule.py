@@ -25,6 +25,8 @@ import torch
 from cuda_agent.core.errors import OutOfMemory, TaskError
 from cuda_agent.core.hashing import digest_text
 from cuda_agent.workers.inside.task.pytree import flatten, unflatten
+from cuda_agent.workers.requests import Done
+from cuda_agent.workers.requests.lifecycle import ImportTask
 
 GENERIC_SIGNATURE = "(self, *args, **kwargs)"
 _NO_CUDA = ("no NVIDIA driver", "not compiled with CUDA", "No CUDA GPUs are available", "CUDA-capable device")
@@ -103,14 +105,12 @@ def unload_task_module(task: TaskModule) -> None:
     sys.modules.pop(task.module.__name__, None)
 
 
-def import_task(params: dict[str, Any]) -> dict[str, Any]:
-    """A worker's operation, {name, source}: what the task imports (transformers takes seconds) is there when the task
-    is loaded. What goes wrong is said then."""
+def import_task(request: ImportTask) -> Done:
     with suppress(TaskError):
-        unload_task_module(load_task_module(params["source"], f"{params['name']}_imports"))
+        unload_task_module(load_task_module(request.source, f"{request.name}_imports"))
     gc.collect()
     gc.freeze()
-    return {}
+    return Done()
 
 
 def _require(task: TaskModule) -> None:

@@ -1,7 +1,7 @@
-"""Variants of a drawn input set, of the same shapes: inputs as a benchmark never draws them and a user does.
+"""Makes variants of drawn inputs, of the same shapes, as users provide them and benchmarks don't.
 
-What holds in every draw of a task (a probability row, a causal mask, sorted offsets) is a property that the task
-promises; a variant keeps it, or leaves that tensor as it is, or is dropped with the reason.
+A fact that holds in every draw of a task (a probability row, a causal mask, sorted offsets) is a property that the task
+promises. A variant keeps it, or leaves that tensor unchanged, or is dropped with the reason.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 from cuda_agent.workers.buffers import pieces
 
-#: A property: its name, and a digest where it is a pattern.
+#: a property: its name, and a digest where it is a pattern.
 Fact = tuple[str, str]
 Facts = frozenset[Fact]
 
-#: Scales of the blocks of "magnitudes" are log-uniform between these.
+#: the scales of the blocks of "magnitudes" are log-uniform between these.
 SMALLEST_SCALE, LARGEST_SCALE = 1e-2, 1e2
 _MAX_BLOCKS = 256
 #: places along the batch that are shuffled one by one.
@@ -44,7 +44,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A changed input set; `tensors` is None where nothing could change. `reasons` say what stayed and why."""
+    """A changed set of inputs. `tensors` is None where nothing could change. `reasons` say what stayed and why."""
 
     kind: str
     tensors: list[Any] | None
@@ -52,8 +52,8 @@ class Variant:
 
 
 def properties(draws: Iterable[Sequence[Any]]) -> list[Facts]:
-    """For every tensor of the flattened inputs, what holds in all draws. One draw at a time is held. From a single draw
-    nothing is known to vary, so its very values count as kept: give at least two."""
+    """Returns for every tensor of the flattened inputs the properties that hold in all draws. It holds one draw at a
+    time. A single draw shows no variation, so its values count as a property: give at least two."""
     kept: list[Facts] | None = None
     for tensors in draws:
         found = [facts(tensor) for tensor in tensors]
@@ -62,7 +62,7 @@ def properties(draws: Iterable[Sequence[Any]]) -> list[Facts]:
 
 
 def facts(tensor: Any) -> Facts:
-    """What holds for one tensor."""
+    """Returns the properties of one tensor."""
     found: set[Fact] = {("values", _digest(tensor))}
     if tensor.numel() == 0:
         return frozenset(found)
@@ -92,7 +92,7 @@ def _is_sorted(tensor: Any) -> bool:
     if not tensor.dim() or tensor.shape[-1] < 3:
         return False
     first = tensor.reshape(-1, tensor.shape[-1])[:1]
-    # The first row tells nearly always, without a temporary of the tensor's size.
+    # The first row nearly always decides, without a temporary of the tensor's size.
     return all(bool((rows[..., 1:] >= rows[..., :-1]).all()) for rows in (first, tensor))
 
 
@@ -109,16 +109,16 @@ def _matrix_facts(tensor: Any) -> set[Fact]:
 
 
 def _digest(tensor: Any) -> str:
-    """A digest that equal values share; collisions among real draws don't happen."""
+    """Returns a digest that equal values share. Real draws don't collide."""
     flat = tensor.detach().flatten()
     sample = flat[:: max(1, flat.numel() // 256)].to(torch.float64)
-    # A sum in another type copies the whole of it.
+    # A sum in another type would copy the whole tensor.
     total = torch.stack([part.double().sum() for part in pieces(flat)]).sum().reshape(1)
     return hashlib.sha256(torch.cat([sample, total]).cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def _pattern(mask: Any) -> str:
-    """A digest of where a mask is set: random weights of the places, summed."""
+    """Returns a digest of the places where a mask is set: the sum of their random weights."""
     parts = pieces(mask)
     generator = torch.Generator(mask.device).manual_seed(0)
     weights = torch.rand(parts[0].numel(), generator=generator, dtype=torch.float64, device=mask.device)
@@ -127,13 +127,13 @@ def _pattern(mask: Any) -> str:
 
 
 def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int) -> Variant:
-    """One of `KINDS` or `WIDE` of a drawn set. The given tensors don't change; unchanged ones are passed on."""
+    """Makes a variant of `KINDS` or `WIDE`. The given tensors don't change; unchanged ones are returned as they are."""
     change = KINDS.get(kind) or WIDE[kind]
     result: list[Any] = []
     reasons: list[str] = []
     changed = False
     for index, (tensor, keep) in enumerate(zip(tensors, kept, strict=True)):
-        # One order for all tensors, so that rows that belong together stay together.
+        # All tensors share one order, so that rows that belong together stay together.
         own_seed = seed if kind == "permuted" else seed + 7919 * index
         generator = torch.Generator("cpu").manual_seed(own_seed % 2**63)
         new = change(tensor, keep, generator)
@@ -153,8 +153,8 @@ def variant(kind: str, tensors: Sequence[Any], kept: Sequence[Facts], seed: int)
 
 
 def _times_blocks(tensor: Any, factors: Any) -> Any:
-    """Changes a fresh tensor: the flattened tensor's blocks of equal length (the last may be shorter), each times its
-    own factor. Nothing else of its size is needed."""
+    """Multiplies a fresh tensor's blocks of equal length (the last may be shorter) by their own factors, in place. It
+    needs no temporary of the tensor's size."""
     tensor = tensor.contiguous()
     flat, length = tensor.view(-1), math.ceil(tensor.numel() / factors.numel())
     whole, factors = flat.numel() // length, factors.to(tensor.device, tensor.dtype)
@@ -180,7 +180,7 @@ def _magnitudes(tensor: Any, keep: Facts, generator: Any) -> Any | None:
 
 
 def _signs(tensor: Any, keep: Facts, generator: Any) -> Any | None:
-    """|x| in one half of the blocks and -|x| in the others, so that means are far from zero."""
+    """Makes one half of the blocks |x| and the other -|x|, so that means are far from zero."""
     if not tensor.is_floating_point() or tensor.numel() < 8:
         return None
     signs = torch.randint(0, 2, (_blocks(tensor),), generator=generator) * 2 - 1
@@ -195,11 +195,11 @@ def _permuted(tensor: Any, keep: Facts, generator: Any) -> Any | None:
 
 
 def _order(count: int, generator: Any, device: Any) -> Any:
-    """A permutation. One of very many places is affine, computed where it is used: to shuffle 200 million on the host
-    takes ten seconds."""
+    """Returns a permutation. A long one is affine and computed where it is used, since shuffling 200 million places on
+    the host takes ten seconds."""
     if count <= _SHUFFLED:
         return torch.randperm(count, generator=generator).to(device)
-    # Neighbours land far from each other; coprime, so that each place is met once.
+    # Neighbours land far from each other. The factor is coprime, so each place occurs once.
     step = int(torch.randint(count // 4, count // 2, (), generator=generator))
     while math.gcd(step, count) != 1:
         step += 1
@@ -209,7 +209,7 @@ def _order(count: int, generator: Any, device: Any) -> Any:
 
 
 def _scaled(scale: float) -> Callable[[Any, Facts, Any], Any | None]:
-    """Every element of a tensor at another scale. Values that are bound to a range only become smaller."""
+    """Scales every element of a tensor by its own factor. Values that are bound to a range only become smaller."""
 
     def change(tensor: Any, keep: Facts, generator: Any) -> Any | None:
         bound = {name for name, _ in keep} & {"in_unit", "in_signed_unit"}
@@ -220,11 +220,11 @@ def _scaled(scale: float) -> Callable[[Any, Facts, Any], Any | None]:
     return change
 
 
-#: The kinds: mixed magnitudes in one tensor, sign changes, another order along the batch (integers too).
+#: the kinds: mixed magnitudes in one tensor, sign changes, another order along the batch (integers too).
 KINDS: dict[str, Callable[[Any, Facts, Any], Any | None]] = {
     "magnitudes": _magnitudes,
     "signs": _signs,
     "permuted": _permuted,
 }
-#: Those of `JudgeOptions.variants == "wide"`, besides: whole inputs far from the scale at which the task draws them.
+#: additional kinds of `JudgeOptions.variants == "wide"`: whole inputs far from the scale of the task's draws.
 WIDE: dict[str, Callable[[Any, Facts, Any], Any | None]] = {"large": _scaled(1e4), "small": _scaled(1e-4)}

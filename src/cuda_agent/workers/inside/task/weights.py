@@ -1,4 +1,5 @@
-"""Weights drawn again, so that what initialisation leaves trivial (zero biases, unit scales) counts in verification."""
+"""Draws weights again, so that values that initialisation leaves trivial (zero biases, unit scales) count in
+verification."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from cuda_agent.workers.inside.task.taskmodule import make_model, recipe_of
 
 
 def redraw(model: Any, seed: int) -> None:
-    """New weights for a model that `make_model` made, in place and deterministic in `seed`.
+    """Draws new weights for a model of `make_model`, in place and deterministic in `seed`.
 
-    Parameters: as its constructor draws them under `seed`; those that come out constant (all c) become
-    c + 0.1·max(1, |c|)·N(0, 1). Running means ~ 0.1·N(0, 1), running variances ~ U(0.5, 1.5). All other buffers stay.
-    Tied weights stay tied, since each tensor is written once, in place. Drawn on the model's device, where its
-    constructor allows it, so the values depend on that.
+    Parameters are drawn as by its constructor under `seed`; those that come out constant (all c) become c + 0.1·max(1,
+    |c|)·N(0, 1). Running means ~ 0.1·N(0, 1), running variances ~ U(0.5, 1.5). All other buffers stay. Tied weights
+    stay tied, since each tensor is written once, in place. They are drawn on the model's device where its constructor
+    allows it, so the values depend on the device.
     """
     recipe = recipe_of(model)
     if recipe is None:
@@ -37,7 +38,7 @@ def redraw(model: Any, seed: int) -> None:
 
 
 def _perturbed(fresh: Any, generator: Any) -> Any:
-    """The drawn values, moved off a constant where they are one."""
+    """Returns the drawn values, moved off a constant where they are one."""
     if not fresh.is_floating_point() or fresh.numel() == 0:
         return fresh
     first = fresh.flatten()[0]
@@ -58,5 +59,5 @@ def _statistics(name: str, fresh: Any, generator: Any) -> Any | None:
 
 
 def state_metas(model: Any) -> dict[str, TensorMeta]:
-    """Every tensor of the state dict by name, with its meta."""
+    """Returns the meta of every tensor of the state dict by name."""
     return {name: tensor_meta(t) for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)}

@@ -14,7 +14,7 @@ def remember(self, **how):
 
 
 def run_after_answering(self, program, slots, **settings):
-    if state["request"].op == "burst":
+    if state["request"].op == "RunBurst":
         times = {"event_us": [1.0] * len(slots), "waited_us": 0.0}
         send(state["channel"], {"id": state["request"].id, "ok": times})
         state["sent"] = True

@@ -3,7 +3,7 @@ import time
 
 import torch
 
-from cuda_agent.workers.inside.candidate import Candidate
+from cuda_agent.workers.inside.candidate import LoadedCandidate
 
 copy = torch.Tensor.copy_
 forward = torch.nn.Module.__call__

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 
+from cuda_agent.core.enums import Precision
 from cuda_agent.core.graph import TensorMeta
+from cuda_agent.playbook import ir
 from cuda_agent.playbook.plan import PlanState, StridedView
 
-Level = tuple[int, int, int]
+#: how `launch_gemm` multiplies, by its number.
+MATH = {Precision.FP32: 0, Precision.TF32: 1, Precision.BF16: 2, Precision.FP16: 3}
 
 
 class NotAMatrix(Exception):
@@ -36,16 +40,8 @@ class Matrix:
         return replace(self, rows=self.columns, columns=self.rows, transposed=not self.transposed)
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
 def contiguous_meta(shape: Sequence[int], dtype: str) -> TensorMeta:
-    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=row_major(shape))
+    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=ir.contiguous(shape))
 
 
 def windows(state: PlanState, names: Sequence[str]) -> list[StridedView]:
@@ -72,25 +68,28 @@ def plain_copy(state: PlanState, name: str) -> StridedView:
     return windows(state, [copy])[0]
 
 
-def collapsed(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Dimensions as few (size, stride) pairs as possible, outermost first; sizes of 1 vanish."""
-    return [(size, stride) for size, stride, _ in _joint_levels(shape, strides, [0] * len(shape))]
+def one_piece(state: PlanState, name: str, multiple: int = 1) -> StridedView:
+    """Where a value lies row-major from an offset that is such a multiple of elements. Raises NotAMatrix."""
+    (view,) = windows(state, [name])
+    pairs = collapsed(view.shape, view.strides)
+    in_one = not pairs or (len(pairs) == 1 and pairs[0][1] == 1 and view.offset % multiple == 0)
+    return view if in_one else plain_copy(state, name)
 
 
-def _joint_levels(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[Level]:
-    """The dimensions as few (size, stride in a, stride in b) as possible, outermost first."""
-    levels: list[Level] = []
-    for size, step_a, step_b in zip(shape, a, b, strict=True):
+def collapsed(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, ...]]:
+    """Dimensions as few (size, stride of each operand) as possible, outermost first; sizes of 1 vanish."""
+    levels: list[tuple[int, ...]] = []
+    for size, *steps in zip(shape, *strides, strict=True):
         if size == 1:
             continue
-        if levels and levels[-1][1:] == (size * step_a, size * step_b):
-            levels[-1] = (levels[-1][0] * size, step_a, step_b)
+        if levels and levels[-1][1:] == tuple(size * step for step in steps):
+            levels[-1] = (levels[-1][0] * size, *steps)
         else:
-            levels.append((size, step_a, step_b))
+            levels.append((size, *steps))
     return levels
 
 
-def _matrix(view: StridedView, rows: list[tuple[int, int]], columns: list[tuple[int, int]]) -> Matrix | None:
+def _matrix(view: StridedView, rows: list[tuple[int, ...]], columns: list[tuple[int, ...]]) -> Matrix | None:
     """Rows and columns that are each one (size, stride) pair or less; None when neither has stride 1."""
     if len(rows) > 1 or len(columns) > 1:
         return None
@@ -124,7 +123,7 @@ def matrix_in_memory_order(view: StridedView) -> tuple[Matrix, tuple[int, ...]] 
     )
     if matrix is None:
         return None
-    rows = dict(zip(order, row_major([shape[place] for place in order]), strict=True))
+    rows = dict(zip(order, ir.contiguous([shape[place] for place in order]), strict=True))
     return matrix, tuple(rows[place] for place in range(len(shape)))
 
 
@@ -132,7 +131,7 @@ def batched_matrices(a: StridedView, b: StridedView, batch: Sequence[int]) -> tu
     """[..., M, K] and [..., K, N], whose leading dimensions broadcast to `batch`, as matrices over one split of the
     batch into two levels. Raises NotAMatrix where they don't lie so."""
     left, right = _one_matrix(a), _one_matrix(b)
-    levels = _joint_levels(batch, _batch_steps(a, len(batch)), _batch_steps(b, len(batch)))
+    levels = collapsed(batch, _batch_steps(a, len(batch)), _batch_steps(b, len(batch)))
     if left is None or right is None or len(levels) > 2:
         raise NotAMatrix(a.buffer)
     inner = levels[-1] if levels else (1, 0, 0)
@@ -157,3 +156,20 @@ def _batch_steps(view: StridedView, rank: int) -> list[int]:
     """Strides along the batch dimensions, 0 where the operand broadcasts."""
     steps = [0 if size == 1 else step for size, step in zip(view.shape[:-2], view.strides[:-2], strict=True)]
     return [0] * (rank - len(steps)) + steps
+
+
+def product_files() -> dict[str, str]:
+    """The source of `launch_gemm`."""
+    return {"kernels/gemm.cu": resources.files(__package__).joinpath("gemm.cu").read_text()}
+
+
+def checked_call(name: str, call: str, **numbers: Sequence[int]) -> str:
+    """The statements of a launcher's call, which gives a status; `numbers` are arrays that it names."""
+    arrays = [f"static const long long {key}[] = {{{', '.join(map(str, row))}}};" for key, row in numbers.items()]
+    lines = [*arrays, f"const int status = {call};", f'check_status("{name}", status);']
+    return "\n".join(["{", *(f"  {line}" for line in lines), "}"])
+
+
+def buffers(views: Iterable[StridedView | None]) -> tuple[str, ...]:
+    """The buffers behind windows, each once."""
+    return tuple(dict.fromkeys(view.buffer for view in views if view is not None))

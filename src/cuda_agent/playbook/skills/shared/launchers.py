@@ -1,0 +1,84 @@
+"""What printed kernels share: the values of their templates, and the step that launches one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.playbook import ir
+from cuda_agent.playbook.codegen import indent, kernel_files, launcher, parameters
+from cuda_agent.playbook.coords import Coord
+from cuda_agent.playbook.kernel import Kernel
+from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.plan import Buffer, Step
+from cuda_agent.playbook.positions import Ranges
+
+#: the launcher's last pointer, where a kernel needs memory of its own.
+SCRATCH = (("void", "scratch"),)
+
+
+def kernel_step(
+    work: Kernel,
+    outputs: tuple[Buffer, ...],
+    device: Device,
+    name: str,
+    text: str,
+    settings: int,
+    *,
+    scratch_bytes: int = 0,
+    reduces: bool = False,
+    more_files: Mapping[str, str] | None = None,
+) -> Step:
+    """The step that launches a printed kernel; `settings` of it can be chosen."""
+    scratch: tuple[Buffer, ...] = ()
+    if scratch_bytes:
+        scratch = (Buffer(f"{name}_scratch", TensorMeta(shape=(scratch_bytes,), dtype="uint8", strides=(1,))),)
+    declaration, call = launcher(work, device, name, [("void", buffer.name) for buffer in scratch])
+    return Step(
+        name=name,
+        inputs=work.reads,
+        outputs=outputs,
+        files={**kernel_files(device, name, text, reduces=reduces), **(more_files or {})},
+        declaration=declaration,
+        call=call,
+        tunables={name: settings},
+        scratch=scratch,
+    )
+
+
+def common(work: Kernel, device: Device, name: str, *, scratch: bool = False) -> dict[str, object]:
+    """What every template of a launcher needs."""
+    declaration, _ = launcher(work, device, name, SCRATCH if scratch else ())
+    inside = declaration.split("(", 1)[1].rsplit(", int config", 1)[0]
+    pairs = parameters(work, device)
+    made = ", ".join(cpp_name(name) for name, _ in work.writes)
+    # Pointers that cross as void* get their types.
+    casts = [f"auto* {name}_p = static_cast<{type_}>({name});" for type_, name in pairs]
+    return {
+        "name": name,
+        "title": f"{made} from {', '.join(map(cpp_name, work.reads)) or 'constants'}",
+        "parameters": ", ".join(f"{t} __restrict__ {n}" for t, n in pairs),
+        "parameters_plain": ", ".join(f"{t} {n}" for t, n in pairs),
+        "arguments": ", ".join(f"{n}_p" for _, n in pairs),
+        "names": ", ".join(n for _, n in pairs),
+        "launcher_parameters": inside,
+        "casts": indent(casts, 2),
+        "axes": " x ".join(str(size) for size in work.axes()),
+    }
+
+
+def index_type(work: Kernel) -> str:
+    """32 bits where every address and position fits."""
+    sizes = work.axes()
+    ranges = Ranges(work.nodes, lambda dim: sizes[dim[0]])
+    coords = [e.coord for e in work.nodes if e.op in ("load", "index")] + [s.coord for s in work.stores]
+    coords += [bound.coord for e in work.nodes for bound in e.guards]
+    reach: float = ir.numel(sizes)
+    for coord in coords:
+        # Every term by itself, as sums are formed in any order.
+        own: float = abs(coord.const) + sum(abs(coef) * sizes[k] for (k, _), coef in coord.terms)
+        for term in coord.dynamic:
+            own += max(map(abs, ranges.extent(Coord(dynamic=(term,)))))
+        reach = max(reach, own)
+    return "int" if reach < 2**31 - 2**22 else "long long"

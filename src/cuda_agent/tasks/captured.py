@@ -1,0 +1,53 @@
+"""Captures the operator graph of a task in its own process in the judge's sandbox, without compiling it."""
+
+from __future__ import annotations
+
+from cuda_agent.core.enums import Device
+from cuda_agent.core.errors import CudaAgentError
+from cuda_agent.core.graph import Graph
+from cuda_agent.core.records import Task
+from cuda_agent.tasks.inside.requests import F, GraphTask, OpenTask, TaskRequest
+from cuda_agent.workers.process import WorkerFault
+from cuda_agent.workers.zygote import Fork, Zygote
+
+#: The default memory of a task's process.
+MEMORY_MIB = 16384
+_LIMIT_S = 120.0
+
+
+class NotCaptured(Exception):
+    """The task has no graph, with the reason."""
+
+
+def capture_graph(zygote: Zygote, task: Task, device: Device, memory_mib: int = MEMORY_MIB) -> Graph:
+    """Returns the graph. Raises NotCaptured, WorkerError."""
+    limit = memory_mib << 20
+    opening = OpenTask(
+        name=task.name,
+        source=task.source,
+        atol=task.atol,
+        rtol=task.rtol,
+        seed=0,
+        device=device,
+        memory_bytes=limit,
+        device_bytes=limit,
+        host_bytes=limit,
+        threads=1,
+    )
+    with zygote.fork() as fork:
+        _ask(fork, opening)
+        text = _ask(fork, GraphTask()).graph
+    try:
+        return Graph.from_json(text, where="the captured graph")
+    except (CudaAgentError, RecursionError) as error:
+        raise NotCaptured(f"its process sent no graph: {error}"[:300]) from None
+
+
+def _ask(fork: Fork, request: TaskRequest[F]) -> F:
+    try:
+        found = fork.request(request, timeout_s=_LIMIT_S)
+    except WorkerFault as error:
+        raise NotCaptured(error.fault.reason) from None
+    if found.finding is not None:
+        raise NotCaptured(" ".join(found.finding.detail.split())[:300])
+    return found

@@ -1,0 +1,100 @@
+"""What the judge asks of a worker: one record for each operation, and one for its answer, used by both sides.
+
+A request travels as `{id, op, params}`, where `op` is the record's class and `params` its fields. Its answer is read
+strictly, since a worker isn't trusted: a wrong type, an unknown field or a number that isn't finite is a violation of
+the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+from cuda_agent.core.graph import TensorMeta
+
+T = TypeVar("T")
+#: the nesting of a value without its tensors (`pytree`).
+Spec = dict[str, Any]
+#: a tuple in a strict record, which JSON holds as a list.
+Many = Annotated[tuple[T, ...], Strict(False)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class WorkerAnswer(BaseModel):
+    """The base of all answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Done(WorkerAnswer):
+    """The operation is done; there is nothing to say."""
+
+
+A_co = TypeVar("A_co", bound=WorkerAnswer, covariant=True)
+
+
+class WorkerRequest(BaseModel, Generic[A_co]):
+    """The base of all requests; `WorkerRequest[X]` is answered by an `X`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    answer: ClassVar[type[WorkerAnswer]] = Done
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
+        base: Any = cls.__bases__[0]
+        if arguments := base.__pydantic_generic_metadata__["args"]:
+            cls.answer = arguments[0]
+
+
+A = TypeVar("A", bound=WorkerAnswer)
+#: the operations of a worker: what answers each request.
+Operations = Mapping[type[WorkerRequest[Any]], Callable[[Any], WorkerAnswer]]
+
+
+class FaultKind(StrEnum):
+    """Why a request failed. A worker reports those up to `TASK`; the judge finds the others itself."""
+
+    LOAD = "load"
+    STRUCTURE = "structure"
+    RAISED = "raised"
+    OUT_OF_MEMORY = "out_of_memory"
+    #: an error that stays on the device.
+    DEVICE = "device"
+    TASK = "task"
+    DIED = "died"
+    DEADLINE = "deadline"
+    PROTOCOL = "protocol"
+    #: another process used the device.
+    FOREIGN_LOAD = "foreign_load"
+    #: the clocks disagree: another process used the device, or the candidate hides time.
+    CLOCKS = "clocks"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in its arena: `offset` in bytes."""
+
+    offset: int
+    meta: TensorMeta
+
+
+class TensorRefs(BaseModel):
+    """Tensors in an attached arena."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    arena: str
+    slots: tuple[Slot, ...]
+
+
+class HeldMemory(WorkerAnswer):
+    """Bytes of the device that the worker still holds, without its context."""
+
+    held_bytes: Count
+
+
+class FreeMemory(WorkerRequest[HeldMemory]):
+    """Gives back the device memory that nothing uses."""

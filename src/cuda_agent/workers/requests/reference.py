@@ -1,0 +1,119 @@
+"""Requests to the reference worker."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from cuda_agent.core.enums import Precision
+from cuda_agent.core.graph import TensorMeta
+from cuda_agent.workers.buffers import extent_bytes
+from cuda_agent.workers.requests import Count, Done, Many, Spec, TensorRefs, WorkerAnswer, WorkerRequest
+
+
+class TaskSpec(WorkerAnswer):
+    """What crosses between processes for one task. Metas are dense: what isn't is laid out in row-major order."""
+
+    init: Spec
+    inputs_spec: Spec
+    inputs: Many[TensorMeta] = Field(min_length=1)
+    state: dict[str, TensorMeta]
+    outputs_spec: Spec
+    outputs: Many[TensorMeta]
+    #: inputs that the reference changes in place.
+    mutated: Many[int]
+    #: float32 matrix products or convolutions occur.
+    products: bool
+    #: eager at the precision policy isn't eager at PyTorch's flags.
+    policy_differs: bool
+    variants: Many[str]
+    #: variants far from what the task draws.
+    wide_variants: Many[str] = ()
+    #: device memory that a call holds at most, inputs and weights included; 0 on the CPU.
+    peak_bytes: Count = 0
+
+    @property
+    def rest_bytes(self) -> int:
+        """The part of `peak_bytes` that is neither input nor output."""
+        return max(0, self.peak_bytes - sum(map(extent_bytes, (*self.inputs, *self.outputs))))
+
+
+class LoadTask(WorkerRequest[TaskSpec]):
+    """Executes the task once and says what crosses: specs and metas of inputs, weights and outputs."""
+
+    name: str
+    source: str
+    seed: int
+    precision: Precision
+
+
+class DrawnInputs(WorkerAnswer):
+    """`dropped` says why a variant doesn't apply; then nothing was written."""
+
+    spec: Spec
+    dropped: str | None = None
+
+
+class DrawInputs(WorkerRequest[DrawnInputs]):
+    """Draws fresh inputs into an arena, changed as `variant` says."""
+
+    seed: int
+    into: TensorRefs
+    variant: str | None = None
+
+
+class DrawnSlots(WorkerAnswer):
+    """The specs of the inputs, in order."""
+
+    specs: list[Spec]
+
+
+class DrawSlots(WorkerRequest[DrawnSlots]):
+    """Draws fresh inputs for several places, one for each seed."""
+
+    seeds: tuple[int, ...]
+    into: tuple[TensorRefs, ...]
+
+
+class DrawWeights(WorkerRequest[Done]):
+    """Draws weights (without a seed: takes them as they are) into an arena, in the order of the state dict."""
+
+    seed: int | None
+    into: TensorRefs
+
+
+class Expected(WorkerAnswer):
+    """`oracle` says what the oracle computed in; "" where it wasn't asked."""
+
+    spec: Spec
+    oracle: str
+
+
+class ExpectedOutputs(WorkerRequest[Expected]):
+    """Writes the task's answers to the given inputs: `eager` at PyTorch's flags, `policy` at the precision policy's,
+    `oracle` in float64. `rng` seeds the generators. With `twin`, a second model answers, constructed under that seed,
+    with the same state dict."""
+
+    inputs: TensorRefs
+    spec: Spec
+    eager: TensorRefs
+    policy: TensorRefs | None = None
+    oracle: TensorRefs | None = None
+    precision: Precision
+    rng: int
+    twin: int | None = None
+
+
+class ImportCapture(WorkerRequest[Done]):
+    """Imports what `CaptureGraph` needs. It needs neither a task nor the device."""
+
+
+class CapturedGraph(WorkerAnswer):
+    """A `core.graph.Graph` as JSON."""
+
+    graph: str
+
+
+class CaptureGraph(WorkerRequest[CapturedGraph]):
+    """Captures the graph of `forward`."""
+
+    seed: int

@@ -1,0 +1,1 @@
+"""A skill that tests add as a folder."""
