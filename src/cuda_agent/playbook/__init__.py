@@ -1,4 +1,4 @@
-"""The playbook: optimisation skills that turn a captured graph into kernels. Plain data in, text out; no torch."""
+"""The playbook: optimisation skills that turn a captured graph into the text of kernels, without torch."""
 
 from cuda_agent.playbook.proposal import Proposal, proposals, propose
 

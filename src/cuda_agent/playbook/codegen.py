@@ -1,9 +1,10 @@
-"""Expressions and addresses as C++ text, the same for CUDA and the CPU: only storage types and headers differ."""
+"""Prints expressions and addresses as C++. CUDA and CPU kernels differ in storage types and headers only."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from cuda_agent.playbook.coords import Bound, Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Kernel, Store, children
 from cuda_agent.playbook.names import cpp_name
+from cuda_agent.playbook.walk import reached
 from cuda_agent.workspace.skills import FOLDERS
 
 C_TYPES = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "b": "bool"}
@@ -29,7 +31,7 @@ _HALVES = {
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^", "quotient": "/",
           "modulo": "%"}  # fmt: skip
-#: rough cost in simple instructions; from 8 on, a value is kept rather than computed again.
+#: rough cost in simple instructions. A value that costs 8 or more is kept rather than recomputed.
 COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, "gelu_tanh": 18, "silu": 12, "mish": 24,
          "softplus": 20, "pow": 30, "sin": 20, "cos": 20, "elu": 10, "logsigmoid": 20, "log1p": 12, "expm1": 10,
          "lgamma": 40, "erfinv": 30, "sinc": 26, "bessel_j0": 60, "bessel_j1": 60, "bessel_y0": 80, "bessel_y1": 80,
@@ -37,7 +39,7 @@ COSTS = {"exp": 8, "log": 10, "tanh": 14, "erf": 20, "sigmoid": 12, "gelu": 22, 
          "k0e": 120, "k1": 120, "k1e": 120, "spherical_j0": 30, "airy_ai": 150, "digamma": 100, "zeta": 400,
          "polygamma": 200, "igamma": 400, "igammac": 400, "erfcx": 60, "log_ndtr": 90, "ndtri": 60}  # fmt: skip
 
-#: functions that have a helper file of their own.
+#: functions that are defined in the helper `special`.
 SPECIAL = frozenset({
     "i0", "i0e", "i1", "i1e", "k0", "k0e", "k1", "k1e", "spherical_j0", "airy_ai", "digamma", "zeta", "polygamma",
     "igamma", "igammac", "erfcx", "log_ndtr", "ndtri",
@@ -45,11 +47,12 @@ SPECIAL = frozenset({
 
 
 def storage_type(dtype: str, device: Device) -> str:
+    """Returns the C++ type of a dtype in memory."""
     return _STORAGE.get(dtype) or _HALVES[device][dtype]
 
 
 def literal(value: ir.Scalar, type_: str) -> str:
-    """A constant of a compute type."""
+    """Returns a constant of a compute type as C++."""
     if type_ == "b":
         return "true" if value else "false"
     if type_ in ("i32", "i64"):
@@ -65,7 +68,7 @@ def literal(value: ir.Scalar, type_: str) -> str:
 
 
 def operation(expr: Expr, args: list[str], types: list[str]) -> str:
-    """One operator applied to operand texts, fully parenthesised."""
+    """Returns an operator applied to the texts of its operands, fully parenthesised."""
     op = expr.op
     if op in _INFIX:
         return f"({args[0]} {_INFIX[op]} {args[1]})"
@@ -90,8 +93,8 @@ def operation(expr: Expr, args: list[str], types: list[str]) -> str:
 
 @dataclass
 class Printer:
-    """Prints the nodes of one kernel. `axis` gives the text of axis k's index, `known` the text of nodes that exist as
-    variables already, `load` the text of a load at an address (`read` where not given)."""
+    """Prints the nodes of one kernel. `axis` returns the text of axis k's index, and `load` that of a load (by default
+    `read`). `known` are the texts of nodes that are computed already."""
 
     kernel: Kernel
     axis: Callable[[int], str]
@@ -99,14 +102,9 @@ class Printer:
     known: dict[int, str] = field(default_factory=dict)
 
     def address(self, coord: Coord, *, without: int | None = None) -> str:
-        """The affine text of an address; axis `without` left out."""
-        parts = []
-        for (axis, _), coef in coord.terms:
-            if axis == without:
-                continue
-            parts.append((coef, self.axis(axis)))
-        for node, coef in coord.dynamic:
-            parts.append((coef, self.known[node]))
+        """Returns the text of an address, without the term of axis `without`."""
+        parts = [(coef, self.axis(axis)) for (axis, _), coef in coord.terms if axis != without]
+        parts += [(coef, self.known[node]) for node, coef in coord.dynamic]
         text = ""
         for coef, name in parts:
             term = name if abs(coef) == 1 else f"{name} * {abs(coef)}"
@@ -116,6 +114,7 @@ class Printer:
         return text
 
     def test(self, guards: Iterable[Bound]) -> str:
+        """Returns the condition that all guards hold."""
         parts = []
         for bound in guards:
             text = self.address(bound.coord)
@@ -126,7 +125,7 @@ class Printer:
         return " && ".join(parts) or "true"
 
     def read(self, expr: Expr) -> str:
-        """A load where it stands; 0 where its guards don't hold."""
+        """Returns the text of a load, with 0 where its guards don't hold."""
         text, test = f"widen({cpp_name(expr.name)}[{self.address(expr.coord)}])", self.test(expr.guards)
         return text if test == "true" else f"(({test}) ? {text} : {literal(0, expr.type)})"
 
@@ -136,50 +135,41 @@ class Printer:
         return f"{cpp_name(store.name)}[{self.address(store.coord)}] = {value};"
 
     def needed(self, roots: Iterable[int]) -> list[int]:
-        """Nodes to compute for the roots, in order, without those that are known."""
-        seen: set[int] = set()
-        stack = [root for root in roots if root not in self.known]
-        while stack:
-            at = stack.pop()
-            if at in seen or at in self.known:
-                continue
-            seen.add(at)
-            stack += [child for child in children(self.kernel.nodes[at]) if child not in self.known]
-        return sorted(seen)
+        """Returns the nodes to compute for the roots, in order, without those that are known."""
+
+        def unknown(nodes: Iterable[int]) -> list[int]:
+            return [at for at in nodes if at not in self.known]
+
+        return sorted(reached(unknown(roots), lambda at: unknown(children(self.kernel.nodes[at]))))
 
     def statements(self, roots: Iterable[int]) -> list[str]:
-        """Declarations that compute the roots; afterwards `known` has their texts."""
+        """Returns declarations that compute the roots. Afterwards `known` has the roots' texts."""
         roots = list(roots)
         order = self.needed(roots)
-        uses: dict[int, int] = {}
-        for at in order:
-            for child in children(self.kernel.nodes[at]):
-                uses[child] = uses.get(child, 0) + 1
-        for root in roots:
-            uses[root] = uses.get(root, 0) + 1
+        nodes = self.kernel.nodes
+        uses = Counter(roots) + Counter(child for at in order for child in children(nodes[at]))
+        dynamic = {n for at in order for c in nodes[at].coords for n, _ in c.dynamic}
         lines = []
-        dynamic = {n for at in order for c in _coords(self.kernel.nodes[at]) for n, _ in c.dynamic}
         for at in order:
-            text = self._text(at)
-            expr = self.kernel.nodes[at]
-            if expr.op == "const" or (
-                uses.get(at, 0) <= 1 and len(text) <= 56 and at not in dynamic and expr.op != "load"
-            ):
+            text, op = self._text(at), nodes[at].op
+            if op == "const" or (uses[at] <= 1 and len(text) <= 56 and at not in dynamic and op != "load"):
                 self.known[at] = text
             else:
-                self.known[at] = f"v{at}"
-                lines.append(f"const {C_TYPES[expr.type]} v{at} = {_bare(text)};")
+                lines.append(self._declare(at, text))
         return lines
 
+    def _declare(self, at: int, text: str) -> str:
+        self.known[at] = f"v{at}"
+        return f"const {C_TYPES[self.kernel.nodes[at].type]} v{at} = {_without_parentheses(text)};"
+
     def variables(self, roots: Iterable[int]) -> list[str]:
-        """Like `statements`, but every root ends as a variable, so that a loop behind it doesn't compute it again."""
+        """Returns `statements` that make every root a variable, so that a later loop doesn't recompute it."""
         roots = list(roots)
         lines = self.statements(roots)
         for at in roots:
             text = self.known[at]
             if not text.replace("_", "").isalnum() and self.kernel.nodes[at].op != "const":
-                self.known[at] = f"v{at}"
-                lines.append(f"const {C_TYPES[self.kernel.nodes[at].type]} v{at} = {_bare(text)};")
+                lines.append(self._declare(at, text))
         return lines
 
     def _text(self, at: int) -> str:
@@ -198,12 +188,8 @@ class Printer:
         return operation(expr, [self.known[a] for a in expr.args], [self.kernel.nodes[a].type for a in expr.args])
 
 
-def _coords(expr: Expr) -> list[Coord]:
-    return [expr.coord, *(bound.coord for bound in expr.guards)]
-
-
-def _bare(text: str) -> str:
-    """Without the outer parentheses, where they are one pair."""
+def _without_parentheses(text: str) -> str:
+    """Returns the text without its outer parentheses, where these are a pair."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -215,7 +201,7 @@ def _bare(text: str) -> str:
 
 
 def decode(sizes: tuple[int, ...], names: list[str], source: str, type_: str, *, scale: int = 1) -> list[str]:
-    """Statements that take a row-major position apart; the last axis' name counts in steps of `scale`."""
+    """Returns statements that decode a row-major position into indices. The last axis counts in steps of `scale`."""
     lines = []
     rest = source
     for position in range(len(sizes) - 1, -1, -1):
@@ -231,18 +217,14 @@ def decode(sizes: tuple[int, ...], names: list[str], source: str, type_: str, *,
 
 
 def parameters(work: Kernel, device: Device) -> list[tuple[str, str]]:
-    """(type, name) of the kernel's pointers: what it reads, then what it writes."""
-    result = []
-    for buffer in work.reads:
-        result.append((f"const {storage_type(work.dtype(buffer), device)}*", cpp_name(buffer)))
-    for name, dtype in work.writes:
-        result.append((f"{storage_type(dtype, device)}*", cpp_name(name)))
-    return result
+    """Returns (type, name) of the kernel's pointers: the buffers that it reads, then those that it writes."""
+    reads = [(f"const {storage_type(work.dtype(name), device)}*", cpp_name(name)) for name in work.reads]
+    return reads + [(f"{storage_type(dtype, device)}*", cpp_name(name)) for name, dtype in work.writes]
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """The playbook's templates by paths relative to it, the skills' by paths relative to their folder's parent."""
+    """Returns the environment of templates. The skills' paths are relative to the parent of their folder."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([Path(__file__).parent, *FOLDERS]),
         undefined=jinja2.StrictUndefined,
@@ -254,19 +236,19 @@ def environment() -> jinja2.Environment:
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """The template's text; lines that hold only an empty insertion are dropped."""
+    """Returns the template's text without the lines of empty insertions."""
     text = environment().get_template(template).render(**values)
     return "".join(line for line in text.splitlines(keepends=True) if line.strip() or line == "\n")
 
 
 def indent(lines: Iterable[str], by: int) -> str:
-    """Lines joined, each but the first indented (the template indents that one)."""
+    """Joins lines and indents all but the first, which the template indents."""
     return ("\n" + " " * by).join(lines)
 
 
 def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:
-    """Elements that 16-byte accesses along an axis (the last one if not given) may take together: 1 where nothing is
-    contiguous."""
+    """Returns the vector width of accesses of at most 16 bytes along an axis, by default the last one. It is 1 where no
+    access is contiguous."""
     if not work.axes():
         return 1
     axis = len(work.axes()) - 1 if along is None else along
@@ -277,25 +259,21 @@ def vector_width(work: Kernel, along: int | None = None, cap: int = 8) -> int:
 
 
 def common_width(coords: list[tuple[Coord, str]], size: int, axis: int, cap: int = 8) -> int:
-    """Elements that 16-byte accesses at all these addresses, contiguous along an axis of this size, may take."""
+    """Returns the vector width of accesses at these addresses, which are contiguous along an axis of this size."""
     width = min(cap, 16 // min(ir.ITEM_BYTES[d] for _, d in coords))
-    while width > 1 and not _divides(width, size, coords, axis):
+    while width > 1 and (size % width or not all(is_aligned(width, coord, axis) for coord, _ in coords)):
         width //= 2
     return width
 
 
-def _divides(width: int, size: int, coords: list[tuple[Coord, str]], axis: int) -> bool:
-    return size % width == 0 and all(is_aligned(width, coord, axis) for coord, _ in coords)
-
-
 def is_aligned(width: int, coord: Coord, axis: int) -> bool:
-    """Whether a contiguous access begins at a multiple of a width, wherever it does along the axis."""
+    """Returns whether contiguous accesses at steps of a width along the axis are aligned to that width."""
     steps = [coef for (k, _), coef in coord.terms if k != axis] + [coef for _, coef in coord.dynamic]
     return coord.const % width == 0 and not any(step % width for step in steps)
 
 
 def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False) -> dict[str, str]:
-    """A kernel's source, and the scalar, vector and reduction helpers that it includes."""
+    """Returns a kernel's source and the scalar, vector and reduction helpers that it includes."""
     cuda = device is Device.CUDA
     suffix = "cuh" if cuda else "h"
     helpers = {f"kernels/elementwise.{suffix}": environment().get_template(f"shared/elementwise.{suffix}").render()}
@@ -315,10 +293,10 @@ def kernel_files(device: Device, name: str, text: str, *, reduces: bool = False)
 
 
 def launcher(work: Kernel, device: Device, name: str, scratch: Iterable[tuple[str, str]] = ()) -> tuple[str, str]:
-    """The launcher's declaration and the statement that calls it; all sizes are constants of the kernel."""
+    """Returns the launcher's declaration and the statement that calls it. All sizes are constants of the kernel."""
     pointers = [*parameters(work, device), *((f"{type_}*", label) for type_, label in scratch)]
     stream = ", cudaStream_t stream" if device is Device.CUDA else ""
-    # 16-bit floats cross as void*: torch and CUDA have a type of their own each.
+    # Pointers to 16-bit floats are passed as void*, because torch and CUDA have different types for these.
     types = {f"{const}{name}*" for const in ("const ", "") for kinds in _HALVES.values() for name in kinds.values()}
     plain = [(("const void*" if t.startswith("const") else "void*") if t in types else t, n) for t, n in pointers]
     declared = ", ".join(f"{t} {n}" for t, n in plain)

@@ -1,29 +1,23 @@
-"""Positions as affine functions of a kernel's loop variables, and the frame that these belong to."""
+"""Affine positions over a kernel's loop variables, and the frame (iteration space) of these variables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cuda_agent.playbook import ir
 
-Dim: TypeAlias = tuple[int, int]  # root, position of the factor in it
+#: (root dimension, position of the factor in it).
+Dim: TypeAlias = tuple[int, int]
 
 
 class NeedSplit(Exception):
-    """The factor `dim` must be split into (size / inner, inner)."""
+    """The factor `dim` must be split into (size / inner, inner). With `unroll`, the outer part must be unrolled."""
 
-    def __init__(self, dim: Dim, inner: int) -> None:
-        self.dim, self.inner = dim, inner
+    def __init__(self, dim: Dim, inner: int, *, unroll: bool = False) -> None:
+        self.dim, self.inner, self.unroll = dim, inner, unroll
         super().__init__(f"split {dim} by {inner}")
-
-
-class NeedUnroll(Exception):
-    """The factor `dim` must be split into (size / inner, inner), and its outer part written out, not iterated."""
-
-    def __init__(self, dim: Dim, inner: int) -> None:
-        self.dim, self.inner = dim, inner
-        super().__init__(f"unroll {dim} by {inner}")
 
 
 class NeedRoots(Exception):
@@ -35,7 +29,8 @@ class NeedRoots(Exception):
 
 
 class Conflict(Exception):
-    """`value` can't be computed inside this frame and must be in memory before. `inside` is the reduction around it."""
+    """`value` can't be computed in this frame, so another kernel must write it to memory before. `inside` is the
+    reduction around it."""
 
     def __init__(self, value: str, inside: str | None) -> None:
         self.value, self.inside = value, inside
@@ -44,7 +39,7 @@ class Conflict(Exception):
 
 @dataclass(frozen=True)
 class Coord:
-    """const + Σ coef · dimension + Σ coef · (value of an expression)."""
+    """The position const + Σ coef · dimension + Σ coef · (value of an expression)."""
 
     terms: tuple[tuple[Dim, int], ...] = ()
     const: int = 0
@@ -63,10 +58,11 @@ class Coord:
         )
 
     def coef(self, dim: Dim) -> int:
+        """Returns the coefficient of a dimension."""
         return next((coef for at, coef in self.terms if at == dim), 0)
 
 
-#: position 0
+#: the position 0.
 ORIGIN = Coord()
 
 
@@ -77,9 +73,17 @@ def _merge(a: tuple[tuple, ...], b: tuple[tuple, ...]) -> tuple:  # type: ignore
     return tuple(sorted((key, coef) for key, coef in total.items() if coef))
 
 
+def address(at: Iterable[Coord], strides: Iterable[int]) -> Coord:
+    """Returns the position Σ stride · index of an index along several dimensions."""
+    total = ORIGIN
+    for coord, stride in zip(at, strides, strict=True):
+        total = total.plus(coord.times(stride))
+    return total
+
+
 @dataclass(frozen=True)
 class Bound:
-    """low ≤ coord < high; None where that side always holds."""
+    """The condition low ≤ coord < high. A side that always holds is None."""
 
     coord: Coord
     low: int | None
@@ -88,29 +92,37 @@ class Bound:
 
 @dataclass
 class Frame:
-    """Root dimensions as lists of factors, outermost first; which of the factors are rows (None: not known)."""
+    """Root dimensions as lists of factors, outermost first. `rows` are the factors that reductions keep, or None while
+    they aren't known."""
 
     roots: list[list[int]]
     rows: frozenset[Dim] | None = None
-    #: whether a scan runs along the columns, backwards (True) or forwards (False)
+    #: whether a scan along the columns is a backward scan; None without a scan.
     scans: bool | None = None
-    #: factors that aren't iterated: their index at the moment
+    #: the unrolled factors with their current index.
     fixed: dict[Dim, int] = field(default_factory=dict)
 
     def dims(self) -> list[Dim]:
+        """Returns the iterated factors."""
         every = [(r, p) for r, factors in enumerate(self.roots) for p in range(len(factors)) if factors[p] != 1]
         return [dim for dim in every if dim not in self.fixed]
 
     def size(self, dim: Dim) -> int:
         return self.roots[dim[0]][dim[1]]
 
+    def sizes(self, dims: Iterable[Dim]) -> int:
+        """Returns the number of points of these dimensions."""
+        return ir.numel([self.size(dim) for dim in dims])
+
     def split(self, dim: Dim, inner: int) -> None:
+        """Splits a factor into (size / inner, inner)."""
         root, at = dim
         factors = self.roots[root]
         factors[at : at + 1] = [factors[at] // inner, inner]
         self.fixed = {(r, p + 1 if r == root and p > at else p): value for (r, p), value in self.fixed.items()}
 
     def root(self, index: int) -> Coord:
+        """Returns the index along a root dimension."""
         terms, const, step = [], 0, 1
         for position in range(len(self.roots[index]) - 1, -1, -1):
             size = self.roots[index][position]
@@ -122,7 +134,7 @@ class Frame:
         return Coord(tuple(sorted(terms)), const)
 
     def extent(self, coord: Coord) -> tuple[int, int]:
-        """Smallest and largest value of the affine part."""
+        """Returns the smallest and the largest value of the affine part."""
         low = high = coord.const
         for dim, coef in coord.terms:
             reach = coef * (self.size(dim) - 1)
@@ -130,7 +142,7 @@ class Frame:
         return low, high
 
     def linear(self, dims: list[Dim]) -> Coord:
-        """Row-major position over these dimensions in order."""
+        """Returns the row-major position over these dimensions."""
         terms, step = [], 1
         for dim in reversed(dims):
             terms.append((dim, step))
@@ -139,7 +151,7 @@ class Frame:
 
 
 def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
-    """Whether an affine position runs through 0 … count-1 once, over the dimensions that it holds."""
+    """Returns whether an affine position takes each value of 0 … count-1 once over its dimensions."""
     if coord.const or coord.dynamic:
         return False
     step = 1
@@ -151,8 +163,8 @@ def is_bijection(frame: Frame, coord: Coord, count: int) -> bool:
 
 
 def matched(shape: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Dimensions of one shape and of its reshape that hold the same elements, as few together as can be; without those
-    of size 1, which are index 0."""
+    """Returns the smallest groups of dimensions of two shapes that hold the same elements, without dimensions of size
+    1."""
     mine, theirs = ([d for d, size in enumerate(sizes) if size != 1] for sizes in (shape, other))
     if 0 in shape:
         return [(mine, theirs)]
@@ -166,7 +178,8 @@ def matched(shape: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[list[i
 
 
 def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: str) -> list[Coord]:
-    """Row-major position -> index in `shape`. Raises NeedSplit, or Conflict on `owner` where it isn't affine."""
+    """Returns the index in `shape` of a row-major position. Raises NeedSplit, or Conflict on `owner` where the index
+    isn't affine."""
     strides = ir.contiguous(shape)
     if position.dynamic:
         raise Conflict(owner, None)
@@ -199,6 +212,7 @@ def delinearise(frame: Frame, position: Coord, shape: tuple[int, ...], owner: st
 
 
 def _slot(coef: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    """Returns the dimension along which a step of `coef` elements moves."""
     for at, (stride, size) in enumerate(zip(strides, shape, strict=True)):
         if size > 1 and stride <= coef < stride * size:
             return at

@@ -1,4 +1,4 @@
-"""Plan -> the files of a candidate: kernels, one binding for the whole forward (and derive), `model_new.py`."""
+"""Prints a plan as the files of a candidate: kernels, one binding for `forward` and `derive`, and `model_new.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCALAR_TYPES = {
     "uint8": "torch::kUInt8", "bool": "torch::kBool",
 }  # fmt: skip
 
-#: names that `model_new.py` has already.
+#: names that `model_new.py` uses.
 _TAKEN = {"torch", "nn", "cuda_extension", "CONFIG", "ModelNew", "results"}
 
 FORWARD, DERIVE = "fused_forward", "fused_derive"
@@ -31,8 +31,8 @@ FORWARD, DERIVE = "fused_forward", "fused_derive"
 
 @dataclass(frozen=True)
 class Stage:
-    """One binding function: `forward` or `derive`. `given` are the buffers that Python passes, in order; `returned`
-    those that go back."""
+    """One binding function, `forward` or `derive`. Python passes the buffers `given`, in this order, and gets those
+    `returned`."""
 
     name: str
     steps: tuple[Step, ...]
@@ -41,14 +41,14 @@ class Stage:
 
     @property
     def tunables(self) -> dict[str, int]:
-        """What Python passes: nothing for `derive`, which isn't on the clock."""
+        """The tunables that Python passes. `derive` has none, since it isn't timed."""
         if self.name != FORWARD:
             return {}
         return {name: count for step in self.steps for name, count in step.tunables.items() if count > 1}
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Tunables that stay at their default."""
+        """The tunables that keep their default."""
         names = dict.fromkeys(name for step in self.steps for name in step.tunables)
         return tuple(name for name in names if name not in self.tunables)
 
@@ -65,27 +65,27 @@ def _allocation(name: str, meta: TensorMeta, device: str) -> str:
 
 
 def _body(stage: Stage, device: Device) -> list[str]:
-    """Statements of one binding function. A buffer is released after the last step that reads it."""
+    """Returns the statements of a binding function. A buffer is released after the last step that reads it."""
     lines = []
     for name, meta in stage.given:
         lines.append(
             f'check({cpp_name(name)}, "{name}", {_SCALAR_TYPES[meta.dtype]}, '
             f"{_braces(meta.shape)}, {_braces(meta.strides)});"
         )
-    place = "torch::kCPU"
+    where = "torch::kCPU"
     if device is Device.CUDA:
-        place = f"{cpp_name(stage.given[0][0])}.device()" if stage.given else "torch::kCUDA"
+        where = f"{cpp_name(stage.given[0][0])}.device()" if stage.given else "torch::kCUDA"
         lines.append("const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();")
     lines += [f"constexpr int config_{name} = 0;" for name in stage.fixed]
     last_use = {name: at for at, step in enumerate(stage.steps) for name in step.inputs}
     made: set[str] = set()
     for at, step in enumerate(stage.steps):
         for buffer in step.outputs:
-            lines.append(_allocation(cpp_name(buffer.name), buffer.meta, place))
+            lines.append(_allocation(cpp_name(buffer.name), buffer.meta, where))
             made.add(buffer.name)
         if step.scratch:
             lines.append("{")
-            lines += [f"  {_allocation(cpp_name(b.name), b.meta, place)}" for b in step.scratch]
+            lines += [f"  {_allocation(cpp_name(b.name), b.meta, where)}" for b in step.scratch]
             lines += [f"  {line}" for line in step.call.splitlines()]
             lines.append("}")
         else:
@@ -112,7 +112,7 @@ def _function(stage: Stage, device: Device) -> dict[str, Any]:
 
 
 def binding(stages: Sequence[Stage], device: Device) -> str:
-    """`kernels/fused_binding.cpp`."""
+    """Returns the text of `kernels/fused_binding.cpp`."""
     steps = [step for stage in stages for step in stage.steps]
     return render(
         "binding.cpp.j2",
@@ -126,12 +126,8 @@ def binding(stages: Sequence[Stage], device: Device) -> str:
     )
 
 
-def _literal(value: Any) -> str:
-    return repr(value)
-
-
 def _attribute(target: str) -> str:
-    """`self.a.b`; numbered children of a container by getattr's plain form."""
+    """Returns `self.a.b`, with numbered children taken from `_modules`."""
     text = "self"
     for part in target.split("."):
         text += f".{part}" if part.isidentifier() else f"._modules[{part!r}]"
@@ -139,7 +135,7 @@ def _attribute(target: str) -> str:
 
 
 def _registrations(graph: Graph) -> list[str]:
-    """Statements of `__init__` that give the state dict its names."""
+    """Returns the statements of `__init__` that register the state dict's names."""
     lines: list[str] = []
     containers: set[str] = set()
     for target, meta in graph.state.items():
@@ -181,11 +177,11 @@ def _constants(items: Sequence[GraphInput]) -> list[str]:
 
 
 def _nest(spec: Any) -> str:
-    """The returned value as a Python expression over `results`."""
+    """Returns the result of `forward` as a Python expression over `results`."""
     if "t" in spec:
         return f"results[{spec['t']}]"
     if "v" in spec:
-        return _literal(spec["v"])
+        return repr(spec["v"])
     if "f" in spec:
         return f"float({spec['f']!r})"
     if "list" in spec:
@@ -199,7 +195,7 @@ def _nest(spec: Any) -> str:
 
 
 def _source(item: GraphInput, graph: Graph) -> str:
-    """How `forward` reaches a buffer that it passes on."""
+    """Returns the Python expression of a buffer that `forward` passes on. Raises NotCovered."""
     if item.kind is ValueKind.INPUT:
         if item.position is None or item.position >= len(graph.forward_parameters):
             raise NotCovered(f"Input {item.name} is nested", "Pass tensors as plain arguments of forward")
@@ -212,8 +208,8 @@ def _source(item: GraphInput, graph: Graph) -> str:
 
 
 def parameters(graph: Graph) -> list[str]:
-    """Those of `forward`, by another name where their own means something else in `model_new.py`: the judge refuses
-    names such as `input`, whatever they stand for."""
+    """Returns the parameter names of `forward`. Names that `model_new.py` uses, or of Python's builtins, get an
+    underscore: the judge refuses names such as `input`."""
     found: list[str] = []
     for name in graph.forward_parameters:
         while hasattr(builtins, name) or name in _TAKEN or name in found:
@@ -223,13 +219,13 @@ def parameters(graph: Graph) -> list[str]:
 
 
 def config_line(tunables: Mapping[str, int], config: Mapping[str, int] | None) -> str:
-    """The line of `model_new.py` that holds the settings."""
+    """Returns the line of `model_new.py` that holds the settings."""
     settings = {name: (config or {}).get(name, 0) for name in tunables}
     return "CONFIG = {" + ", ".join(f'"{name}": {value}' for name, value in settings.items()) + "}"
 
 
 def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[str, GraphInput], device: Device) -> str:
-    """`model_new.py`."""
+    """Returns the text of `model_new.py`."""
 
     def call(stage: Stage) -> str:
         passed = [_source(inputs[name], graph) for name, _ in stage.given]
@@ -263,7 +259,7 @@ def module(graph: Graph, forward: Stage, derive: Stage | None, inputs: Mapping[s
 
 
 def files(graph: Graph, stages: Sequence[Stage], inputs: Mapping[str, GraphInput], device: Device) -> dict[str, str]:
-    """All files of the candidate. Stages: forward, then derive where there is one."""
+    """Returns all files of the candidate. The stages are `forward` and, where there is one, `derive`."""
     result: dict[str, str] = {}
     for stage in stages:
         for step in stage.steps:

@@ -10,11 +10,12 @@ from cuda_agent.playbook.coords import ORIGIN, Bound, Coord
 
 @dataclass(frozen=True)
 class Expr:
-    """A node of a kernel's expression graph.
+    """A node of a kernel's expression graph. `type` is its compute type.
 
-    op `load` (buffer, address, guards), `const` (value), `index` (address), `inside` (guards, a bool), `reduce`
-    (kind in `name`; over a sliding window, `guards` hold its position along each of its dimensions), `scan` (kind in
-    `name`; `value`: backwards), or the name of a pointwise operator with operands `args`. `type` is the compute type.
+    `op` is the name of a pointwise operator with operands `args`, or one of:
+    `load` (buffer `name` at address `coord`, where the `guards` hold), `const` (`value`), `index` (`coord`), `inside`
+    (a bool: whether the `guards` hold), `reduce` (kind `name`; over a sliding window, the `guards` hold its position
+    along each of its dimensions), `scan` (kind `name`; `value` is true for a backward scan).
     """
 
     op: str
@@ -25,3 +26,8 @@ class Expr:
     coord: Coord = ORIGIN
     guards: tuple[Bound, ...] = ()
     value: ir.Scalar | None = None
+
+    @property
+    def coords(self) -> tuple[Coord, ...]:
+        """All positions in it: its own and those of its guards."""
+        return (self.coord, *(bound.coord for bound in self.guards))

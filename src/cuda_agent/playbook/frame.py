@@ -1,9 +1,9 @@
-"""From values to expressions: pulls a value's definition through views into one kernel's loop variables.
+"""Inlines values: their definitions become expressions over one kernel's loop variables.
 
-A `Frame` is a kernel's iteration space: root dimensions, each factored finely enough for every reshape on the way to be
-affine. Some of its dimensions are rows (what reductions keep), the others columns (what they reduce).
-Pulling restarts with a finer frame when a reshape asks for it (`NeedSplit`), and gives up with `Conflict` where a
-reduction doesn't fit the frame, so that the planner puts that value into memory first.
+A `Frame` is a kernel's iteration space. Its root dimensions are factored finely enough for every reshape to be affine.
+Reductions keep some of its dimensions, the rows, and reduce the others, the columns. Inlining restarts with a finer
+frame where a reshape needs it (`NeedSplit`). It fails with `Conflict` where a reduction doesn't fit the frame; the
+planner then puts that value into memory first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cuda_agent.playbook.coords import (
     Frame,
     NeedRoots,
     NeedSplit,
-    NeedUnroll,
+    address,
     delinearise,
     is_bijection,
     matched,
@@ -32,8 +32,8 @@ from cuda_agent.playbook.positions import Ranges
 
 
 @dataclass
-class Puller:
-    """Evaluates values inside one frame. `resident` holds what is in memory: name -> strides in elements."""
+class Inliner:
+    """Inlines values into one frame. `resident` maps the values in memory to their strides in elements."""
 
     frame: Frame
     values: Mapping[str, ir.Value]
@@ -41,15 +41,15 @@ class Puller:
     nodes: list[Expr] = field(default_factory=list)
     memo: dict[tuple[str, tuple[Coord, ...], tuple[Bound, ...]], int] = field(default_factory=dict)
     _known: dict[Expr, int] = field(default_factory=dict)
-    #: whether a concatenation of few equal pieces may be written out piece by piece
+    #: whether a concatenation of few equal pieces may be unrolled.
     unroll: bool = False
-    #: what is being pulled, the result first.
+    #: the values that are being inlined, the result first.
     _path: list[str] = field(default_factory=list)
     _inside: str | None = None
     _scanning: bool = False
 
     def add(self, expr: Expr) -> int:
-        """Index of the expression, the same for equal ones."""
+        """Returns the expression's index, the same for equal expressions."""
         at = self._known.get(expr)
         if at is None:
             at = self._known[expr] = len(self.nodes)
@@ -59,46 +59,35 @@ class Puller:
     def const(self, value: ir.Scalar, type_: str) -> int:
         return self.add(Expr("const", type_, value=value))
 
-    def pull(self, name: str, at: tuple[Coord, ...], guards: tuple[Bound, ...] = ()) -> int:
-        """The expression of value `name` at an index. Raises NeedSplit, NeedRoots, Conflict."""
+    def inline(self, name: str, at: tuple[Coord, ...], guards: tuple[Bound, ...] = ()) -> int:
+        """Returns the expression of value `name` at an index. Raises NeedSplit, NeedRoots, Conflict."""
         key = (name, at, guards)
         if key not in self.memo:
             if len(self.nodes) > MOST_NODES and (shared := self._shared()) is not None:
                 raise Conflict(shared, self._inside)
             self._path.append(name)
-            self.memo[key] = self._pull(self.values[name], at, guards)
+            self.memo[key] = self._inline(self.values[name], at, guards)
             self._path.pop()
         return self.memo[key]
 
     def _shared(self) -> str | None:
-        """The first value on the way from the result that several others are made of: where each of them computes it
-        anew, and so on with what it's made of, a kernel grows without end."""
+        """Returns the first value after the result that several others read. A kernel that computes such values for
+        each reader anew could grow without bound."""
         users = Counter(name for value in self.values.values() for name in ir.operands(value))
         return next((n for n in self._path[1:] if users[n] > 1 and isinstance(self.values[n], _COMPUTED)), None)
 
-    def _pull(self, value: ir.Value, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+    def _inline(self, value: ir.Value, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
+        type_ = ir.compute_type(value.dtype)
         strides = value.strides if isinstance(value, ir.Source) else self.resident.get(value.name)
         if strides is not None:
-            address = Coord()
-            for coord, stride in zip(at, strides, strict=True):
-                address = address.plus(coord.times(stride))
-            return self.add(
-                Expr(
-                    "load",
-                    ir.compute_type(value.dtype),
-                    name=value.name,
-                    dtype=value.dtype,
-                    coord=address,
-                    guards=guards,
-                )
-            )
+            return self.add(Expr("load", type_, (), value.name, value.dtype, address(at, strides), guards))
         match value:
             case ir.Pointwise():
                 return self._pointwise(value, at, guards)
             case ir.Strided():
-                return self.pull(value.arg, tuple(_along(axis, at) for axis in value.axes), guards)
+                return self.inline(value.arg, tuple(_along(axis, at) for axis in value.axes), guards)
             case ir.Reshape():
-                return self.pull(value.arg, self._reshape(value, at), guards)
+                return self.inline(value.arg, self._reshape(value, at), guards)
             case ir.Cat():
                 return self._cat(value, at, guards)
             case ir.Pad():
@@ -106,10 +95,8 @@ class Puller:
             case ir.Take():
                 return self._take(value, at, guards)
             case ir.Iota():
-                index = self.add(
-                    Expr("index", "i64", coord=at[value.dim].times(value.step).plus(Coord(const=value.start)))
-                )
-                return self.cast(index, ir.compute_type(value.dtype))
+                position = at[value.dim].times(value.step).plus(Coord(const=value.start))
+                return self.cast(self.add(Expr("index", "i64", coord=position)), type_)
             case ir.Reduce():
                 return self._reduce(value, at)
             case ir.Scan():
@@ -117,6 +104,7 @@ class Puller:
         raise TypeError(f"no rule for {value}")
 
     def cast(self, node: int, type_: str) -> int:
+        """Returns an expression's value in a compute type."""
         expr = self.nodes[node]
         if expr.type == type_:
             return node
@@ -133,7 +121,7 @@ class Puller:
                 index = tuple(
                     c if size != 1 else Coord() for c, size in zip(at[len(at) - len(shape) :], shape, strict=True)
                 )
-                node = self.pull(arg, index, guards)
+                node = self.inline(arg, index, guards)
                 nodes.append(node if value.op == "cast" else self.cast(node, type_))
             else:
                 nodes.append(self.const(arg, type_))
@@ -147,10 +135,8 @@ class Puller:
         shape = self.values[value.arg].shape
         result = [Coord()] * len(shape)
         for mine, theirs in matched(value.shape, shape):
-            position = Coord()
-            for d, stride in zip(mine, ir.contiguous([value.shape[d] for d in mine]), strict=True):
-                position = position.plus(at[d].times(stride))
-            # What lies outside of one dimension is guarded, and so it may stay.
+            position = address([at[d] for d in mine], ir.contiguous([value.shape[d] for d in mine]))
+            # A position outside of a single dimension needs no division: guards protect it.
             alone = len(theirs) == 1
             parts = (position,) if alone else self._apart(position, tuple(shape[d] for d in theirs), value.arg)
             for d, part in zip(theirs, parts, strict=True):
@@ -168,12 +154,9 @@ class Puller:
     def ranges(self) -> Ranges:
         return Ranges(self.nodes, self.frame.size)
 
-    def _widened(self, node: int) -> int:
-        return self.cast(node, "i64")
-
     def _divided(self, position: Coord, shape: tuple[int, ...]) -> tuple[Coord, ...]:
-        """Row-major position -> index, where no factoring of the frame makes it affine: without dividing along the
-        dimensions along which each term has a part of its own."""
+        """Returns the index of a row-major position where no factoring of the frame makes it affine. It divides only
+        along the dimensions that can't be separated term by term."""
         result, rest, apart = [], position, True
         for stride, size in zip(ir.contiguous(shape), shape, strict=True):
             parts = self.ranges.divided(rest, stride) if apart and size > 1 else None
@@ -186,7 +169,7 @@ class Puller:
         return tuple(result)
 
     def _quotient(self, position: Coord, stride: int, size: int) -> Coord:
-        """position / stride % size, computed."""
+        """Returns position / stride % size as an expression."""
         node = self.add(Expr("index", "i64", coord=position))
         node = self.add(Expr("quotient", "i64", (node, self.const(stride, "i64")))) if stride > 1 else node
         low, high = self.ranges.interval(node)
@@ -209,7 +192,9 @@ class Puller:
             bound = self._bound(along, start or None, end if end < sum(value.sizes) else None)
             only = len(pieces) == 1
             index = (*at[: value.dim], along.plus(Coord(const=-start)), *at[value.dim + 1 :])
-            node = self.cast(self.pull(arg, index, guards if only else (*guards, bound)), ir.compute_type(value.dtype))
+            node = self.cast(
+                self.inline(arg, index, guards if only else (*guards, bound)), ir.compute_type(value.dtype)
+            )
             if result is None:
                 result = node
             else:
@@ -219,8 +204,8 @@ class Puller:
         return result
 
     def _bound(self, coord: Coord, low: int | None, high: int | None) -> Bound:
-        """The bound without the fine terms that can't decide it: 32·a + b < 64 is 32·a < 64 where b < 32. A vector of
-        neighbours is then inside or outside as a whole."""
+        """Returns the bound without the terms that can't decide it: 32·a + b < 64 is 32·a < 64 where b < 32. A vector
+        of neighbours is then inside or outside as a whole."""
         if coord.const or coord.dynamic:
             return Bound(coord, low, high)
         terms = sorted(coord.terms, key=lambda term: term[1])
@@ -235,16 +220,14 @@ class Puller:
         return Bound(Coord(tuple(sorted(kept))), low, high)
 
     def _split_for(self, along: Coord, sizes: tuple[int, ...]) -> None:
-        """Equal pieces (or pieces with a large common factor) become a dimension of their own."""
+        """Makes equal pieces, or pieces with a large common factor, a dimension of their own."""
         piece = math.gcd(*sizes)
         if piece < 8 or along.const or along.dynamic or len(along.terms) != 1:
             return
         dim, coef = along.terms[0]
         size = self.frame.size(dim)
         if coef == 1 and size > piece and size % piece == 0:
-            if self.unroll and size // piece <= MOST_UNROLLED:
-                raise NeedUnroll(dim, piece)
-            raise NeedSplit(dim, piece)
+            raise NeedSplit(dim, piece, unroll=self.unroll and size // piece <= MOST_UNROLLED)
 
     def _pad(self, value: ir.Pad, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
         index, bounds = [], []
@@ -256,7 +239,7 @@ class Puller:
             if (below or above) and bound not in guards:
                 bounds.append(bound)
             index.append(shifted)
-        node = self.pull(value.arg, tuple(index), (*guards, *bounds))
+        node = self.inline(value.arg, tuple(index), (*guards, *bounds))
         if not bounds:
             return node
         test = self.add(Expr("inside", "b", guards=tuple(bounds)))
@@ -266,19 +249,17 @@ class Puller:
     def _take(self, value: ir.Take, at: tuple[Coord, ...], guards: tuple[Bound, ...]) -> int:
         shape = self.values[value.index].shape
         picks = tuple(at[a] if size != 1 else Coord() for a, size in zip(value.index_axes, shape, strict=True))
-        node = self.cast(self.pull(value.index, picks, guards), "i64")
+        node = self.cast(self.inline(value.index, picks, guards), "i64")
         length = self.values[value.arg].shape[value.dim]
-        wrapped = self.ranges.affine(
-            self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64")))), self._widened
-        )
+        wrap = self.add(Expr("wrap_index", "i64", (node, self.const(length, "i64"))))
+        wrapped = self.ranges.affine(wrap, lambda at: self.cast(at, "i64"))
         index = tuple(wrapped if d == value.dim else at[axis] for d, axis in enumerate(value.axes))
-        return self.pull(value.arg, index, guards)
+        return self.inline(value.arg, index, guards)
 
     def _reduce(self, value: ir.Reduce, at: tuple[Coord, ...]) -> int:
+        """Inlines a reduction, which decides the frame's rows and columns."""
         frame = self.frame
-        position = Coord()
-        for coord, stride in zip(at, ir.contiguous(value.shape), strict=True):
-            position = position.plus(coord.times(stride))
+        position = address(at, ir.contiguous(value.shape))
         used = frozenset(dim for dim, _ in position.terms)
         fits = is_bijection(frame, position, ir.numel(value.shape)) and frame.rows in (None, used)
         if not fits or frame.scans is not None:
@@ -290,14 +271,14 @@ class Puller:
             if frame.rows is not None:
                 raise Conflict(value.name, self._inside)
             raise NeedRoots(sizes)
-        if ir.numel(sizes) != ir.numel([frame.size(dim) for dim in columns]):
+        if ir.numel(sizes) != frame.sizes(columns):
             raise Conflict(value.name, self._inside)
         frame.rows = used
         reduced = iter(delinearise(frame, frame.linear(columns), sizes, value.name))
         kept = iter(at)
         index = tuple(next(reduced) if d in value.dims else next(kept) for d in range(len(source.shape)))
         before, self._inside = self._inside, value.name
-        body = self.cast(self.pull(value.arg, index), ir.compute_type(value.dtype))
+        body = self.cast(self.inline(value.arg, index), ir.compute_type(value.dtype))
         self._inside = before
         positions = tuple(
             Bound(index[s.dim].times(s.stride).plus(index[s.tap].times(s.dilation)), None, None) for s in value.slides
@@ -305,12 +286,10 @@ class Puller:
         return self.add(Expr("reduce", ir.compute_type(value.dtype), (body,), name=value.kind, guards=positions))
 
     def _scan(self, value: ir.Scan, at: tuple[Coord, ...]) -> int:
-        """A scan owns its frame: its dimension is the only column, everything else rows."""
+        """Inlines a scan. Its dimension is the frame's only column, all others are rows."""
         frame, size = self.frame, value.shape[value.dim]
-        position, kept = Coord(), [d for d in range(len(at)) if d != value.dim]
-        strides = ir.contiguous(tuple(value.shape[d] for d in kept))
-        for d, stride in zip(kept, strides, strict=True):
-            position = position.plus(at[d].times(stride))
+        kept = ir.resized(value.shape, value.dim)
+        position = address((*at[: value.dim], *at[value.dim + 1 :]), ir.contiguous(kept))
         used = frozenset(dim for dim, _ in position.terms)
         columns = [dim for dim in frame.dims() if dim not in used]
         forwards = Coord(((columns[0], 1),)) if len(columns) == 1 else ORIGIN
@@ -319,7 +298,7 @@ class Puller:
             len(columns) == 1
             and frame.size(columns[0]) == size
             and at[value.dim] in (forwards, backwards)
-            and is_bijection(frame, position, ir.numel(value.shape) // size)
+            and is_bijection(frame, position, ir.numel(kept))
             and frame.scans in (None, at[value.dim] == backwards)
             and (frame.rows is None or (frame.rows == used and frame.scans is not None))
         )
@@ -328,25 +307,26 @@ class Puller:
         frame.rows, frame.scans = used, at[value.dim] == backwards
         before, self._inside, self._scanning = self._inside, value.name, True
         type_ = ir.compute_type(value.dtype)
-        body = self.cast(self.pull(value.arg, at), type_)
+        body = self.cast(self.inline(value.arg, at), type_)
         self._inside, self._scanning = before, False
         return self.add(Expr("scan", type_, (body,), name=value.kind, value=frame.scans))
 
 
 def _along(axis: ir.Axis, at: tuple[Coord, ...]) -> Coord:
+    """Returns the operand's index along one of its dimensions."""
     moved = Coord() if axis.of is None else at[axis.of].times(axis.step)
     if axis.tap is not None:
         moved = moved.plus(at[axis.tap].times(axis.spacing))
     return moved.plus(Coord(const=axis.offset))
 
 
-#: a kernel of more expressions than this has what is shared in it put into memory.
+#: a kernel with more expressions than this has its shared values put into memory.
 MOST_NODES = 256
-#: what isn't a view.
+#: the values that aren't views.
 _COMPUTED = (ir.Pointwise, ir.Cat, ir.Pad, ir.Take, ir.Reduce, ir.Scan)
-#: pieces of a concatenation that a kernel writes out.
+#: the most pieces of a concatenation that a kernel unrolls.
 MOST_UNROLLED = 4
-#: operators whose result is a bool whatever they compare.
+#: operators whose result is a bool in any compute type.
 COMPARISONS = frozenset(
     ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit", "not", "and", "or", "xor")
 )

@@ -1,7 +1,7 @@
-"""The small language that graphs are lowered to: a few kinds of values over dense index spaces, in plain data.
+"""The intermediate representation that graphs are lowered to: values over dense index spaces, as plain data.
 
-Every value is a function from its index to a scalar. Views are index functions and cost nothing; only `Source` is in
-memory. `frame.py` turns values into expressions over a kernel's loop variables.
+Every value is a function from its index to a scalar. Only a `Source` is in memory. Views are index functions and cost
+nothing. `frame.py` turns values into expressions over a kernel's loop variables.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from cuda_agent.core.graph import TensorMeta
 
 Scalar: TypeAlias = bool | int | float
 
@@ -23,12 +25,12 @@ _RANK = {"bool": 0, "uint8": 1, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "
 
 
 def compute_type(dtype: str) -> str:
-    """The type that a kernel computes a dtype in: f32 for 16-bit floats too, i32 for narrow integers."""
+    """Returns the type that kernels compute a dtype in: f32 for 16-bit floats too, i32 for narrow integers."""
     return {"float64": "f64", "int64": "i64", "bool": "b"}.get(dtype, "f32" if dtype in FLOAT_DTYPES else "i32")
 
 
 def promote(a: str, b: str) -> str:
-    """PyTorch's promotion between two tensors of dimension ≥ 1."""
+    """Returns PyTorch's result type of two tensors of dimension ≥ 1."""
     if {a, b} == {"float16", "bfloat16"}:
         return "float32"
     if {a, b} == {"uint8", "int8"}:
@@ -41,7 +43,7 @@ def numel(shape: Sequence[int]) -> int:
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Returns row-major strides in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -49,19 +51,29 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def contiguous_meta(shape: Sequence[int], dtype: str) -> TensorMeta:
+    """Returns the meta of a row-major tensor."""
+    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=contiguous(shape))
+
+
+def resized(shape: Sequence[int], dim: int, *sizes: int) -> tuple[int, ...]:
+    """Returns the shape with these sizes in the place of dimension `dim`."""
+    return (*shape[:dim], *sizes, *shape[dim + 1 :])
+
+
 def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of [first, channels, spatial…] with the channels innermost."""
+    """Returns the strides of [batch, channels, spatial…] with the channels innermost."""
     inner = contiguous((shape[0], *shape[2:], shape[1]))
     return (inner[0], inner[-1], *inner[1:-1])
 
 
 def same_strides(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether these strides are equal, wherever there is more than one element."""
+    """Returns whether the strides are equal in all dimensions of more than one element."""
     return all(size == 1 or x == y for size, x, y in zip(shape, a, b, strict=True))
 
 
 def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The strides, if they are a permutation of a row-major layout; row-major ones otherwise."""
+    """Returns the strides if they are a permutation of a row-major layout, otherwise row-major strides."""
     step = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
@@ -69,20 +81,13 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ..
         if stride != step:
             return contiguous(shape)
         step *= size
-    if any(size == 1 for size in shape):
-        return _strides_with_ones(shape, strides)
-    return tuple(strides)
-
-
-def _strides_with_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    if all(s == c for s, c, size in zip(strides, contiguous(shape), shape, strict=True) if size != 1):
-        return contiguous(shape)
-    return tuple(strides)
+    # Dimensions of size 1 may have any strides: a row-major tensor gets the usual ones.
+    return contiguous(shape) if same_strides(shape, strides, contiguous(shape)) else tuple(strides)
 
 
 @dataclass(frozen=True)
 class Value:
-    """What all values have. `dtype` is the stored one; inside a kernel it's computed in `compute_type(dtype)`."""
+    """The base of all values. `dtype` is the stored type; kernels compute in `compute_type(dtype)`."""
 
     name: str
     shape: tuple[int, ...]
@@ -91,14 +96,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Source(Value):
-    """Memory: a graph input, a weight, an anchor's result."""
+    """A tensor in memory: a graph input, a weight, or the result of a library call."""
 
     strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pointwise(Value):
-    """`op` of values (broadcast as PyTorch does) and scalars. `at` is the type that it's computed in."""
+    """`op` of values (broadcast as in PyTorch) and scalars. It is computed in type `at`."""
 
     op: str = ""
     args: tuple[str | Scalar, ...] = ()
@@ -107,8 +112,8 @@ class Pointwise(Value):
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a strided view's operand: index = offset + step · (index of the view's dimension `of`). A view
-    of sliding windows adds spacing · (index of its dimension `tap`)."""
+    """The index along one dimension of a view's operand: offset + step · (the view's index along its dimension `of`).
+    A view of sliding windows adds spacing · (its index along its dimension `tap`)."""
 
     of: int | None
     step: int = 1
@@ -119,7 +124,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Strided(Value):
-    """permute, transpose, expand, slice, select, flip, squeeze, unsqueeze: one `Axis` per dimension of the operand."""
+    """The view that permute, transpose, expand, slice, select, flip, squeeze or unsqueeze makes, with one `Axis` per
+    dimension of the operand."""
 
     arg: str = ""
     axes: tuple[Axis, ...] = ()
@@ -134,6 +140,8 @@ class Reshape(Value):
 
 @dataclass(frozen=True)
 class Cat(Value):
+    """The operands one after the other along `dim`, where they have these `sizes`."""
+
     args: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     dim: int = 0
@@ -141,7 +149,7 @@ class Cat(Value):
 
 @dataclass(frozen=True)
 class Pad(Value):
-    """`fill` outside of the operand, which begins at `low` in each dimension."""
+    """The operand, of shape `inner`, begins at `low` in each dimension. `fill` surrounds it."""
 
     arg: str = ""
     low: tuple[int, ...] = ()
@@ -151,8 +159,11 @@ class Pad(Value):
 
 @dataclass(frozen=True)
 class Take(Value):
-    """operand[…, index[…], …]: the operand's dimension `dim` is indexed by a value; `axes[d]` is the result's dimension
-    that runs along the operand's dimension d (-1 at `dim`), `index_axes` those along the index."""
+    """operand[…, index[…], …]: a value indexes the operand's dimension `dim`.
+
+    The result's dimension `axes[d]` runs along the operand's dimension d (-1 at `dim`), and its dimensions `index_axes`
+    run along the index.
+    """
 
     arg: str = ""
     dim: int = 0
@@ -163,7 +174,7 @@ class Take(Value):
 
 @dataclass(frozen=True)
 class Iota(Value):
-    """start + step · index along `dim`."""
+    """start + step · (index along `dim`)."""
 
     dim: int = 0
     start: int = 0
@@ -172,8 +183,8 @@ class Iota(Value):
 
 @dataclass(frozen=True)
 class Slide:
-    """One direction in which a window slides over what is reduced: the operand's dimensions `dim` (kept) and `tap`
-    (reduced) meet at the position stride · index[dim] + dilation · index[tap]."""
+    """One direction of a sliding window. The element at the operand's indices along `dim` (kept) and `tap` (reduced)
+    has the position stride · index[dim] + dilation · index[tap] in the padded input."""
 
     dim: int
     tap: int
@@ -183,8 +194,8 @@ class Slide:
 
 @dataclass(frozen=True)
 class Reduce(Value):
-    """Reduction of `arg` over `dims`, which the result doesn't have. Kinds: sum prod max min any all; `expsum` is
-    Σ exp(x - max x), `m2` is Σ (x - mean x)². `slides` where it reduces a window that slides."""
+    """The reduction of `arg` over `dims`, which the result doesn't have. Kinds are sum prod max min any all, `expsum`
+    (Σ exp(x - max x)) and `m2` (Σ (x - mean x)²). A reduction over sliding windows has `slides`."""
 
     kind: str = "sum"
     arg: str = ""
@@ -194,8 +205,8 @@ class Reduce(Value):
 
 @dataclass(frozen=True)
 class Scan(Value):
-    """Running result along `dim`, the element itself included. Kinds: sum prod max min, and `logsum`, the logarithm of
-    the running sum of exponentials."""
+    """The inclusive scan along `dim`. Kinds are sum prod max min, and `logsum`, the logarithm of the running sum of
+    exponentials."""
 
     kind: str = "sum"
     arg: str = ""
@@ -203,7 +214,7 @@ class Scan(Value):
 
 
 def operands(value: Value) -> tuple[str, ...]:
-    """Names of the values that a value reads."""
+    """Returns the names of the values that a value reads."""
     if isinstance(value, Pointwise):
         return tuple(arg for arg in value.args if isinstance(arg, str))
     if isinstance(value, Strided | Reshape | Pad | Reduce | Scan):

@@ -1,10 +1,10 @@
-"""Names of graph values in generated sources: as they are, unless they would hide a word of C++ or of our own text."""
+"""Names of graph values in generated sources. A name that would hide one of C++ or of the templates is changed."""
 
 from __future__ import annotations
 
 import re
 
-#: words of C++, of CUDA, and what the templates declare. A test reads every generated kernel for others.
+#: keywords of C++ and CUDA, and names that the templates declare. A test checks every generated kernel for others.
 _WORDS = """
 alignas and asm auto bool break case catch char class concept const constexpr consteval constinit continue co_await
 co_return co_yield decltype default delete do double dynamic_cast else enum explicit export extern false float for
@@ -25,7 +25,7 @@ READS READ_WIDTH RESULTS ROW ROWS ROWS_PER_BLOCK ROW_VECTORS SHIFT SIZE_ACROSS S
 STEPS STORE_WIDTH STRIDE TABLE TAPS THREADS TILE TILES Tiles TILES_ACROSS TILES_ALONG TX TY UNROLL VECTORS WARPS WIDTH
 """
 _TAKEN = frozenset(_WORDS.split())
-#: numbered names of the templates, launchers' copies of their parameters, functions and settings.
+#: the templates' numbered names, and the launchers' parameters, functions and settings.
 _LIKE_OURS = re.compile(
     r"(a|all|b|base|bf|carry|count|dim|e|early|extent|f|first|h|i|keep|kept|m|mean|n|o|p|part|parts|q|r|row|s|state"
     r"|t|tile|top|v|w|x|y|E|T|State|TILES)\d+(_\w+)?"
@@ -34,7 +34,7 @@ _LIKE_OURS = re.compile(
 
 
 def cpp_name(value: str) -> str:
-    """A graph value's name as a C++ and Python identifier. Identifiers that differ stay different."""
+    """Returns a graph value's name as a C++ and Python identifier. Different identifiers stay different."""
     name = re.sub(r"\W", "_", value)
     if name[:1].isdigit():
         return f"_{name}"

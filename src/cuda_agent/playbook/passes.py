@@ -1,14 +1,14 @@
-"""Reductions of one kernel, in the order in which a row can compute them.
+"""Schedules the reductions of one kernel into passes over a row.
 
-Two forms of the same kernel. `exact`: only plain reductions (sum, max, …), so Σ exp(x - max x) needs a pass after the
-maximum; for rows that stay in registers or caches. `online`: `expsum` and `m2` run together with the maximum or the sum
-in one pass, by merging partial states, and so does the place of a maximum or minimum (`maxplace`, `minplace`); for rows
-that are read again from memory.
+A kernel has two forms. `exact` has plain reductions (sum, max, …) only, so Σ exp(x - max x) needs a pass after the
+maximum. It suits rows that stay in registers or caches. `online` computes `expsum` and `m2` in the same pass as the
+maximum or the sum, by merging partial states, and likewise the index of a maximum or minimum (`maxplace`, `minplace`).
+It suits rows that are read again from memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cuda_agent.playbook import ir
@@ -16,18 +16,19 @@ from cuda_agent.playbook.codegen import COSTS
 from cuda_agent.playbook.coords import Coord
 from cuda_agent.playbook.expression import Expr
 from cuda_agent.playbook.kernel import Group, Kernel, children
+from cuda_agent.playbook.walk import reached
 
-#: reductions of one pass -> the plain one whose result their state holds too.
+#: online reduction -> the plain reduction whose result its state holds too.
 _BESIDE = {"expsum": "max", "m2": "sum", "maxplace": "max", "minplace": "min"}
-#: what a node must cost to be kept from one pass to the next, in simple instructions.
+#: the cost, in simple instructions, from which a value is kept for later passes.
 KEEP_COST = 8
-#: rows that would each compute the same again, from which on it is put into memory.
-_AGAIN = 64
+#: the number of rows that compute the same value from which it is put into memory instead.
+_MOST_RECOMPUTED = 64
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Reductions that one sweep over the row computes, and the nodes that it keeps for later sweeps."""
+    """The reductions that one pass over the row computes, and the nodes that it keeps for later passes."""
 
     reduces: tuple[int, ...]
     kept: tuple[int, ...] = ()
@@ -69,7 +70,7 @@ class _Rebuild:
 
 def _rebuilt(work: Kernel, rule: Callable[[_Rebuild, Expr], int | None]) -> Kernel:
     state = _Rebuild(work.nodes, rule, [], {}, {})
-    # In the order that they have: the launcher's parameters follow the first use of each buffer.
+    # The order of the nodes stays: the launcher's parameters follow the first use of each buffer.
     for at in range(len(work.nodes)):
         state.visit(at)
     stores = tuple(
@@ -84,7 +85,7 @@ def _rebuilt(work: Kernel, rule: Callable[[_Rebuild, Expr], int | None]) -> Kern
 
 
 def exact(work: Kernel) -> Kernel:
-    """Without expsum and m2."""
+    """Returns the kernel with expsum and m2 as plain reductions."""
     count = ir.numel(work.cols)
 
     def rule(state: _Rebuild, expr: Expr) -> int | None:
@@ -105,8 +106,8 @@ def exact(work: Kernel) -> Kernel:
 
 
 def online(work: Kernel) -> Kernel:
-    """Σ exp(b - max b) and Σ (b - mean b)² as expsum and m2, also where they were written out by hand; places of
-    extremes as maxplace and minplace."""
+    """Returns the kernel with Σ exp(b - max b) and Σ (b - mean b)² as expsum and m2, also where the task's code spells
+    them out, and with indices of extremes as maxplace and minplace."""
     count = ir.numel(work.cols)
 
     def rule(state: _Rebuild, expr: Expr) -> int | None:
@@ -125,9 +126,9 @@ def online(work: Kernel) -> Kernel:
 
 
 def _rounded(work: Kernel) -> Kernel:
-    """Products whose sum of exponentials is taken become `product`, which is rounded wherever it is computed. One sweep
-    would otherwise round it, another contract `a·b - max` to one operation: for a·b of a thousand the exponents then
-    differ by 1e-4, and so do the results."""
+    """Makes products whose sum of exponentials is taken a `product`, which is always rounded. Otherwise one pass would
+    round it and another contract `a·b - max` to one operation. For a·b of a thousand the exponents, and so the results,
+    would then differ by 1e-4."""
     bodies = {expr.args[0] for expr in work.nodes if expr.op == "reduce" and expr.name == "expsum"}
     nodes = tuple(
         replace(expr, op="product") if at in bodies and expr.op == "mul" and expr.type == "f32" else expr
@@ -137,7 +138,7 @@ def _rounded(work: Kernel) -> Kernel:
 
 
 def _difference(nodes: list[Expr], term: Expr, count: int) -> tuple[str, int] | None:
-    """(kind, body) where the term is exp(b - max b) or (b - mean b)²."""
+    """Returns (kind, body) where the term is exp(b - max b) or (b - mean b)²."""
     if term.op == "exp":
         inner, kind = nodes[term.args[0]], "expsum"
     elif term.op == "square" or (term.op == "mul" and term.args[0] == term.args[1]):
@@ -160,8 +161,8 @@ def _difference(nodes: list[Expr], term: Expr, count: int) -> tuple[str, int] | 
 
 
 def _place(nodes: list[Expr], term: Expr) -> tuple[str, int, int] | None:
-    """(kind, body, place) where the term is the place of what equals the extreme of the body, or of NaN, and as large
-    as any place elsewhere (`operators.reductions.place_of`)."""
+    """Returns (kind, body, place) where the term is an index of the body's extreme, as `operators.reductions.place_of`
+    builds it: `place` where the body equals its extreme or is NaN, the last index elsewhere."""
     if term.op != "where" or nodes[term.args[2]].op != "const":
         return None
     found, place = nodes[term.args[0]], term.args[1]
@@ -178,8 +179,8 @@ def _place(nodes: list[Expr], term: Expr) -> tuple[str, int, int] | None:
 
 
 def _with_companions(work: Kernel) -> Kernel:
-    """Add the maximum beside every expsum, the sum beside every m2, the extreme beside every place: their states need
-    them."""
+    """Adds the plain reductions that the states of online ones need: the maximum for an expsum, the sum for an m2, the
+    extreme for an index."""
     nodes = list(work.nodes)
     for expr in work.nodes:
         if expr.op == "reduce" and expr.name in _BESIDE:
@@ -191,7 +192,7 @@ def _with_companions(work: Kernel) -> Kernel:
 
 
 def companion(work: Kernel, at: int) -> int | None:
-    """The expsum, m2 or place whose state also yields this max, sum or min; for those, their max, sum or min."""
+    """Returns the online reduction whose state also yields this plain one, or the plain one of an online reduction."""
     expr = work.nodes[at]
     wanted = [_BESIDE[expr.name]] if expr.name in _BESIDE else [a for a, b in _BESIDE.items() if b == expr.name]
     for index, node in enumerate(work.nodes):
@@ -201,7 +202,7 @@ def companion(work: Kernel, at: int) -> int | None:
 
 
 def passes(work: Kernel, *, keep: bool) -> tuple[Pass, ...]:
-    """The reductions by sweeps; with `keep`, which values later sweeps take over instead of computing them again."""
+    """Returns the passes. With `keep`, passes keep costly values for later ones instead of recomputing them."""
     depth: dict[int, int] = {}
 
     def depth_of(at: int) -> int:
@@ -220,13 +221,13 @@ def passes(work: Kernel, *, keep: bool) -> tuple[Pass, ...]:
 
 
 def _kept(work: Kernel, groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """For each sweep the full-size nodes worth keeping, none below another kept one."""
+    """Returns for each pass the per-column nodes that later passes reuse, without the operands of these."""
     full = work.full()
     roots = [[work.nodes[at].args[0] for at in group] for group in groups]
     roots.append([s.node for s in work.stores if s.full])
     result: list[list[int]] = [[] for _ in groups]
     made: dict[int, int] = {}
-    for sweep, starts in enumerate(roots):
+    for number, starts in enumerate(roots):
         stack, seen = list(starts), set()
         fresh: list[int] = []
         while stack:
@@ -241,53 +242,33 @@ def _kept(work: Kernel, groups: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
             fresh.append(at)
             stack += list(children(work.nodes[at]))
         for at in fresh:
-            made.setdefault(at, sweep)
+            made.setdefault(at, number)
     return [tuple(sorted(nodes)) for nodes in result]
 
 
 def _cost(work: Kernel, root: int, full: frozenset[int]) -> int:
-    seen: set[int] = set()
-    stack, total = [root], 0
-    while stack:
-        at = stack.pop()
-        if at in seen or at not in full:
-            continue
-        seen.add(at)
-        expr = work.nodes[at]
-        total += 0 if expr.op in ("load", "const", "index") else COSTS.get(expr.op, 1)
-        stack += list(children(expr))
-    return total
+    """Returns the cost per column of computing a node."""
+    every = reached([root], lambda at: (child for child in children(work.nodes[at]) if child in full))
+    ops = [work.nodes[at].op for at in every]
+    return sum(COSTS.get(op, 1) for op in ops if op not in ("load", "const", "index"))
 
 
-def computed_again(group: Group) -> str | None:
-    """The value nearest to the result of a reduction that costs much and that many rows would compute again for each of
-    their columns, as where all columns of a matrix meet one vector. None where there is none."""
-    frame, values, found = group.frame, group.puller.values, None
-    for (name, at, guards), node in group.puller.memo.items():
+def recomputed_by_rows(group: Group) -> str | None:
+    """Returns the value nearest to a reduction's result that is costly and that many rows would recompute for each of
+    their columns, such as a function of the vector that multiplies all rows of a matrix."""
+    frame, values, found = group.frame, group.inliner.values, None
+    nodes = group.inliner.nodes
+    for (name, at, guards), node in group.inliner.memo.items():
         used = {dim for coord in at for dim, _ in coord.terms}
         if frame.rows is None or not isinstance(values[name], ir.Pointwise) or not used - frame.rows:
             continue
         if guards or any(coord.dynamic for coord in at):
             continue
-        again = ir.numel([frame.size(dim) for dim in frame.rows - used])
-        everything = ir.numel([frame.size(dim) for dim in frame.dims()])
-        if again < _AGAIN or ir.numel(values[name].shape) * _AGAIN > everything:
+        times, everything = frame.sizes(frame.rows - used), frame.sizes(frame.dims())
+        if times < _MOST_RECOMPUTED or ir.numel(values[name].shape) * _MOST_RECOMPUTED > everything:
             continue
-        reached = _reached(group.puller.nodes, node)
-        if any(expr.op in ("reduce", "scan") for expr in reached):
-            continue
-        if sum(COSTS.get(expr.op, 1) for expr in reached if expr.args) >= KEEP_COST:
+        parts = [nodes[at] for at in reached([node], lambda at: children(nodes[at]))]
+        is_pointwise = not any(expr.op in ("reduce", "scan") for expr in parts)
+        if is_pointwise and sum(COSTS.get(expr.op, 1) for expr in parts if expr.args) >= KEEP_COST:
             found = name
     return found
-
-
-def _reached(nodes: Sequence[Expr], root: int) -> list[Expr]:
-    """All that an expression is made of, itself included."""
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        at = stack.pop()
-        if at not in seen:
-            seen.add(at)
-            stack += children(nodes[at])
-    return [nodes[at] for at in sorted(seen)]

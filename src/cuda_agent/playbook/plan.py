@@ -1,10 +1,10 @@
-"""What a plan is made of: steps that launch one kernel each (or one library call), in order, over named buffers.
+"""The parts of a plan: steps in order over named buffers. Each step launches one kernel or makes one library call.
 
-Skills build `Step`s, the planner (`planner.py`) orders them, `emit.py` prints them. Everything is plain data.
+Skills build `Step`s, the planner (`planner.py`) orders them, and `emit.py` prints them. Everything is plain data.
 
-How a step reads in the binding: every buffer is a local `torch::Tensor` named `cpp_name(value)`; the outputs and the
-scratch of a step are allocated with `torch::empty` just before its `call`; a tunable is the local
-`int config_<tunable>`; on cuda the local `stream` is the current stream.
+In the binding every buffer is a local `torch::Tensor` named `cpp_name(value)`. The outputs and the scratch of a step
+are allocated with `torch::empty` just before its `call`. A tunable is the local `int config_<tunable>`. On cuda, the
+local `stream` is the current stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cuda_agent.workspace.skills import SkillNotes
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor in memory, by the name of the graph value that it holds."""
+    """A tensor in memory. Its name is that of the graph value that it holds."""
 
     name: str
     meta: TensorMeta
@@ -31,7 +31,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Step:
-    """One launch.
+    """One kernel launch or library call.
 
     inputs       names of the buffers that it reads (graph inputs, weights, derived values, outputs of earlier steps)
     outputs      buffers that it makes; their names are graph values (or names made by `PlanState.fresh`)
@@ -58,9 +58,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Claim:
-    """A skill's answer to a node: the step, and the nodes that it computes (the asked one and those fused into it).
-    A covered node's value exists afterwards only when it's among the step's outputs, or when `then`, called after
-    those are known, defines it."""
+    """A skill's steps for a node. They compute the nodes `covers`, the claimed one and those fused into it. A covered
+    node's value exists afterwards only if it is among the step's outputs, or if `then` defines it, which is called when
+    those are known."""
 
     step: Step
     covers: frozenset[str]
@@ -69,12 +69,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Options:
-    """How a graph is planned.
+    """The options of a plan.
 
-    channels_last  convolutions read and write their channels innermost where they can, and what is between them too
-    written_out    small windows are element-wise chains, whose neighbours share what they read by the caches alone
+    channels_last  convolutions, and the kernels between them, use a layout with the channels innermost where they can
+    written_out    small windows are element-wise chains, so neighbouring windows share their reads in the caches only
     whole          operators that a skill computes as they are (`Skill.keeps`) aren't lowered
-    fused          without it every operator leaves its result in memory, which is what fusion is measured against
+    fused          operators are fused. Without it each one stores its result, as the baseline for fusion
     """
 
     channels_last: bool = False
@@ -88,7 +88,7 @@ DEFAULT = Options()
 
 @dataclass(frozen=True)
 class StridedView:
-    """A value that is a window on a buffer: element (i, j, …) at `offset + Σ strides·index`, in elements."""
+    """A value as a window on a buffer: element (i, j, …) is at `offset + Σ strides·index`, in elements."""
 
     buffer: str
     shape: tuple[int, ...]
@@ -97,69 +97,71 @@ class StridedView:
 
 
 class PlanState(Protocol):
-    """What a skill may ask while the planner walks over the graph."""
+    """The interface to the planner for skills."""
 
     graph: Graph
     device: Device
     precision: Precision
     options: Options
-    #: the graph's values as kernels compute them; a skill may add more
+    #: the graph's values as kernels compute them. A skill may add more.
     builder: Builder
 
     def node(self, name: str) -> Node | None:
-        """The node that makes this value, None for a graph input."""
+        """Returns the node that computes this value, None for a graph input."""
 
     def meta(self, name: str) -> TensorMeta:
-        """Shape, strides, dtype of any graph value."""
+        """Returns shape, strides and dtype of any graph value."""
 
     def users(self, name: str) -> tuple[Node, ...]:
-        """The nodes that read this value, in order (graph outputs are not nodes: see `is_output`)."""
+        """Returns the nodes that read this value, in order."""
 
-    def is_output(self, name: str) -> bool: ...
+    def is_output(self, name: str) -> bool:
+        """Returns whether the graph returns this value."""
 
     def strided(self, name: str) -> StridedView | None:
-        """The value as a window on a buffer that exists already (through view operators), or None."""
+        """Returns the value as a window on a buffer that is in memory already (through views), or None."""
 
     def require(self, names: Sequence[str]) -> None:
-        """Put these values into memory. Raises Conflict when one can't be computed."""
+        """Puts these values into memory. Raises Conflict when one can't be computed."""
 
     def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
-        """The value as a window with these strides, put there first if it must be, or None."""
+        """Returns the value as a window with these strides, computed or copied there if needed, or None."""
 
     def fresh(self, stem: str) -> str:
-        """A name that no value has yet: for scratch and for step names."""
+        """Returns an unused name, for scratch or a step."""
 
 
 @dataclass(frozen=True)
 class Skill:
-    """One way to write kernels, found by its folder (`registry.py`). It takes operators of the graph (`claim`), or
-    prints the kernels of what was fused between those (`fits`, `step`), and overrides what it does."""
+    """One way to write kernels, found by its folder (`registry.py`). It claims operators of the graph (`claim`), or
+    prints the fused kernels between these (`fits`, `step`), and overrides the methods that it needs."""
 
     notes: SkillNotes
 
     def claim(self, state: PlanState, node: Node) -> Claim | None:
-        """The steps for a node, None where the skill doesn't apply. `Step.inputs` that aren't in memory yet are made
-        before."""
+        """Returns the step for a node, None where the skill doesn't apply. The step's inputs are put into memory
+        before it."""
         return None
 
     def fits(self, work: Kernel) -> bool:
-        """Whether it prints such kernels."""
+        """Returns whether it prints kernels of this form."""
         return False
 
     def step(self, work: Kernel, outputs: tuple[Buffer, ...], device: Device, name: str) -> Step | None:
-        """The step for a kernel that fits, None where another skill must print it after all."""
+        """Returns the step for a kernel that fits, None where another skill must print it."""
         return None
 
     def keeps(self, node: Node, meta: Callable[[str], TensorMeta], device: Device, precision: Precision) -> bool:
-        """Whether it claims the node as it is, so that the algebra needn't lower it."""
+        """Returns whether it claims the node as it is, so that the algebra needn't lower it."""
         return False
 
     def other_options(self, graph: Graph, device: Device, used: bool) -> Options | None:
-        """Options of another plan that is worth measuring; `used`: the skill is part of the default plan."""
+        """Returns the options of another plan that is worth measuring. `used` says whether the default plan uses the
+        skill."""
         return None
 
 
 def pointer(buffer: str, offset: int, item_bytes: int) -> str:
-    """The address of a buffer's element at `offset`, as the binding writes it."""
+    """Returns C++ text of the address of a buffer's element at `offset`."""
     start = f"{cpp_name(buffer)}.data_ptr()"
     return f"static_cast<const char*>({start}) + {offset * item_bytes}LL" if offset else start

@@ -1,4 +1,4 @@
-"""Graph -> Plan: anchors go to their skills, everything between them into as few kernels as fit (`state.py`)."""
+"""Plans a graph: skills take their operators, and fused kernels (`state.py`) compute the values between these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cuda_agent.playbook.operators import TABLE
 from cuda_agent.playbook.plan import DEFAULT, Options, Step
 from cuda_agent.playbook.state import State
 
-#: the operator that a layer of the algebra stands for.
+#: a recurrence of the algebra -> the operator that it comes from.
 LAYERS_OF = {layer: operator for operator, (layer, _) in LAYERS.items()}
 
 
@@ -27,8 +27,8 @@ def plan(
     options: Options = DEFAULT,
     taken: Sequence[str] = (),
 ) -> tuple[tuple[Step, ...], State]:
-    """Steps in order, and the state with the layouts. `taken` are names that no step may have. Raises NotCovered
-    naming every operator without a kernel."""
+    """Returns the steps in order, and the state with the layouts. No step gets a name of `taken`. Raises NotCovered,
+    which names every operator without a kernel."""
     state = State(graph, device, precision, options)
     state._names.update(taken)
     live = live_nodes(graph)
@@ -48,10 +48,10 @@ def plan(
             missing.setdefault(LAYERS_OF[node.op], CantLower("states or weights that aren't plain tensors"))
         elif reason is not None:
             missing.setdefault(node.op, reason)
-        elif not options.fused and not missing and _has_place(node) and state.strided(node.name) is None:
+        elif not options.fused and not missing and _is_one_tensor(node) and state.strided(node.name) is None:
             state.require([node.name])
     if missing:
-        # Operators that only read a missing one's result say nothing of their own.
+        # An operator that only reads a missing one's result is no cause.
         own = {op: why for op, why in missing.items() if not isinstance(why, NeedsOther)} or missing
         names = ", ".join(f"{op} ({why})" for op, why in sorted(own.items()))
         raise NotCovered(
@@ -62,15 +62,15 @@ def plan(
     return tuple(state.steps), state
 
 
-def _has_place(node: Node) -> bool:
-    """One result, and not an empty one, as half of a partial rotation may be."""
+def _is_one_tensor(node: Node) -> bool:
+    """Returns whether the node has one result that isn't empty."""
     meta = node.outputs[0] if len(node.outputs) == 1 else None
     return meta is not None and meta.numel > 0
 
 
 def _returned(state: State, graph: Graph) -> tuple[str, ...]:
-    """The values that `forward` returns, in the layout of the graph's outputs; an input that is returned itself, and
-    what lies otherwise by now, gets a copy of its own."""
+    """Returns the values that `forward` returns, in the layout of the graph's outputs. A returned input gets a copy,
+    and so does a value that is in memory with another layout."""
     given = {item.name for item in graph.inputs}
     names: list[str] = []
     layouts: dict[str, tuple[int, ...]] = {}
@@ -78,13 +78,13 @@ def _returned(state: State, graph: Graph) -> tuple[str, ...]:
         resolved, meta = state.builder.resolve(name), state.meta(name)
         value = state.builder.values[resolved]
         wanted = kernel.layout(value, meta.strides)
-        otherwise = layouts.get(resolved, wanted) != wanted or not state.may_lie(resolved, wanted)
-        if resolved in given or otherwise:
+        differs = layouts.get(resolved, wanted) != wanted or not state.allows(resolved, wanted)
+        if resolved in given or differs:
             resolved = state.builder.pointwise(
                 "copy", resolved, dtype=value.dtype, name=state.fresh(f"{cpp_name(name)}_copy")
             )
         if not state.in_memory(resolved):
-            state.lies_as(resolved, meta)
+            state.set_layout(resolved, meta)
         layouts[resolved] = wanted
         names.append(resolved)
     return tuple(names)

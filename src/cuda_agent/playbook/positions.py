@@ -1,5 +1,4 @@
-"""What is known of integers before a kernel runs: between which values they lie, how they are made of indices, and so
-how positions are taken apart without dividing."""
+"""Interval analysis of integer expressions, and from it affine forms of positions that need no division."""
 
 from __future__ import annotations
 
@@ -11,25 +10,25 @@ from typing import TypeAlias
 from cuda_agent.playbook.coords import Coord, Dim
 from cuda_agent.playbook.expression import Expr
 
-#: smallest and largest value, both included; whole numbers or infinite.
+#: the smallest and the largest value, integers or infinite.
 Interval: TypeAlias = tuple[float, float]
 
 ANYTHING: Interval = (-math.inf, math.inf)
 _LIMITS: dict[str, Interval] = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "b": (0, 1)}
-#: operators that round nothing and leave NaN out: of two numbers, one of them.
+#: operators that return one of their operands.
 _SELECTED = {"minimum": min, "maximum": max, "fmin": min, "fmax": max}
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """`nodes` are expressions over dimensions of the given sizes."""
+    """The intervals of expressions over dimensions of the given sizes."""
 
     nodes: Sequence[Expr]
     size: Callable[[Dim], int]
     _known: dict[int, Interval] = field(default_factory=dict, compare=False)
 
     def extent(self, coord: Coord) -> Interval:
-        """Smallest and largest value of a position."""
+        """Returns the smallest and the largest value of a position."""
         low: float = coord.const
         high: float = coord.const
         reaches = [(coef, (0.0, float(self.size(dim) - 1))) for dim, coef in coord.terms]
@@ -40,7 +39,7 @@ class Ranges:
         return low, high
 
     def interval(self, at: int) -> Interval:
-        """Between which values an expression lies; `ANYTHING` where that isn't known, or where its type overflows."""
+        """Returns the interval of an expression, `ANYTHING` where it isn't known or its type may overflow."""
         if at not in self._known:
             expr = self.nodes[at]
             found = self._interval(expr)
@@ -59,7 +58,7 @@ class Ranges:
             return min(low, other_low), max(high, other_high)
         if expr.op == "cast" and expr.type in _LIMITS:
             return _whole(self.interval(expr.args[0]))
-        # A NaN goes through minimum and maximum, and is no whole number afterwards; fmin and fmax leave it out.
+        # minimum and maximum propagate NaN, so their float results may be no integers. fmin and fmax drop NaN.
         if expr.op in ("fmin", "fmax") or (expr.op in ("minimum", "maximum") and expr.type in ("i32", "i64")):
             pick = _SELECTED[expr.op]
             (low, high), (other_low, other_high) = (self.interval(a) for a in expr.args)
@@ -83,12 +82,12 @@ class Ranges:
             return ANYTHING
         if expr.op == "quotient":
             return low // by_low, high // by_low if math.isfinite(high) else high
-        # An index is taken to lie within what it indexes, as torch demands.
+        # torch requires that an index lies within the dimension.
         return 0, by_low - 1 if expr.op == "wrap_index" else min(high, by_low - 1)
 
     def affine(self, at: int, widened: Callable[[int], int]) -> Coord:
-        """An integer as a position: indices, constants, sums and multiples taken apart where nothing overflows, the
-        rest as expressions of 64 bits, which `widened` makes."""
+        """Returns an integer expression as a position. Sums and multiples become affine terms where nothing overflows.
+        Other expressions stay dynamic, cast to 64 bits by `widened`."""
         expr = self.nodes[at]
         if expr.op == "index":
             return expr.coord
@@ -116,7 +115,8 @@ class Ranges:
         return Coord(dynamic=((widened(at), 1),))
 
     def wrapped(self, at: int, length: int, widened: Callable[[int], int]) -> Coord | None:
-        """An index that is known to count from the start, or from the end, of a length; None where it may do both."""
+        """Returns the position of an index whose sign is known: it counts from the start or from the end of a length.
+        Returns None where the sign isn't known."""
         (low, high), (size, _) = self.interval(at), self.interval(length)
         if low >= 0 and high < size:
             return self.affine(at, widened)
@@ -125,7 +125,7 @@ class Ranges:
         return None
 
     def divided(self, position: Coord, by: int) -> tuple[Coord, Coord] | None:
-        """Quotient and rest as positions, where the rest of every term together never reaches `by`; else None."""
+        """Returns quotient and remainder as positions, or None where the terms' remainders may add up to `by`."""
         quotient = Coord(
             tuple((dim, coef // by) for dim, coef in position.terms if coef // by),
             position.const // by,
@@ -140,11 +140,11 @@ class Ranges:
 
 
 def _product(a: float, b: float) -> float:
-    """Zero times infinity is zero: a bound that isn't reached."""
+    """Returns a · b, with zero for zero times infinity."""
     return 0 if a == 0 or b == 0 else a * b
 
 
 def _whole(values: Interval) -> Interval:
-    """Towards zero."""
+    """Returns the interval rounded towards zero."""
     low, high = (math.trunc(end) if math.isfinite(end) else end for end in values)
     return low, high

@@ -1,4 +1,4 @@
-"""Graph -> files of a candidate, with its tunables: the playbook's one entrance."""
+"""Turns a graph into the files of a candidate with its tunables: the playbook's only entry point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cuda_agent.core.records import Candidate
 from cuda_agent.playbook import emit, ir
 from cuda_agent.playbook.algebra import rewrite
 from cuda_agent.playbook.algebra.draft import Draft
-from cuda_agent.playbook.plan import DEFAULT, Options
+from cuda_agent.playbook.plan import DEFAULT, Options, Step
 from cuda_agent.playbook.planner import plan
 from cuda_agent.playbook.registry import skills
 
@@ -22,7 +22,7 @@ _KNOWN_DTYPES = frozenset(ir.ITEM_BYTES)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate's files, its tunables (name -> number of settings, 0 the default), and how it came about."""
+    """A candidate's files, its tunables (name -> number of settings; 0 is the default), and the plan behind them."""
 
     files: Mapping[str, str]
     tunables: Mapping[str, int]
@@ -34,22 +34,22 @@ class Proposal:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The kernels' names in their order."""
+        """The kernels' names in order."""
         return tuple(kernel.name for kernel in self.plan.kernels)
 
     @property
     def skills(self) -> tuple[str, ...]:
-        """The skills that took part, the algebra first."""
+        """The skills that the plan uses, the algebra first."""
         algebra = ["algebra"] if self.plan.rewrites else []
         return tuple(dict.fromkeys([*algebra, *(kernel.skill for kernel in self.plan.kernels)]))
 
     def config_line(self, config: Mapping[str, int] | None) -> str:
-        """The line of `model_new.py` with these settings; the defaults for None."""
+        """Returns the line of `model_new.py` with these settings, or with the defaults for None."""
         return emit.config_line(self.tunables, config)
 
 
 def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Proposal, ...]:
-    """The plans worth measuring, the default one first. Raises NotCovered as `propose` does."""
+    """Returns the plans that are worth measuring, the default one first. Raises NotCovered as `propose` does."""
     found = [propose(graph, device, precision)]
     for options in other_options(graph, device, found[0]):
         try:
@@ -62,13 +62,13 @@ def proposals(graph: Graph, device: Device, precision: Precision) -> tuple[Propo
 
 
 def other_options(graph: Graph, device: Device, default: Proposal) -> list[Options]:
-    """The options that the skills add to the default plan's."""
+    """Returns the options of the skills' other plans."""
     found = (skill.other_options(graph, device, skill.notes.name in default.skills) for skill in skills())
     return [options for options in found if options is not None]
 
 
 def propose(graph: Graph, device: Device, precision: Precision, options: Options = DEFAULT) -> Proposal:
-    """Raises NotCovered, naming the operators, where no skill covers the whole graph."""
+    """Plans a graph and prints its candidate. Raises NotCovered, which names the operators that no skill covers."""
     _check(graph)
 
     def is_kept(draft: Draft, node: Node) -> bool:
@@ -101,8 +101,8 @@ def propose(graph: Graph, device: Device, precision: Precision, options: Options
     )
 
 
-def _given(graph: Graph, steps: tuple, returned: tuple[str, ...]) -> tuple[tuple[str, TensorMeta], ...]:  # type: ignore[type-arg]
-    """Graph inputs that the steps read, in the graph's order."""
+def _given(graph: Graph, steps: tuple[Step, ...], returned: tuple[str, ...]) -> tuple[tuple[str, TensorMeta], ...]:
+    """Returns the graph inputs that the steps read or that are returned, in the graph's order."""
     read = {name for step in steps for name in step.inputs} | set(returned)
     order = (ValueKind.INPUT, ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT)
     items = sorted((item for item in graph.inputs if item.name in read), key=lambda item: order.index(item.kind))
@@ -110,7 +110,7 @@ def _given(graph: Graph, steps: tuple, returned: tuple[str, ...]) -> tuple[tuple
 
 
 def _check(graph: Graph) -> None:
-    """Refuse what no kernel can read."""
+    """Refuses graphs with inputs that no kernel can read. Raises NotCovered."""
     for item in graph.inputs:
         if item.meta.dtype not in _KNOWN_DTYPES:
             raise NotCovered(f"Values of type {item.meta.dtype} have no kernels", "Use real types of 8 to 64 bits")
@@ -118,6 +118,6 @@ def _check(graph: Graph) -> None:
             raise NotCovered(
                 f"The constant {item.target or item.name} isn't in the state dict", "Register it as a buffer"
             )
-        # A constant may be a block of nothing, which joins others.
+        # A constant may be empty: concatenations have such operands.
         if 0 in item.meta.shape and item.kind is not ValueKind.CONSTANT:
             raise NotCovered(f"{item.name} is empty", "Empty tensors have no kernels")

@@ -1,4 +1,5 @@
-"""The skills that write kernels, in the order of their notes: the folders with a `skill.py`, whose `SKILL` is one."""
+"""Finds the skills that write kernels: the class `SKILL` of each folder with a `skill.py`, in the order of the
+notes."""
 
 from __future__ import annotations
 

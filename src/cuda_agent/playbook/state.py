@@ -1,7 +1,7 @@
-"""What is planned so far, and the kernels of what lies between the skills' operators: as few as fit.
+"""The planner's state: the steps so far, and the fused kernels between the skills' operators.
 
-Values that nobody needs in memory are recomputed inside the kernels that use them. A kernel is begun at the last value
-that must be in memory, and takes along every other one that it computes anyway; a reduction that doesn't fit a kernel's
+Values that needn't be in memory are recomputed inside the kernels that read them. A kernel starts from the last value
+that must be in memory and also stores the others that it computes anyway. A reduction that doesn't fit a kernel's
 frame (`Conflict`) is put into memory by a kernel before it.
 """
 
@@ -19,17 +19,18 @@ from cuda_agent.playbook.coords import Conflict
 from cuda_agent.playbook.lower import Builder
 from cuda_agent.playbook.names import cpp_name
 from cuda_agent.playbook.operators.windows import write_out
-from cuda_agent.playbook.passes import computed_again
+from cuda_agent.playbook.passes import recomputed_by_rows
 from cuda_agent.playbook.plan import DEFAULT, Buffer, Claim, Options, Skill, Step, StridedView
 from cuda_agent.playbook.registry import skills
+from cuda_agent.playbook.walk import reached
 
-#: a value is put into memory rather than computed anew for each of so many elements that it is spread over.
+#: a value that is broadcast over this many elements is put into memory instead of being recomputed for each.
 _SPREAD = 8
 
 
 @dataclass
 class State:
-    """The planner's state; also what skills may ask (`plan.PlanState`)."""
+    """The planner's state. It implements `plan.PlanState`."""
 
     graph: Graph
     device: Device
@@ -53,7 +54,7 @@ class State:
                 value = self.builder.pointwise(
                     "copy", int(item.values[0]) if whole else item.values[0], dtype=item.meta.dtype
                 )
-                # Under a name of its own: put into memory it is another buffer than the input.
+                # The value has another name than the input, because its buffer would be another one.
                 self.builder.alias[item.name] = self.builder.expand(value, item.meta.shape)
             else:
                 self.builder.source(item.name, item.meta)
@@ -66,7 +67,7 @@ class State:
                 self._users.setdefault(name, []).append(node)
         self._names = set(self._metas) | set(self._nodes)
 
-    # ---- what skills ask
+    # ---- the interface for skills
 
     def node(self, name: str) -> Node | None:
         return self._nodes.get(name)
@@ -74,8 +75,7 @@ class State:
     def meta(self, name: str) -> TensorMeta:
         if name in self._metas:
             return self._metas[name]
-        value = self.builder.value(name)
-        return TensorMeta(shape=value.shape, dtype=value.dtype, strides=ir.contiguous(value.shape))
+        return self.builder.meta(name)
 
     def users(self, name: str) -> tuple[Node, ...]:
         return tuple(self._users.get(name, ()))
@@ -84,16 +84,16 @@ class State:
         return name in self.graph.outputs
 
     def strided(self, name: str) -> StridedView | None:
-        """Follows views to a buffer that exists already."""
+        """Follows views to a buffer that is in memory already."""
         resolved = self.builder.resolve(name)
         value = self.builder.values.get(resolved)
         if value is None:
             return None
         try:
-            group = kernel.pull(resolved, self.builder.values, self.resident)
+            group = kernel.inline(resolved, self.builder.values, self.resident)
         except Conflict:
             return None
-        expr = group.puller.nodes[group.stores[0].node]
+        expr = group.inliner.nodes[group.stores[0].node]
         if expr.op != "load" or expr.guards or expr.coord.dynamic or expr.dtype != value.dtype:
             return None
         strides = []
@@ -113,10 +113,11 @@ class State:
         self._names.add(name)
         return name
 
-    # ---- making kernels
+    # ---- fused kernels
 
     def placed(self, name: str, strides: tuple[int, ...]) -> StridedView | None:
-        """Where a value lies in memory with these strides: where it is, or where it's put now, or a copy of it."""
+        """Returns a window with these strides on the value's buffer. A value that has no such buffer is computed into a
+        new one, or copied."""
         resolved, meta = self.builder.resolve(name), self.meta(name)
         wanted = TensorMeta(shape=meta.shape, dtype=meta.dtype, strides=strides)
         if self.strided(name) is None:
@@ -124,7 +125,7 @@ class State:
                 self._metas[resolved] = wanted
             self.require([name])
         view = self.strided(name)
-        if view is not None and _lies(view, strides):
+        if view is not None and view.offset == 0 and ir.same_strides(view.shape, view.strides, strides):
             return view
         copy = self.fresh(f"{cpp_name(name)}_copy")
         self._metas[copy] = wanted
@@ -136,19 +137,19 @@ class State:
         resolved = self.builder.resolve(name)
         return resolved in self.resident or isinstance(self.builder.values.get(resolved), ir.Source)
 
-    def may_lie(self, resolved: str, strides: tuple[int, ...]) -> bool:
-        """Whether a value isn't in memory yet, or lies there with these strides."""
+    def allows(self, resolved: str, strides: tuple[int, ...]) -> bool:
+        """Returns whether a value can have these strides: it isn't in memory yet, or has them there."""
         value = self.builder.values[resolved]
         found = value.strides if isinstance(value, ir.Source) else self.resident.get(resolved)
         return found is None or ir.same_strides(value.shape, found, strides)
 
-    def lies_as(self, resolved: str, meta: TensorMeta) -> None:
-        """How a value lies when it is put into memory."""
+    def set_layout(self, resolved: str, meta: TensorMeta) -> None:
+        """Sets the layout that a value will have in memory."""
         self._metas[resolved] = meta
 
     def require(self, names: Sequence[str]) -> None:
-        """Put these values into memory, with as few kernels as fit. Raises Conflict when one can't be computed,
-        NotCovered where one is empty."""
+        """Puts these values into memory with as few kernels as possible. Raises Conflict when one can't be computed,
+        NotCovered when one is empty."""
         order = {name: at for at, name in enumerate(self.builder.values)}
         wanted = {self.builder.resolve(name) for name in names if not self.in_memory(name)}
         pending = sorted(wanted, key=lambda name: order[name])
@@ -161,27 +162,28 @@ class State:
                 self._kernel_for(pending)
 
     def _kernel_for(self, pending: list[str]) -> None:
-        """One kernel for the last pending value and all others that fit into it, after what it needs."""
+        """Makes a kernel for the last pending value and all others that fit into it, or first one for a value that it
+        needs in memory."""
         last = max(pending, key=lambda name: (self._has_reduction(name), pending.index(name)))
         if self.options.written_out:
             for name in self._below(last):
                 write_out(self.builder, name)
         try:
             unroll = not self._has_reduction(last)
-            group = kernel.pull(last, self.builder.values, self.resident, unroll=unroll)
+            group = kernel.inline(last, self.builder.values, self.resident, unroll=unroll)
         except Conflict as conflict:
             if conflict.inside is not None and write_out(self.builder, conflict.value, conflict.inside):
                 return
             cut, value = self._cut(conflict, last), self.builder.values[last]
             if cut == last and isinstance(value, ir.Scan):
-                # What it scans lies otherwise than along one dimension: then from memory.
+                # The scanned dimension isn't one dimension of the operand's buffer, so the operand is stored first.
                 cut = value.arg
             if cut == last or self.in_memory(cut):
                 raise NotCovered(f"No kernel fits value {last!r}", "Another skill is needed") from None
-            cut = self._before_it_spreads(cut, last)
+            cut = self._before_broadcast(cut, last)
             self.require([cut, *self._siblings(cut)])
             return
-        costly = computed_again(group)
+        costly = recomputed_by_rows(group)
         if costly is not None:
             self.require([costly])
             return
@@ -198,18 +200,13 @@ class State:
         return any(isinstance(self.builder.values[at], ir.Reduce | ir.Scan) for at in self._below(name))
 
     def _below(self, name: str) -> tuple[str, ...]:
-        """A value and all that it is computed of, as far as that isn't in memory."""
-        seen: dict[str, None] = {}
-        stack = [name]
-        while stack:
-            at = stack.pop()
-            if at not in seen and at not in self.resident:
-                seen[at] = None
-                stack += ir.operands(self.builder.values[at])
-        return tuple(seen)
+        """Returns a value and all that it is computed from, up to values in memory."""
+        values, resident = self.builder.values, self.resident
+        starts = [name] if name not in resident else []
+        return reached(starts, lambda at: (n for n in ir.operands(values[at]) if n not in resident))
 
     def _widen(self, group: kernel.Group, last: str, pending: list[str]) -> kernel.Group:
-        """Take along pending values that the kernel computes anyway, and those that read the same memory."""
+        """Adds the pending values that the kernel computes anyway, and those that read the same buffers."""
         for name in pending:
             if name == last:
                 continue
@@ -217,18 +214,18 @@ class State:
             if store is not None:
                 group.stores.append(store)
         taken = {store.name for store in group.stores}
-        reads = {e.name for e in group.puller.nodes if e.op == "load"}
+        reads = {e.name for e in group.inliner.nodes if e.op == "load"}
         extra: list[str] = []
         for name in pending:
             if name in taken:
                 continue
             try:
-                alone = kernel.pull(name, self.builder.values, self.resident)
-                if not reads & {e.name for e in alone.puller.nodes if e.op == "load" and len(e.coord.terms) > 0}:
+                alone = kernel.inline(name, self.builder.values, self.resident)
+                if not reads & {e.name for e in alone.inliner.nodes if e.op == "load" and len(e.coord.terms) > 0}:
                     continue
                 others = [*sorted(taken - {last}), *extra, name]
                 unroll = not self._has_reduction(last)
-                wider = kernel.pull(last, self.builder.values, self.resident, others, unroll=unroll)
+                wider = kernel.inline(last, self.builder.values, self.resident, others, unroll=unroll)
             except Conflict:
                 continue
             extra.append(name)
@@ -236,7 +233,8 @@ class State:
         return group
 
     def _cut(self, conflict: Conflict, last: str) -> str:
-        """What to put into memory: the body of the outer reduction where it's as small as the inner one."""
+        """Returns the value to put into memory: the operand of the outer reduction where it is as small as the inner
+        one's result."""
         value, inside = conflict.value, conflict.inside
         if inside is not None and inside != value:
             outer = self.builder.values[inside]
@@ -251,9 +249,9 @@ class State:
             return inside
         return value
 
-    def _before_it_spreads(self, cut: str, last: str) -> str:
-        """Further on towards `last`, as long as only one value is made of it: the small one that a view or a broadcast
-        spreads over many more elements, each of which would otherwise compute it anew."""
+    def _before_broadcast(self, cut: str, last: str) -> str:
+        """Moves the cut towards `last` while it has a single reader and stays small, up to the value that is broadcast
+        over many more elements. Each of these would otherwise recompute it."""
         limit = ir.numel(self.builder.values[last].shape) // _SPREAD
         users: dict[str, list[ir.Value]] = {}
         for value in self.builder.values.values():
@@ -268,7 +266,7 @@ class State:
         return found
 
     def _siblings(self, name: str) -> list[str]:
-        """Other reductions of the same value over the same dimensions: one kernel makes them all."""
+        """Returns the other reductions of the same value over the same dimensions, for the same kernel."""
         value = self.builder.values[name]
         if not isinstance(value, ir.Reduce):
             return []
@@ -304,7 +302,7 @@ class State:
         return self.fresh("_".join([stem, *list(dict.fromkeys(kinds + words[::-1]))[:3]]))
 
     def claim(self, node: Node) -> Claim | None:
-        """Add the step of the first skill that claims the node, after the kernels that make its inputs."""
+        """Adds the step of the first skill that claims the node, after the kernels that compute its inputs."""
         for skill in skills():
             claim = skill.claim(self, node)
             if claim is None:
@@ -317,8 +315,3 @@ class State:
                 claim.then()
             return claim
         return None
-
-
-def _lies(view: StridedView, strides: tuple[int, ...]) -> bool:
-    """Whether a window has these strides, and starts at its buffer's first element."""
-    return ir.same_strides(view.shape, view.strides, strides) and view.offset == 0

@@ -1,5 +1,5 @@
-"""Skill (d): algebra on graphs. `rewrite` applies everything; `split_derive` separates what depends on weights
-only."""
+"""Algebraic rewrites of graphs. `rewrite` applies all of them and `split_derive` separates the values that depend on
+weights only."""
 
 from cuda_agent.playbook.algebra.derive import split_derive
 from cuda_agent.playbook.algebra.driver import RewriteResult, rewrite

@@ -1,15 +1,16 @@
-"""Splits off what depends on weights only: computed once when weights are loaded, not in every call."""
+"""Splits off the values that depend on weights only. They are computed once, when weights are loaded."""
 
 from __future__ import annotations
 
 from cuda_agent.core.graph import Graph, GraphInput, Node, Ref, ValueKind
 from cuda_agent.playbook import ir
-from cuda_agent.playbook.algebra.draft import Draft, aten, contiguous, node_refs, same_layout
+from cuda_agent.playbook.algebra.draft import Draft, aten, node_refs
 from cuda_agent.playbook.algebra.match import is_view
+from cuda_agent.playbook.walk import reached
 
-#: Nothing per element: a kernel that reads the weight may as well compute these itself.
+#: cheap per element: a kernel that reads the weight can compute these itself.
 _CHEAP = aten("add.Tensor sub.Tensor mul.Tensor add.Scalar mul.Scalar neg _to_copy to.dtype rsub.Scalar abs relu")
-#: Made without a weight: comparing indices inside a kernel costs less than reading a mask.
+#: made without a weight: comparing indices inside a kernel costs less than reading a mask.
 _INDEXING = _CHEAP | aten(
     "arange arange.start arange.start_step full ones zeros eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor "
     "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar tril triu where.self logical_not logical_and "
@@ -24,33 +25,24 @@ def _is_contiguous(draft: Draft, arg: object) -> bool:
     if not isinstance(arg, Ref):
         return False
     meta = draft.meta(arg)
-    return same_layout(meta, contiguous(meta.shape, meta.dtype))
+    return ir.same_strides(meta.shape, meta.strides, ir.contiguous(meta.shape))
 
 
 def _only_addressing(draft: Draft, node: Node) -> bool:
-    """Whether the node is a view of its operand that needs no copy of it; a plain clone counts, since kernels write
-    what they compute in the order that is wanted."""
+    """Returns whether the node is a view of its operand that needs no copy. A clone counts too, since kernels write
+    their results in any order."""
     copies = node.op in ("aten.reshape.default", "aten.flatten.using_ints") and not _is_contiguous(draft, node.args[0])
     views = is_view(node) or node.op == "aten.clone.default"
     return views and bool(node.args) and isinstance(node.args[0], Ref) and not copies
 
 
 def _ancestors(draft: Draft, name: str) -> set[str]:
-    """All values that this one is made of, itself included."""
-    found: set[str] = set()
-    stack = [name]
-    while stack:
-        current = stack.pop()
-        if current in found:
-            continue
-        found.add(current)
-        node = draft.node(current)
-        stack.extend(node_refs(node) if node is not None else ())
-    return found
+    """Returns all values that this one is computed from, itself included."""
+    return set(reached([name], lambda at: node_refs(node) if (node := draft.node(at)) is not None else ()))
 
 
 def _readers(draft: Draft, name: str) -> list[Node]:
-    """The nodes that use a value, through views of it too."""
+    """Returns the nodes that read a value, directly or through views."""
     found: list[Node] = []
     for user in draft.users(name):
         found.extend(_readers(draft, user.name) if _only_addressing(draft, user) else [user])
@@ -63,8 +55,8 @@ def _wants_memory(node: Node) -> bool:
 
 
 def _worth_deriving(draft: Draft, name: str) -> bool:
-    """True where a library call reads the value. Otherwise false where computing inside the kernel that uses it costs
-    next to nothing, or where reading the result would cost more than computing it."""
+    """Returns whether a value should be derived. It should where a library call reads it. Otherwise it should not where
+    the kernel that reads it can compute it at almost no cost, or where reading costs more than computing."""
     readers = _readers(draft, name)
     if any(_wants_memory(user) for user in readers):
         return True
@@ -82,8 +74,8 @@ def _worth_deriving(draft: Draft, name: str) -> bool:
 
 
 def _frontier(draft: Draft) -> list[str]:
-    """Computed values that depend on weights only and meet the input's values, in order; views on top stay with the
-    user."""
+    """Returns the computed values that depend on weights only and that input-dependent nodes read, in order. Views of
+    them stay with the reader."""
     found: dict[str, None] = {}
     for name in draft.order:
         node = draft.node(name)
@@ -103,10 +95,10 @@ def _frontier(draft: Draft) -> list[str]:
 
 
 def split_derive(graph: Graph) -> tuple[Graph | None, Graph]:
-    """(derive, main): values that depend only on parameters, buffers and constants move to `derive`, whose k-th
-    output is `main`'s input `derived_k` (kind parameter, no target, dense in the captured order). None when there is
-    nothing to derive. Views of weights, results that a kernel computes for nothing and what the graph returns
-    directly stay in `main`."""
+    """Returns (derive, main). Values that depend only on parameters, buffers and constants move to `derive`, or None
+    where there are none. Its k-th output is the input `derived_k` of `main` (kind parameter, no target, dense in the
+    captured order). Views of weights, values that cost a kernel almost nothing, and the graph's own outputs stay in
+    `main`."""
     draft = Draft(graph)
     names = _frontier(draft)
     if not names:

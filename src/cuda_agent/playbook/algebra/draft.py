@@ -1,4 +1,4 @@
-"""A graph under rewriting: named nodes with their users, edited in place and read out as a `Graph` again."""
+"""A graph that rewrites edit in place, with the users of each node."""
 
 from __future__ import annotations
 
@@ -7,36 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 from cuda_agent.core.graph import Arg, Graph, GraphInput, Node, Ref, TensorMeta, ValueKind
 from cuda_agent.core.plan import AppliedRule
 from cuda_agent.playbook import ir
+from cuda_agent.playbook.walk import reached
 
 _WEIGHT_KINDS = frozenset({ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.CONSTANT})
 _STOCHASTIC = ("rand", "bernoulli", "multinomial", "dropout", "normal_functional")
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
-#: A rewrite of one node: looks at it, emits new nodes before it, and names the value that takes its place.
+#: a rewrite of one node. It emits new nodes before the node and returns the value that replaces it, or None.
 Rule = Callable[["Draft", Node], "str | None"]
 
 
 def aten(names: str) -> frozenset[str]:
-    """Full operator names from short ones, `.default` where no overload is given."""
+    """Returns full operator names from short ones, with `.default` where no overload is given."""
     return frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default" for name in names.split())
 
 
-def contiguous(shape: Sequence[int], dtype: str) -> TensorMeta:
-    """The meta of a row-major tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return TensorMeta(shape=tuple(shape), dtype=dtype, strides=tuple(reversed(strides)))
-
-
 def same_layout(a: TensorMeta, b: TensorMeta) -> bool:
-    """Equal strides, wherever there is more than one element."""
+    """Returns whether the strides are equal in all dimensions of more than one element."""
     return ir.same_strides(a.shape, a.strides, b.strides)
 
 
 def refs(arg: Arg) -> Iterator[str]:
-    """The names of the values that an argument uses, nested lists included."""
+    """Yields the names of the values in an argument, nested lists included."""
     if isinstance(arg, Ref):
         yield arg.ref
     elif isinstance(arg, list | tuple):
@@ -45,23 +37,17 @@ def refs(arg: Arg) -> Iterator[str]:
 
 
 def node_refs(node: Node) -> Iterator[str]:
+    """Yields the names of the values that a node reads."""
     for arg in (*node.args, *node.kwargs.values()):
         yield from refs(arg)
 
 
 def live_nodes(graph: Graph) -> set[str]:
-    """Nodes that an output depends on."""
+    """Returns the nodes that an output depends on, and those that change their operand in place."""
     nodes = {node.name: node for node in graph.nodes}
-    seen: set[str] = set()
-    stack = list(graph.outputs)
-    while stack:
-        name = stack.pop()
-        if name in seen or name not in nodes:
-            continue
-        seen.add(name)
-        stack += node_refs(nodes[name])
+    needed = reached(graph.outputs, lambda name: node_refs(nodes[name]) if name in nodes else ())
     mutating = {n.name for n in graph.nodes if n.op.split(".")[1 if "." in n.op else 0].endswith("_")}
-    return seen | mutating
+    return (nodes.keys() & needed) | mutating
 
 
 def _renamed(arg: Arg, old: str, new: str) -> Arg:
@@ -73,7 +59,7 @@ def _renamed(arg: Arg, old: str, new: str) -> Arg:
 
 
 class Draft:
-    """Reads: `node`, `meta`, `uses`, `is_weight`. Writes: `emit`, `replace`, `prune`. `graph()` returns the result."""
+    """A graph under rewriting. `emit`, `replace` and `prune` edit it, and `graph()` returns the result."""
 
     def __init__(self, graph: Graph) -> None:
         self._source = graph
@@ -95,16 +81,13 @@ class Draft:
             self._weights.add(node.name)
 
     def node(self, arg: Arg) -> Node | None:
-        """The node that makes this value; None for an input or a literal."""
+        """Returns the node that computes this value, None for an input or a literal."""
         if isinstance(arg, Ref):
             return self._nodes.get(arg.ref)
         return self._nodes.get(arg) if isinstance(arg, str) else None
 
-    def alive(self, name: str) -> bool:
-        return name in self._nodes
-
     def meta(self, arg: Arg) -> TensorMeta:
-        """The meta of a single-tensor value, given by name or Ref."""
+        """Returns the meta of a single-tensor value, given by name or Ref."""
         name = arg.ref if isinstance(arg, Ref) else str(arg)
         if name in self.inputs:
             return self.inputs[name].meta
@@ -113,18 +96,18 @@ class Draft:
         return meta
 
     def uses(self, name: str) -> int:
-        """How many nodes use this value, plus one when the graph returns it."""
+        """Returns the number of nodes that read this value, plus one when the graph returns it."""
         return len(self._users.get(name, ())) + (name in self.outputs)
 
     def users(self, name: str) -> list[Node]:
         return [self._nodes[user] for user in self._users.get(name, ())]
 
     def is_weight(self, arg: Arg) -> bool:
-        """Whether the value depends only on parameters, buffers and constants."""
+        """Returns whether the value depends only on parameters, buffers and constants."""
         return isinstance(arg, Ref) and arg.ref in self._weights
 
     def literal(self, arg: Arg) -> float | int | None:
-        """A number: a Python scalar, or a one-element constant with its value inline."""
+        """Returns a number: a Python scalar, or the value of a one-element constant. Returns None for anything else."""
         if isinstance(arg, bool):
             return None
         if isinstance(arg, int | float):
@@ -137,11 +120,11 @@ class Draft:
     def emit(
         self, at: Node, op: str, args: Sequence[Arg], meta: TensorMeta, kwargs: dict[str, Arg] | None = None
     ) -> Ref:
-        """A new node with one result, placed before `at`."""
+        """Inserts a node with one result before `at`."""
         return self._insert(at, op, args, (meta,), kwargs)
 
     def emit_several(self, at: Node, op: str, args: Sequence[Arg], metas: Sequence[TensorMeta]) -> list[Ref]:
-        """The same with several results."""
+        """Inserts a node with several results before `at`."""
         made = self._insert(at, op, args, tuple(metas), None)
         return [self._insert(at, "getitem", (made, place), (meta,), None) for place, meta in enumerate(metas)]
 
@@ -171,13 +154,13 @@ class Draft:
             self._users.setdefault(new, set()).add(user)
 
     def replace(self, old: str, new: str) -> None:
-        """Every use of `old` becomes one of `new`; nodes that nothing uses any more go."""
+        """Replaces every use of `old` by `new`, and removes the nodes that become unused."""
         self._redirect(old, new)
         self.outputs = [new if name == old else name for name in self.outputs]
         self._drop(old)
 
     def substitute(self, old: str, new: str) -> None:
-        """`replace`, but the graph's own outputs keep the old value."""
+        """Replaces every use of `old` by `new`, except as an output of the graph."""
         self._redirect(old, new)
         self._drop(old)
 
@@ -192,12 +175,12 @@ class Draft:
             self._drop(source)
 
     def prune(self) -> None:
-        """Remove every node without a use."""
+        """Removes every node without a use."""
         for name in reversed(list(self.order)):
             self._drop(name)
 
     def graph(self) -> Graph:
-        """The graph as it stands, with the inputs that are still used (those of `forward` always stay)."""
+        """Returns the graph with the inputs that are still used and all inputs of `forward`."""
         nodes = tuple(self._nodes[name] for name in self.order)
         used = {name for node in nodes for name in node_refs(node)} | set(self.outputs)
         inputs = tuple(item for item in self.inputs.values() if item.kind is ValueKind.INPUT or item.name in used)
@@ -205,7 +188,7 @@ class Draft:
 
 
 def apply(graph: Graph, rules: Sequence[Rule], *, limit: int = 50) -> tuple[Graph, tuple[AppliedRule, ...]]:
-    """Apply rules node by node until none matches (or after `limit` sweeps). Returns the graph and which rules
+    """Applies rules node by node until none matches, at most `limit` times. Returns the graph and the rules that
     matched."""
     draft = Draft(graph)
     draft.prune()

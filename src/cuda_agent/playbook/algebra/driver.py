@@ -1,4 +1,4 @@
-"""All rewrites to a fixed point, then the split into what is derived from weights and what runs in every call."""
+"""Applies all rewrites to a fixed point, then splits off the values that are derived from weights."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ RULES: tuple[Rule, ...] = (*tidy.RULES, *lower.RULES, *recurrent.RULES, *product
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """`graph` runs in every call; `derive`, when there is one, when weights are loaded: its k-th output is `graph`'s
-    input `derived_k`. `derive` must be computed in full float32, without TF32. `applied`: the rules
-    that matched."""
+    """`graph` runs in every call. `derive`, where there is one, runs when weights are loaded, in full float32 without
+    TF32; its k-th output is the input `derived_k` of `graph`. `applied` are the rules that matched."""
 
     graph: Graph
     derive: Graph | None
@@ -33,21 +32,19 @@ def rewrite(
     channels_last: bool = False,
     whole: Callable[[Draft, Node], bool] | None = None,
 ) -> RewriteResult:
-    """Apply every rewrite until none matches. The result computes the same function up to rounding, for finite
-    values. `whole`: nodes that a skill computes as they are, so they aren't lowered."""
+    """Applies every rewrite until none matches. The result computes the same function up to rounding, for finite
+    values. Nodes for which `whole` is true are computed by a skill as they are, so they aren't rewritten."""
     rewritten, applied = apply(graph, RULES if whole is None else tuple(_sparing(rule, whole) for rule in RULES))
-    if expose_biases:
-        rewritten, more = apply(rewritten, expose.RULES)
-        applied += more
-    if channels_last:
-        rewritten, more = apply(rewritten, layout.RULES)
-        applied += more
+    for wanted, rules in ((expose_biases, expose.RULES), (channels_last, layout.RULES)):
+        if wanted:
+            rewritten, more = apply(rewritten, rules)
+            applied += more
     derive, main = split_derive(rewritten)
     return RewriteResult(main, derive, applied)
 
 
 def _sparing(rule: Rule, whole: Callable[[Draft, Node], bool]) -> Rule:
-    """The rule, for all nodes but these."""
+    """Returns the rule for all nodes but these."""
 
     @wraps(rule)
     def spared(draft: Draft, node: Node) -> str | None:

@@ -1,17 +1,18 @@
-"""Emitters of the ATen operators that rewrites build on, each with the shape and type of its result."""
+"""Emits ATen operators with the shape and type of their results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, DtypeArg, Node, Ref, TensorMeta
-from cuda_agent.playbook.algebra.draft import Draft, contiguous
+from cuda_agent.playbook.algebra.draft import Draft
+from cuda_agent.playbook.ir import contiguous_meta
 
 _RANK = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
 
 
 def integers(arg: Arg) -> tuple[int, ...]:
-    """A list of integers; a single one counts as a list of one, None as none."""
+    """Returns a list of integers. A single one counts as a list of one, None as an empty list."""
     if arg is None:
         return ()
     if isinstance(arg, int):
@@ -21,13 +22,14 @@ def integers(arg: Arg) -> tuple[int, ...]:
 
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape of two operands that are broadcast."""
     rank = max(len(a), len(b))
     left, right = (1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b)
     return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
 
 def promoted(draft: Draft, a: Ref, b: Arg) -> str:
-    """torch's result type of two floating-point operands; a number or a 0-dimensional tensor doesn't promote."""
+    """Returns torch's result type of two floating-point operands. A number or 0-dimensional tensor doesn't promote."""
     first = draft.meta(a)
     if not isinstance(b, Ref):
         return first.dtype
@@ -41,29 +43,28 @@ def promoted(draft: Draft, a: Ref, b: Arg) -> str:
 
 
 def binary(draft: Draft, at: Node, op: str, a: Ref, b: Arg) -> Ref:
-    """`op` is one of add, sub, mul, div; b may be a number."""
+    """Emits add, sub, mul or div. `b` may be a number."""
     other = draft.meta(b).shape if isinstance(b, Ref) else ()
-    meta = contiguous(broadcast(draft.meta(a).shape, other), promoted(draft, a, b))
+    meta = contiguous_meta(broadcast(draft.meta(a).shape, other), promoted(draft, a, b))
     return draft.emit(at, f"aten.{op}.Tensor", (a, b), meta)
 
 
 def unary(draft: Draft, at: Node, op: str, a: Ref) -> Ref:
     meta = draft.meta(a)
-    return draft.emit(at, f"aten.{op}.default", (a,), contiguous(meta.shape, meta.dtype))
+    return draft.emit(at, f"aten.{op}.default", (a,), contiguous_meta(meta.shape, meta.dtype))
 
 
 def cast(draft: Draft, at: Node, a: Ref, dtype: str) -> Ref:
-    """The same values in another type; the value itself when it has it already."""
+    """Emits a cast, or returns the value where it has the type already."""
     meta = draft.meta(a)
     if meta.dtype == dtype:
         return a
-    return draft.emit(
-        at, "aten._to_copy.default", (a,), contiguous(meta.shape, dtype), {"dtype": DtypeArg(dtype=dtype)}
-    )
+    kwargs: dict[str, Arg] = {"dtype": DtypeArg(dtype=dtype)}
+    return draft.emit(at, "aten._to_copy.default", (a,), contiguous_meta(meta.shape, dtype), kwargs)
 
 
 def wide(draft: Draft, at: Node, a: Ref) -> Ref:
-    """Half-precision values in float32, others as they are: derived weights are rounded once, at the end."""
+    """Casts half-precision values to float32. Derived weights are so rounded once, at the end."""
     return cast(draft, at, a, "float32") if draft.meta(a).dtype in ("bfloat16", "float16") else a
 
 
@@ -71,11 +72,11 @@ def reshape(draft: Draft, at: Node, a: Ref, shape: Sequence[int]) -> Ref:
     meta = draft.meta(a)
     if meta.shape == tuple(shape):
         return a
-    return draft.emit(at, "aten.reshape.default", (a, list(shape)), contiguous(shape, meta.dtype))
+    return draft.emit(at, "aten.reshape.default", (a, list(shape)), contiguous_meta(shape, meta.dtype))
 
 
 def transpose(draft: Draft, at: Node, a: Ref) -> Ref:
-    """The transpose of a matrix, as a view."""
+    """Emits the transpose of a matrix, a view."""
     meta = draft.meta(a)
     rows, columns = meta.shape
     view = meta.model_copy(update={"shape": (columns, rows), "strides": meta.strides[::-1]})
@@ -83,7 +84,7 @@ def transpose(draft: Draft, at: Node, a: Ref) -> Ref:
 
 
 def permute(draft: Draft, at: Node, a: Ref, order: Sequence[int]) -> Ref:
-    """The value with its dimensions in another order, as a view."""
+    """Emits a permutation of the dimensions, a view."""
     if tuple(order) == tuple(range(len(order))):
         return a
     meta = draft.meta(a)
@@ -93,36 +94,30 @@ def permute(draft: Draft, at: Node, a: Ref, order: Sequence[int]) -> Ref:
     return draft.emit(at, "aten.permute.default", (a, list(order)), view)
 
 
-def reduced_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
-    if keepdim:
-        return tuple(1 if index in dims else size for index, size in enumerate(shape))
-    return tuple(size for index, size in enumerate(shape) if index not in dims)
-
-
 def reduce(draft: Draft, at: Node, op: str, a: Ref, dims: Sequence[int], keepdim: bool = False) -> Ref:
-    """`op` is sum or mean."""
+    """Emits a sum or mean over dimensions."""
     meta = draft.meta(a)
     full = "aten.sum.dim_IntList" if op == "sum" else "aten.mean.dim"
-    shape = reduced_shape(meta.shape, dims, keepdim)
-    return draft.emit(at, full, (a, list(dims), keepdim), contiguous(shape, meta.dtype))
+    shape = [1 if dim in dims else size for dim, size in enumerate(meta.shape) if keepdim or dim not in dims]
+    return draft.emit(at, full, (a, list(dims), keepdim), contiguous_meta(shape, meta.dtype))
 
 
 def linear(draft: Draft, at: Node, x: Ref, weight: Ref, bias: Arg) -> Ref:
-    """x [..., K], weight [N, K], bias [N] or None -> [..., N]."""
+    """Emits x·weightᵀ + bias: x [..., K], weight [N, K], bias [N] or None -> [..., N]."""
     meta = draft.meta(x)
-    result = contiguous((*meta.shape[:-1], draft.meta(weight).shape[0]), meta.dtype)
+    result = contiguous_meta((*meta.shape[:-1], draft.meta(weight).shape[0]), meta.dtype)
     args: tuple[Arg, ...] = (x, weight) if bias is None else (x, weight, bias)
     return draft.emit(at, "aten.linear.default", args, result)
 
 
 def matmul(draft: Draft, at: Node, a: Ref, b: Ref) -> Ref:
-    """Operands of two or more dimensions."""
+    """Emits the product of operands of two or more dimensions."""
     left, right = draft.meta(a), draft.meta(b)
     batch = broadcast(left.shape[:-2], right.shape[:-2])
-    meta = contiguous((*batch, left.shape[-2], right.shape[-1]), left.dtype)
+    meta = contiguous_meta((*batch, left.shape[-2], right.shape[-1]), left.dtype)
     return draft.emit(at, "aten.matmul.default", (a, b), meta)
 
 
 def full(draft: Draft, at: Node, shape: Sequence[int], value: float, dtype: str) -> Ref:
-    meta = contiguous(shape, dtype)
+    meta = contiguous_meta(shape, dtype)
     return draft.emit(at, "aten.full.default", (list(shape), value), meta, {"dtype": DtypeArg(dtype=dtype)})

@@ -1,4 +1,4 @@
-"""Biases moved out of library calls where the kernel behind adds them for nothing."""
+"""Moves biases out of library calls where the next kernel can add them at no cost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _LIBRARY = ("linear", "matmul", "bmm", "mm", "addmm", "convolution")
 
 
 def _fuses(node: Node) -> bool:
-    """Whether a generated kernel reads this node's operand."""
+    """Returns whether a generated kernel reads this node's operand."""
     name = node.op.removeprefix("aten.").split(".")[0]
     return node.op.startswith("aten.") and not is_view(node) and name not in _LIBRARY and not name.startswith("conv")
 
 
 def expose_bias(draft: Draft, node: Node) -> str | None:
-    """conv(x, W, b) = conv(x, W) + b before an element-wise kernel or a reduction, and so for float32 linear layers:
-    exact up to the order of one addition. cuDNN's plain engines and cuBLAS would need a pass of their own for the
-    bias. Not before a ReLU alone, which the call does itself, nor in half precision, where the product would be
-    rounded twice."""
+    """conv(x, W, b) = conv(x, W) + b before an element-wise kernel or a reduction, and likewise for float32 linear
+    layers: exact up to the order of one addition. cuDNN's plain engines and cuBLAS need a separate pass for the bias.
+    The bias stays before a lone ReLU, which is part of the call's epilogue, and in half precision, where the product
+    would be rounded twice."""
     layer = as_layer(draft, node)
     users = draft.users(node.name)
     if layer is None or layer.bias is None or node.name in draft.outputs or not users:

@@ -1,29 +1,25 @@
-"""Scales and shifts by weights, batch norm among them, folded into the layer before."""
+"""Folds scales and shifts by weights, and batch norm, into the layer before."""
 
 from __future__ import annotations
 
 from cuda_agent.core.graph import Arg, Node, Ref
 from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float
 from cuda_agent.playbook.algebra.emit import binary, cast, full, reshape, unary, wide
-from cuda_agent.playbook.algebra.match import Layer, as_layer, as_term, channel_size, with_weights
+from cuda_agent.playbook.algebra.match import Layer, Term, as_layer, as_term, channel_size, with_weights
 
 
 def _same(draft: Draft, a: Node, b: Node) -> bool:
-    """Whether two results have the same shape and type."""
+    """Returns whether two results have the same shape and type."""
     return draft.meta(a.name).shape == draft.meta(b.name).shape and draft.meta(a.name).dtype == draft.meta(b.name).dtype
 
 
 def _has_weights(draft: Draft, layer: Layer) -> bool:
-    """Whether weight and bias don't depend on the input."""
+    """Returns whether weight and bias don't depend on the input."""
     return draft.is_weight(layer.weight) and (layer.bias is None or draft.is_weight(layer.bias))
 
 
-def _channels(draft: Draft, layer: Layer) -> int:
-    return draft.meta(layer.node.name).shape[layer.channel]
-
-
 def _scaled_weight(draft: Draft, at: Node, layer: Layer, factor: Arg) -> Ref:
-    """Weight times a factor per output channel (a vector) or one for all (a number, a one-element tensor)."""
+    """Emits weight · factor, where the factor is a vector over the output channels, or one number for all of them."""
     weight = wide(draft, at, layer.weight)
     shape = draft.meta(weight).shape
     if not isinstance(factor, Ref) or draft.meta(factor).numel == 1:
@@ -38,9 +34,9 @@ def _scaled_weight(draft: Draft, at: Node, layer: Layer, factor: Arg) -> Ref:
 
 
 def _rebuilt(draft: Draft, at: Node, layer: Layer, scale: Arg, shift: Arg) -> Ref:
-    """The layer with s·(Wx + b) + t folded in: weight sW, bias sb + t. `scale` and `shift` are numbers, one-element
-    tensors or vectors over the output channels, or None. Computed in float32 at least, rounded once to the layer's
-    type."""
+    """Emits the layer that computes s·(Wx + b) + t: weight sW, bias sb + t. `scale` and `shift` are numbers,
+    one-element tensors, vectors over the output channels, or None. They are computed in float32 at least and rounded
+    once to the layer's type."""
     dtype = draft.meta(layer.weight).dtype
     weight, bias = layer.weight, layer.bias
     if scale is not None:
@@ -49,7 +45,7 @@ def _rebuilt(draft: Draft, at: Node, layer: Layer, scale: Arg, shift: Arg) -> Re
     if shifted is not None and scale is not None:
         shifted = binary(draft, at, "mul", shifted, scale)
     if shift is not None:
-        count = (_channels(draft, layer),)
+        count = (draft.meta(layer.node.name).shape[layer.channel],)
         if isinstance(shift, Ref):
             shift = wide(draft, at, shift)
         if shifted is None and isinstance(shift, Ref) and draft.meta(shift).shape == count:
@@ -63,8 +59,8 @@ def _rebuilt(draft: Draft, at: Node, layer: Layer, scale: Arg, shift: Arg) -> Re
 
 
 def _vector(draft: Draft, at: Node, layer: Layer, value: Arg) -> Arg | None:
-    """A weight that broadcasts along the output channels only, as a vector or one-element tensor; None for any
-    other."""
+    """Returns a weight that varies along the output channels only as a vector, 0-dimensional tensor or number; None for
+    any other."""
     if not isinstance(value, Ref):
         return draft.literal(value)
     shape = draft.meta(value).shape
@@ -74,19 +70,24 @@ def _vector(draft: Draft, at: Node, layer: Layer, value: Arg) -> Arg | None:
     return reshape(draft, at, value, (size,) if size > 1 else ())
 
 
-def fold_scale(draft: Draft, node: Node) -> str | None:
-    """(xWᵀ + b)·s = x(sW)ᵀ + sb for a weight or number s along the output channels of a linear layer or convolution;
-    division likewise by 1/s. One rounding of each weight, relative to itself: within a matrix product's own error."""
+def _after_layer(draft: Draft, node: Node, ops: tuple[str, ...]) -> tuple[Term | None, Layer | None, Arg | None]:
+    """Matches one of these operators on a layer's result that nothing else reads. Its bias, and for a scale its weight,
+    must be weights. Returns the term, the layer, and the other operand as a `_vector`."""
     term = as_term(draft, node)
-    layer = as_layer(draft, draft.node(term.x)) if term and term.op in ("mul", "div") else None
-    if term is None or layer is None or draft.uses(term.x.ref) != 1 or not draft.is_weight(layer.weight):
-        return None
-    if layer.bias is not None and not draft.is_weight(layer.bias):
-        return None
-    if not _same(draft, node, layer.node):
-        return None
-    scale = _vector(draft, node, layer, term.other)
-    if scale is None or scale == 0:
+    layer = as_layer(draft, draft.node(term.x)) if term and term.op in ops else None
+    if term is None or layer is None or draft.uses(term.x.ref) != 1 or not _same(draft, node, layer.node):
+        return None, None, None
+    weights = (layer.weight, layer.bias) if "mul" in ops else (layer.bias,)
+    if not all(part is None or draft.is_weight(part) for part in weights):
+        return None, None, None
+    return term, layer, _vector(draft, node, layer, term.other)
+
+
+def fold_scale(draft: Draft, node: Node) -> str | None:
+    """(xWᵀ + b)·s = x(sW)ᵀ + sb for a weight or number s along the output channels of a linear layer or convolution.
+    Likewise for division. Each weight is rounded once, which is within the error of the matrix product."""
+    term, layer, scale = _after_layer(draft, node, ("mul", "div"))
+    if term is None or layer is None or scale is None or scale == 0:
         return None
     if isinstance(scale, Ref):
         scale = wide(draft, node, scale)
@@ -99,16 +100,8 @@ def fold_scale(draft: Draft, node: Node) -> str | None:
 
 def fold_shift(draft: Draft, node: Node) -> str | None:
     """(xWᵀ + b) + t = xWᵀ + (b + t) for a weight or number t along the output channels: one rounding less."""
-    term = as_term(draft, node)
-    layer = as_layer(draft, draft.node(term.x)) if term and term.op in ("add", "sub") else None
-    if term is None or layer is None or draft.uses(term.x.ref) != 1:
-        return None
-    if layer.bias is not None and not draft.is_weight(layer.bias):
-        return None
-    if not _same(draft, node, layer.node):
-        return None
-    shift = _vector(draft, node, layer, term.other)
-    if shift is None:
+    term, layer, shift = _after_layer(draft, node, ("add", "sub"))
+    if term is None or layer is None or shift is None:
         return None
     if term.op == "sub":
         shift = unary(draft, node, "neg", shift) if isinstance(shift, Ref) else -float(str(shift))
@@ -116,15 +109,15 @@ def fold_shift(draft: Draft, node: Node) -> str | None:
 
 
 def _batch_norm(draft: Draft, node: Node) -> tuple[Node, float] | None:
-    """The call behind a batch norm's result in eval mode, and its eps."""
+    """Returns the call behind a batch norm's result in eval mode, and its eps."""
     call: Node | None = node if len(node.outputs) == 1 else None
     if node.op == "getitem" and node.args[1] == 0:
         call = draft.node(node.args[0])
+    training: Arg = False
     if call is None:
         return None
-    eps_index = 7 if call.op in ("aten.batch_norm.default", "aten.cudnn_batch_norm.default") else 6
     if call.op == "aten._native_batch_norm_legit_no_training.default":
-        training: Arg = False
+        eps_index = 6
     elif call.op in ("aten.batch_norm.default", "aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"):
         training, eps_index = call.argument(5, "training"), 7
     else:
@@ -137,8 +130,8 @@ def _batch_norm(draft: Draft, node: Node) -> tuple[Node, float] | None:
 
 def fold_batch_norm(draft: Draft, node: Node) -> str | None:
     """In eval mode batch norm is y = s·x + t per channel, with s = γ/√(σ² + ε) and t = β − s·μ from the running
-    statistics. After a linear layer or convolution with no other use both go into its weight and bias; otherwise one
-    multiplication and one addition per element remain. s and t are computed in float32 at least."""
+    statistics. After a linear layer or convolution with no other use, s and t are folded into its weight and bias.
+    Otherwise one multiplication and one addition per element remain. s and t are computed in float32 at least."""
     found = _batch_norm(draft, node)
     if found is None or node.outputs[0] is None:
         return None

@@ -1,4 +1,4 @@
-"""Weights of convolutions in the order in which channels-last engines read them: a derived value, copied once."""
+"""Copies weights of convolutions to the layout that channels-last engines read. The copy is a derived value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cuda_agent.playbook import ir
 from cuda_agent.playbook.algebra.draft import Draft, Rule, same_layout
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS, as_layer, with_weights
 
-#: A copy in the strides of its result; not an operator of PyTorch.
+#: a copy into the strides of its result. It is not an operator of PyTorch.
 COPY = "layout.copy"
 
 

@@ -1,4 +1,4 @@
-"""Operators as products: attention, two-operand einsum, bilinear layers; a transposed convolution as a forward one."""
+"""Lowers attention, two-operand einsum and bilinear layers to products, and convolutions to plain forward ones."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import string
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, NonFinite, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous, is_float
-from cuda_agent.playbook.algebra.emit import binary, cast, integers, matmul, permute, reshape
+from cuda_agent.playbook.algebra.draft import Draft, Rule, is_float
+from cuda_agent.playbook.algebra.emit import binary, cast, integers, linear, matmul, permute, reshape
 from cuda_agent.playbook.algebra.match import CONVOLUTIONS
+from cuda_agent.playbook.ir import contiguous_meta
 
 
 def _causal_mask(draft: Draft, at: Node, rows: int, columns: int) -> Ref:
-    """True where column ≤ row: made by comparing indices, which costs a kernel nothing."""
-    steps: list[Ref] = []
-    for size in (rows, columns):
-        steps.append(draft.emit(at, "aten.arange.default", (size,), contiguous((size,), "int64")))
+    """Emits a mask that is true where column ≤ row. It compares indices, which costs a kernel almost nothing."""
+    steps = [draft.emit(at, "aten.arange.default", (n,), contiguous_meta((n,), "int64")) for n in (rows, columns)]
     row = reshape(draft, at, steps[0], (rows, 1))
-    return draft.emit(at, "aten.le.Tensor", (steps[1], row), contiguous((rows, columns), "bool"))
+    return draft.emit(at, "aten.le.Tensor", (steps[1], row), contiguous_meta((rows, columns), "bool"))
 
 
 def _masked(draft: Draft, at: Node, scores: Ref, mask: Ref) -> Ref:
-    """Scores where the mask is true, −inf elsewhere."""
+    """Emits the scores where the mask is true, −inf elsewhere."""
     meta = draft.meta(scores)
     args: tuple[Arg, ...] = (mask, scores, NonFinite(nonfinite="-inf"))
-    return draft.emit(at, "aten.where.ScalarOther", args, contiguous(meta.shape, meta.dtype))
+    return draft.emit(at, "aten.where.ScalarOther", args, contiguous_meta(meta.shape, meta.dtype))
 
 
 def attention_to_products(draft: Draft, node: Node) -> str | None:
-    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v, s = 1/√d: the definition. Two matrix
-    products, which may use the tensor cores that torch's float32 path doesn't, and one softmax kernel between
-    them."""
+    """scaled_dot_product_attention(q, k, v) = softmax(q·kᵀ·s + mask)·v with s = 1/√d, by definition. The two matrix
+    products may use tensor cores, which torch's float32 path doesn't. One softmax kernel is between them."""
     if node.op != "aten.scaled_dot_product_attention.default":
         return None
     q, k, v = node.args[:3]
@@ -54,13 +52,15 @@ def attention_to_products(draft: Draft, node: Node) -> str | None:
     if causal:
         scores = _masked(draft, node, scores, _causal_mask(draft, node, q_shape[-2], k_shape[-2]))
     meta = draft.meta(scores)
-    weights = draft.emit(node, "aten.softmax.int", (scores, len(meta.shape) - 1), contiguous(meta.shape, meta.dtype))
+    weights = draft.emit(
+        node, "aten.softmax.int", (scores, len(meta.shape) - 1), contiguous_meta(meta.shape, meta.dtype)
+    )
     return cast(draft, node, matmul(draft, node, weights, v), draft.meta(node.name).dtype).ref
 
 
 def _letters(equation: str, ranks: Sequence[int]) -> tuple[str, str, str] | None:
-    """The letters of both operands and the result, an ellipsis as letters that are free; None for forms with repeats or
-    another number of operands. `ranks`: of the operands."""
+    """Returns the letters of both operands and the result, with unused letters for an ellipsis. Returns None for forms
+    with repeated letters or another number of operands. `ranks` are those of the operands."""
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if "->" not in equation or len(terms) != 2:
@@ -77,9 +77,9 @@ def _letters(equation: str, ranks: Sequence[int]) -> tuple[str, str, str] | None
 
 
 def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
-    """An einsum of two operands whose letters are shared by both and the result (batch), both (summed), or one
-    operand and the result is one batched matrix product between reorderings of dimensions: exact. Where no letter is
-    one operand's own, or none is summed, it is an element-wise product, with a sum."""
+    """An einsum of two operands is one batched matrix product between permutations of dimensions: exact. Each letter
+    must be shared by both operands and the result (batch), by both operands (summed), or by one operand and the result.
+    Without summed letters, or without letters of one operand only, it is an element-wise product with a sum."""
     if node.op != "aten.einsum.default" or not isinstance(node.args[0], str):
         return None
     operands = node.args[1]
@@ -111,11 +111,11 @@ def einsum_to_matmul(draft: Draft, node: Node) -> str | None:
 
     def multiplied(x: Ref, y: Ref) -> Ref:
         pairs = zip(draft.meta(x).shape, draft.meta(y).shape, strict=True)
-        return draft.emit(node, "aten.mul.Tensor", (x, y), contiguous([max(pair) for pair in pairs], dtype))
+        return draft.emit(node, "aten.mul.Tensor", (x, y), contiguous_meta([max(pair) for pair in pairs], dtype))
 
     if summed and not rows and not columns:
         whole = multiplied(arranged(a, left, (batch, summed)), arranged(b, right, (batch, summed)))
-        sums = contiguous([sizes[c] for c in batch], dtype)
+        sums = contiguous_meta([sizes[c] for c in batch], dtype)
         total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(batch)]), sums)
         return permute(draft, node, total, tuple(batch.index(c) for c in result)).ref
     if summed:
@@ -136,7 +136,7 @@ def _numbers(value: Arg, dims: int, default: int) -> list[int]:
 
 def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     """A transposed convolution of stride 1 is a convolution with the filter mirrored, its channels exchanged and
-    padding d·(k − 1) − p: the same products, exact. Libraries run forward convolutions faster."""
+    padding d·(k − 1) − p: exact. Libraries run forward convolutions faster."""
     if not CONVOLUTIONS.get(node.op) or not draft.is_weight(node.args[1]):
         return None
     x, weight, bias = node.args[0], node.args[1], node.argument(2, "bias")
@@ -144,27 +144,27 @@ def transposed_to_forward(draft: Draft, node: Node) -> str | None:
     shape = draft.meta(weight).shape
     dims = len(shape) - 2
     stride, padding = _numbers(node.argument(3, "stride"), dims, 1), _numbers(node.argument(4, "padding"), dims, 0)
-    extra, dilation = (
-        _numbers(node.argument(5, "output_padding"), dims, 0),
-        _numbers(node.argument(7, "dilation"), dims, 1),
-    )
+    extra = _numbers(node.argument(5, "output_padding"), dims, 0)
+    dilation = _numbers(node.argument(7, "dilation"), dims, 1)
     groups = node.argument(6, "groups", 1)
     around = [step * (size - 1) - pad for size, step, pad in zip(shape[2:], dilation, padding, strict=True)]
     if not isinstance(groups, int) or max(stride) > 1 or max(extra) > 0 or min(around) < 0:
         return None
     meta = draft.meta(weight)
-    mirrored = draft.emit(node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous(shape, meta.dtype))
+    mirrored = draft.emit(
+        node, "aten.flip.default", (weight, list(range(2, dims + 2))), contiguous_meta(shape, meta.dtype)
+    )
     grouped = reshape(draft, node, mirrored, (groups, shape[0] // groups, shape[1], *shape[2:]))
     exchanged = permute(draft, node, grouped, (0, 2, 1, *range(3, dims + 3)))
     filters = reshape(draft, node, exchanged, (groups * shape[1], shape[0] // groups, *shape[2:]))
     args: tuple[Arg, ...] = (x, filters, bias, [*[1] * dims], [*around], [*dilation], groups)
     result = draft.meta(node.name)
-    return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous(result.shape, result.dtype)).ref
+    return draft.emit(node, f"aten.conv{dims}d.default", args, contiguous_meta(result.shape, result.dtype)).ref
 
 
 def named_padding(draft: Draft, node: Node) -> str | None:
-    """A convolution padded by name (`valid`, `same`) is one padded by numbers: exact. What `same` adds on one side
-    only is a padded input."""
+    """A convolution padded by name (`valid`, `same`) becomes one padded by numbers: exact. Asymmetric padding pads the
+    input instead."""
     name, _, form = node.op.removeprefix("aten.").partition(".")
     if form != "padding" or name not in ("conv1d", "conv2d", "conv3d"):
         return None
@@ -179,16 +179,16 @@ def named_padding(draft: Draft, node: Node) -> str | None:
     if any(total % 2 for total in totals):
         pads: list[Arg] = [number for total in reversed(totals) for number in (0, total % 2)]
         sizes = (*meta.shape[:-dims], *(n + t % 2 for n, t in zip(meta.shape[-dims:], totals, strict=True)))
-        x = draft.emit(node, "aten.constant_pad_nd.default", (x, pads, 0.0), contiguous(sizes, meta.dtype))
+        x = draft.emit(node, "aten.constant_pad_nd.default", (x, pads, 0.0), contiguous_meta(sizes, meta.dtype))
     half: list[Arg] = [total // 2 for total in totals]
     args: tuple[Arg, ...] = (x, weight, bias, [*stride], half, [*dilation], node.argument(6, "groups", 1))
     result = draft.meta(node.name)
-    return draft.emit(node, f"aten.{name}.default", args, contiguous(result.shape, result.dtype)).ref
+    return draft.emit(node, f"aten.{name}.default", args, contiguous_meta(result.shape, result.dtype)).ref
 
 
 def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     """conv_tbc(x, w, b, pad) over x [steps, batch, channels] with w [taps, channels, filters] is a 1-D convolution
-    between reorderings of dimensions: exact."""
+    between permutations of dimensions: exact."""
     if node.op != "aten.conv_tbc.default":
         return None
     x, weight, bias = node.args[:3]
@@ -199,13 +199,13 @@ def time_first_to_forward(draft: Draft, node: Node) -> str | None:
     filters = permute(draft, node, weight, (2, 1, 0))
     steps, batch, channels = draft.meta(node.name).shape
     args: tuple[Arg, ...] = (signal, filters, bias, [1], [padding], [1], 1)
-    meta = contiguous((batch, channels, steps), draft.meta(node.name).dtype)
+    meta = contiguous_meta((batch, channels, steps), draft.meta(node.name).dtype)
     return permute(draft, node, draft.emit(node, "aten.conv1d.default", args, meta), (2, 0, 1)).ref
 
 
 def bilinear_to_product(draft: Draft, node: Node) -> str | None:
-    """y[b, o] = Σ_ij x1[b, i] W[o, i, j] x2[b, j] is x2 times all matrices of W side by side, then a sum with x1:
-    exact."""
+    """y[b, o] = Σ_ij x1[b, i] W[o, i, j] x2[b, j] is the product of x2 with all matrices of W side by side, then a dot
+    product with x1: exact."""
     bias: Arg = None
     if node.op == "aten._trilinear.default" and list(node.args[3:7]) == [[1, 3], [0], [1, 2], [2, 3]]:
         x1, weight, x2 = node.args[:3]
@@ -219,13 +219,13 @@ def bilinear_to_product(draft: Draft, node: Node) -> str | None:
     meta = draft.meta(node.name)
     (*lead, out), (_, size, other), dtype = meta.shape, draft.meta(weight).shape, meta.dtype
     matrices = reshape(draft, node, weight, (out * size, other))
-    product = draft.emit(node, "aten.linear.default", (x2, matrices), contiguous((*lead, out * size), dtype))
+    product = linear(draft, node, x2, matrices, None)
     factors = reshape(draft, node, x1, (*lead, 1, size))
     spread = reshape(draft, node, product, (*lead, out, size))
-    whole = draft.emit(node, "aten.mul.Tensor", (spread, factors), contiguous((*lead, out, size), dtype))
-    total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(lead) + 1]), contiguous(meta.shape, dtype))
+    whole = draft.emit(node, "aten.mul.Tensor", (spread, factors), contiguous_meta((*lead, out, size), dtype))
+    total = draft.emit(node, "aten.sum.dim_IntList", (whole, [len(lead) + 1]), contiguous_meta(meta.shape, dtype))
     if isinstance(bias, Ref):
-        total = draft.emit(node, "aten.add.Tensor", (total, bias), contiguous(meta.shape, dtype))
+        total = draft.emit(node, "aten.add.Tensor", (total, bias), contiguous_meta(meta.shape, dtype))
     return total.ref
 
 

@@ -1,4 +1,4 @@
-"""What the rewrites recognise: reductions, scaling, shifting, channel vectors, layers with weights."""
+"""Matches the patterns that rewrites look for: reductions, scales and shifts, channel vectors, layers with weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUMS = aten("sum.dim_IntList mean.dim sum mean")
 
 
 def is_view(node: Node) -> bool:
-    """Whether the operator only changes how the same memory is addressed."""
+    """Returns whether the operator only changes how the same memory is addressed."""
     return node.op in _VIEWS
 
 
@@ -40,7 +40,7 @@ class Reduction:
 
 
 def as_reduction(draft: Draft, node: Node | None) -> Reduction | None:
-    """None for any other operator, and where the result has another type than the operand."""
+    """Matches a sum or mean whose result has the operand's type."""
     if node is None or node.op not in _SUMS:
         return None
     x = node.args[0]
@@ -59,7 +59,7 @@ def as_reduction(draft: Draft, node: Node | None) -> Reduction | None:
 
 @dataclass(frozen=True)
 class Term:
-    """`x` combined with `other` (a number, or a Ref) by mul, div, add or sub; the operands' order is kept by `op`."""
+    """`x` op `other`, where `op` is mul, div, add or sub and `other` is a number or a Ref."""
 
     op: str
     x: Ref
@@ -67,8 +67,8 @@ class Term:
 
 
 def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Term | None:
-    """A product, quotient, sum or difference of a value and a number or a weight. None when alpha isn't 1, when
-    integers take part, or when (weights_only) both operands depend on the input."""
+    """Matches a product, quotient, sum or difference of a floating-point value and a number or a weight, with alpha 1.
+    Without `weights_only` both operands may depend on the input."""
     if node is None or len(node.args) < 2 or len(node.outputs) != 1:
         return None
     op = {"mul": "mul", "div": "div", "add": "add", "sub": "sub"}.get(node.op.removeprefix("aten.").split(".")[0])
@@ -88,8 +88,8 @@ def as_term(draft: Draft, node: Node | None, *, weights_only: bool = True) -> Te
 
 
 def channel_size(shape: tuple[int, ...], rank: int, channel: int) -> int | None:
-    """The length of a tensor that broadcasts along dimension `channel` of a tensor of this rank only: its number of
-    elements, or None when it extends along another dimension."""
+    """Returns the number of elements of a tensor that extends along dimension `channel` of a tensor of this rank only,
+    or None where it extends along another dimension."""
     if len(shape) > rank:
         return None
     aligned = (1,) * (rank - len(shape)) + shape
@@ -98,7 +98,7 @@ def channel_size(shape: tuple[int, ...], rank: int, channel: int) -> int | None:
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer or convolution: weight and bias, and where its output channels lie."""
+    """A linear layer or convolution. `channel` is the result's dimension of output channels."""
 
     node: Node
     x: Ref
@@ -110,6 +110,7 @@ class Layer:
 
 
 def as_layer(draft: Draft, node: Node | None) -> Layer | None:
+    """Matches a linear layer or convolution."""
     if node is None or len(node.args) < 2:
         return None
     x, weight = node.args[0], node.args[1]
@@ -132,7 +133,7 @@ def as_layer(draft: Draft, node: Node | None) -> Layer | None:
 
 
 def with_weights(layer: Layer, weight: Ref, bias: Arg) -> tuple[tuple[Arg, ...], dict[str, Arg]]:
-    """The layer's arguments with another weight and bias."""
+    """Returns the layer's arguments with another weight and bias."""
     args, kwargs = list(layer.node.args), dict(layer.node.kwargs)
     kwargs.pop("bias", None)
     args[1] = weight
@@ -141,7 +142,7 @@ def with_weights(layer: Layer, weight: Ref, bias: Arg) -> tuple[tuple[Arg, ...],
 
 
 def _counts_up(draft: Draft, value: Arg, shape: tuple[int, ...]) -> bool:
-    """Whether the value is 0, 1, 2, … in this shape."""
+    """Returns whether the value is 0, 1, 2, … in this shape."""
     if not isinstance(value, Ref) or draft.meta(value).shape != shape:
         return False
     item, node = draft.inputs.get(value.ref), draft.node(value)
@@ -163,7 +164,7 @@ def _counts_up(draft: Draft, value: Arg, shape: tuple[int, ...]) -> bool:
 
 
 def is_identity_mask(draft: Draft, value: Arg, size: int) -> bool:
-    """Whether a bool value [..., size, size] is true exactly on the main diagonal."""
+    """Returns whether a bool value [..., size, size] is true exactly on the main diagonal."""
     if not isinstance(value, Ref) or draft.meta(value).shape[-2:] != (size, size):
         return False
     if draft.meta(value).numel != size * size:

@@ -1,4 +1,4 @@
-"""Matrix products that algebra makes cheaper: diagonals, outputs that are only summed, chains."""
+"""Makes matrix products cheaper: products with diagonals, products that are only summed, and chains of products."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from cuda_agent.playbook.algebra.emit import binary, cast, linear, matmul, permu
 from cuda_agent.playbook.algebra.match import Reduction, as_reduction, as_term, is_identity_mask
 
 _BATCHED = aten("matmul bmm")
-_PRODUCTS = _BATCHED | aten("linear")
+_LINEAR = aten("linear")
+_PRODUCTS = _BATCHED | _LINEAR
 _SUMS = aten("add.Tensor sub.Tensor")
 
 
 def dot_rows(draft: Draft, at: Node, x: Ref, vector: Ref, *, keepdim: bool) -> Ref:
-    """x [..., K] · vector (broadcast to x) summed over the last dimension, products in float32 at least."""
+    """Emits x [..., K] · vector (broadcast to x) summed over the last dimension, in float32 at least."""
     product = binary(draft, at, "mul", wide(draft, at, x), wide(draft, at, vector))
     return reduce(draft, at, "sum", product, (len(draft.meta(product).shape) - 1,), keepdim)
 
 
 def _diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
-    """v when the value is diag(v) (of the last dimension, main diagonal)."""
+    """Returns v where the value is diag(v), with the last dimension of v on the main diagonal."""
     node = draft.node(value)
     if node is None or node.op not in ("aten.diag.default", "aten.diag_embed.default"):
         return _masked_diagonal(draft, at, value)
@@ -34,7 +35,7 @@ def _diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
 
 
 def _masked_diagonal(draft: Draft, at: Node, value: Arg) -> Ref | None:
-    """v when the value is where(identity mask, v as a row, 0), which is what diag and diag_embed decompose into."""
+    """Returns v where the value is where(identity mask, v as a row, 0), the decomposition of diag and diag_embed."""
     node = draft.node(value)
     if node is None or node.op not in ("aten.where.ScalarOther", "aten.where.self") or draft.literal(node.args[2]) != 0:
         return None
@@ -54,8 +55,8 @@ def _through_transpose(draft: Draft, value: Ref) -> Ref:
 
 
 def diagonal_product(draft: Draft, node: Node) -> str | None:
-    """diag(v)·B = v scaled onto B's rows, A·diag(v) = v scaled onto A's columns: exact, except that 0·inf, which the
-    dense product adds up to NaN, doesn't arise."""
+    """diag(v)·B scales the rows of B by v, and A·diag(v) scales the columns of A: exact, except that the NaN of 0·inf
+    in the dense product doesn't arise."""
     if node.op not in _PRODUCTS:
         return None
     a, b = node.args[:2]
@@ -105,10 +106,10 @@ def narrow_linear(draft: Draft, node: Node) -> str | None:
 
 
 def batched_vectors(draft: Draft, node: Node) -> str | None:
-    """A batch of matrices times one vector each, [..., M, K]·[..., K, 1], is a sum of products along each row, and so
-    are vectors times matrices whose columns are contiguous: every number is needed once, so that nothing is left for a
-    matrix product to share, and what picks the matrices, as a router picks experts, can happen where they are read.
-    Only the order of summation changes."""
+    """A batch of matrices times one vector each, [..., M, K]·[..., K, 1], is a sum of products along each row. So are
+    vectors times matrices with contiguous columns. Each element is read once, so a matrix product has nothing to reuse.
+    An index that selects the matrices, such as a router's, can be applied where they are read. Only the order of
+    summation changes."""
     if node.op not in _BATCHED:
         return None
     a, b = node.args[:2]
@@ -132,20 +133,29 @@ def batched_vectors(draft: Draft, node: Node) -> str | None:
 
 
 def _finish(draft: Draft, at: Node, value: Ref, found: Reduction, dims: tuple[int, ...]) -> str:
-    """Reduce what is left (`value` still has every dimension, those done already of size 1), then take the original's
-    shape and type."""
+    """Reduces the remaining dimensions, then restores the shape and type of the original result. `value` still has all
+    dimensions; those reduced already have size 1."""
     if dims:
         value = reduce(draft, at, found.op, value, dims, True)
     value = cast(draft, at, value, draft.meta(at.name).dtype)
     return reshape(draft, at, value, draft.meta(at.name).shape).ref
 
 
-def reduced_columns(draft: Draft, node: Node) -> str | None:
-    """The sum of xWᵀ + b over its columns is x·(Σₙ Wₙ) + Σₙ bₙ, the mean x·(mean W) + mean b: a matrix–vector product
-    of O(MK) instead of O(MNK). Sums in float32 at least; the order of summation changes, nothing else."""
+def _reduced_product(draft: Draft, node: Node, ops: frozenset[str]) -> tuple[Reduction | None, Node]:
+    """Matches a reduction of a product that nothing else reads. Returns the reduction, or None, and the product."""
     found = as_reduction(draft, node)
     source = draft.node(found.x) if found else None
-    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op != "aten.linear.default":
+    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op not in ops:
+        return None, node
+    return found, source
+
+
+def reduced_columns(draft: Draft, node: Node) -> str | None:
+    """The sum of xWᵀ + b over its columns is x·(Σₙ Wₙ) + Σₙ bₙ, the mean is x·(mean W) + mean b. This is a
+    matrix–vector product of O(MK) instead of O(MNK). Sums are in float32 at least. Only the order of summation
+    changes."""
+    found, source = _reduced_product(draft, node, _LINEAR)
+    if found is None:
         return None
     rank = len(draft.meta(found.x).shape)
     x, weight = source.args[:2]
@@ -160,11 +170,10 @@ def reduced_columns(draft: Draft, node: Node) -> str | None:
 
 
 def reduced_rows(draft: Draft, node: Node) -> str | None:
-    """The sum over rows (tokens, batch) of xWᵀ + b is (Σ x)Wᵀ + T·b, the mean (mean x)Wᵀ + b: the product shrinks by
-    the number of rows T. Only the order of summation changes."""
-    found = as_reduction(draft, node)
-    source = draft.node(found.x) if found else None
-    if found is None or source is None or draft.uses(found.x.ref) != 1 or source.op != "aten.linear.default":
+    """The sum over T rows (tokens, batch) of xWᵀ + b is (Σ x)Wᵀ + T·b, the mean is (mean x)Wᵀ + b. The product shrinks
+    by a factor of T. Only the order of summation changes."""
+    found, source = _reduced_product(draft, node, _LINEAR)
+    if found is None:
         return None
     shape = draft.meta(found.x).shape
     x, weight, bias = source.args[0], source.args[1], source.argument(2, "bias")
@@ -182,13 +191,10 @@ def reduced_rows(draft: Draft, node: Node) -> str | None:
 
 
 def reduced_batched(draft: Draft, node: Node) -> str | None:
-    """Over columns: Σₙ (A·B)ₙ = A·(Σₙ Bₙ); over rows: Σₘ (A·B)ₘ = (Σₘ Aₘ)·B, for operands that both depend on the
-    input. Likewise for means; only the order of summation changes."""
-    found = as_reduction(draft, node)
-    source = draft.node(found.x) if found else None
-    if found is None or source is None or draft.uses(found.x.ref) != 1:
-        return None
-    if source.op not in _BATCHED:
+    """Over columns Σₙ (A·B)ₙ = A·(Σₙ Bₙ), over rows Σₘ (A·B)ₘ = (Σₘ Aₘ)·B. Likewise for means. Only the order of
+    summation changes."""
+    found, source = _reduced_product(draft, node, _BATCHED)
+    if found is None:
         return None
     a, b = source.args[:2]
     rank = len(draft.meta(found.x).shape)
@@ -208,8 +214,8 @@ def reduced_batched(draft: Draft, node: Node) -> str | None:
 
 
 def split_reduction(draft: Draft, node: Node) -> str | None:
-    """A sum or mean of P ± z (equal shapes) or of P·c, where P is a product used nowhere else, is the same of both
-    parts: linear, so that the product underneath can shrink. The order of summation changes."""
+    """A sum or mean of P ± z (equal shapes) or of P·c is applied to each part, where P is a product that nothing else
+    reads. The product can then shrink. Only the order of summation changes."""
     found = as_reduction(draft, node)
     term = as_term(draft, draft.node(found.x), weights_only=False) if found else None
     if found is None or term is None or draft.uses(found.x.ref) != 1:
@@ -237,8 +243,8 @@ def split_reduction(draft: Draft, node: Node) -> str | None:
 
 
 def merge_linears(draft: Draft, node: Node) -> str | None:
-    """(xAᵀ + a)Bᵀ + b = x(BA)ᵀ + (Ba + b), where it saves operations: the product of weights is computed once, when
-    they are loaded. Its rounding is that of one matrix product in float32."""
+    """(xAᵀ + a)Bᵀ + b = x(BA)ᵀ + (Ba + b), where it saves operations. The product of weights is computed once, when
+    they are loaded, with the rounding of one matrix product in float32."""
     inner = draft.node(node.args[0]) if node.op == "aten.linear.default" else None
     if inner is None or inner.op != "aten.linear.default" or draft.uses(inner.name) != 1:
         return None

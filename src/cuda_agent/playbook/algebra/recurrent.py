@@ -1,25 +1,26 @@
-"""Recurrent networks as layers: one product for the input of all steps, then what runs through the steps."""
+"""Splits recurrent networks into layers: one product for the input of all steps, then the recurrence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, contiguous
+from cuda_agent.playbook.algebra.draft import Draft, Rule
 from cuda_agent.playbook.algebra.emit import linear
+from cuda_agent.playbook.ir import contiguous_meta
 
-#: what a layer's steps are called in rewritten graphs, and its gates.
+#: operator -> the recurrence's name in rewritten graphs, and its number of gates.
 LAYERS = {"aten.lstm.input": ("recurrent.lstm", 4), "aten.gru.input": ("recurrent.gru", 3),
           "aten.rnn_tanh.input": ("recurrent.tanh", 1), "aten.rnn_relu.input": ("recurrent.relu", 1)}  # fmt: skip
 
 
 def layers_of_networks(draft: Draft, node: Node) -> str | None:
-    """lstm, gru, rnn over x [steps, batch, ·] (or batch first): for every layer x·W_ihᵀ + b_ih of all steps and both
-    directions in one product, and a node `recurrent.*`:
+    """lstm, gru and rnn over x [steps, batch, ·] (or batch first) become, for every layer, one product x·W_ihᵀ + b_ih
+    for all steps and both directions, and a node `recurrent.*`:
 
-        (given [steps, batch, directions · gates · hidden], W_hh [directions · gates · hidden, hidden],
-         b_hh or None, h₀ [directions, batch, hidden] or None for zeros, c₀ or None, directions, batch first)
-        -> states [steps, batch, directions · hidden], hₙ [directions, batch, hidden], cₙ of an LSTM
+    (given [steps, batch, directions · gates · hidden], W_hh [directions · gates · hidden, hidden], b_hh or None, h₀
+    [directions, batch, hidden] or None for zeros, c₀ or None, directions, batch first) -> states [steps, batch,
+    directions · hidden], hₙ [directions, batch, hidden], cₙ of an LSTM
     """
     if node.op not in LAYERS or any(user.op != "getitem" for user in draft.users(node.name)):
         return None
@@ -44,16 +45,19 @@ def layers_of_networks(draft: Draft, node: Node) -> str | None:
         state = (directions, lead[0] if batch_first else lead[1], hidden)
         began = [_start(draft, node, start, layer * directions, state) for start in starts]
         args: tuple[Arg, ...] = (x, w_hh, b_hh, began[0], began[1] if len(began) > 1 else None, directions, batch_first)
-        metas = [contiguous((*lead, directions * hidden), "float32"), *[contiguous(state, "float32")] * len(starts)]
+        metas = [
+            contiguous_meta((*lead, directions * hidden), "float32"),
+            *[contiguous_meta(state, "float32")] * len(starts),
+        ]
         assert draft.meta(w_hh).shape[0] == directions * gates * hidden
         x, *end = draft.emit_several(node, op, args, metas)
         ends.append(tuple(end))
-    _hand_out(draft, node, [x, *(_stacked(draft, node, last) for last in zip(*ends, strict=True))])
+    _replace_results(draft, node, [x, *(_stacked(draft, node, last) for last in zip(*ends, strict=True))])
     return x.ref
 
 
-def _hand_out(draft: Draft, node: Node, results: Sequence[Ref | None]) -> None:
-    """To those who took a part of what the node returned."""
+def _replace_results(draft: Draft, node: Node, results: Sequence[Ref | None]) -> None:
+    """Replaces the values that are taken from the node's results."""
     for user in draft.users(node.name):
         place = user.args[1]
         found = results[place] if isinstance(place, int) else None
@@ -62,22 +66,22 @@ def _hand_out(draft: Draft, node: Node, results: Sequence[Ref | None]) -> None:
 
 
 def _stacked(draft: Draft, at: Node, parts: Sequence[Arg]) -> Ref | None:
-    """Tensors one after the other along their first dimension; None where there are none."""
+    """Emits the concatenation of tensors along their first dimension. Returns None where there are none."""
     found = [part for part in parts if isinstance(part, Ref)]
     if len(found) < 2:
         return found[0] if found else None
     shapes = [draft.meta(part).shape for part in found]
-    meta = contiguous((sum(shape[0] for shape in shapes), *shapes[0][1:]), draft.meta(found[0]).dtype)
+    meta = contiguous_meta((sum(shape[0] for shape in shapes), *shapes[0][1:]), draft.meta(found[0]).dtype)
     return draft.emit(at, "aten.cat.default", (list(found), 0), meta)
 
 
 def _start(draft: Draft, at: Node, start: Arg, first: int, shape: Sequence[int]) -> Ref | None:
-    """A layer's part of the states that were given; None for zeros."""
+    """Returns a layer's part of the initial states, None for zeros."""
     assert isinstance(start, Ref)
     if _is_zero(draft, start):
         return None
     args = (start, 0, first, first + shape[0])
-    return draft.emit(at, "aten.slice.Tensor", args, contiguous(shape, "float32"))
+    return draft.emit(at, "aten.slice.Tensor", args, contiguous_meta(shape, "float32"))
 
 
 def _is_zero(draft: Draft, value: Ref) -> bool:

@@ -1,11 +1,11 @@
-"""Rewrites that remove what does nothing and bring equal things into one form."""
+"""Rewrites that remove operators without effect and bring equal computations into one form."""
 
 from __future__ import annotations
 
 import math
 
 from cuda_agent.core.graph import Arg, Node, Ref
-from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, contiguous, is_float, same_layout
+from cuda_agent.playbook.algebra.draft import Draft, Rule, aten, is_float, same_layout
 from cuda_agent.playbook.algebra.emit import (
     binary,
     integers,
@@ -17,6 +17,7 @@ from cuda_agent.playbook.algebra.emit import (
     transpose,
 )
 from cuda_agent.playbook.algebra.match import as_reduction, as_term
+from cuda_agent.playbook.ir import contiguous_meta
 
 _COPIES = aten("clone contiguous detach alias lift_fresh_copy lift_fresh detach_")
 _CASTS = aten("_to_copy to.dtype to.dtype_layout to.other type_as")
@@ -25,8 +26,8 @@ _RESHAPES = aten("view reshape _unsafe_view")
 
 
 def drop_copy(draft: Draft, node: Node) -> str | None:
-    """clone(x) = contiguous(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. Kept where the graph
-    would return one of its own inputs, since a result may not share memory with an input."""
+    """clone(x) = contiguous(x) = dropout(x, training=False) = x, x.to(its own type) = x: exact. A copy of an input
+    that the graph returns stays, since a result must not share memory with an input."""
     source = node.args[0] if node.args else None
     if not isinstance(source, Ref) or len(node.outputs) != 1 or node.outputs[0] is None:
         return None
@@ -41,8 +42,8 @@ def drop_copy(draft: Draft, node: Node) -> str | None:
 
 
 def constant_operand(draft: Draft, node: Node) -> str | None:
-    """x ∘ c with a one-element constant tensor c = x ∘ the number, for mul, add, div, sub: exact, since the constant
-    has been rounded to its type already. Only where the result's type is x's."""
+    """x ∘ c with a one-element constant tensor c is x ∘ number, for mul, add, div, sub: exact, since the constant has
+    been rounded to its type already. The result must have x's type."""
     if len(node.args) < 2 or node.op not in _BINARY:
         return None
     a, b = node.args[0], node.args[1]
@@ -58,8 +59,8 @@ def constant_operand(draft: Draft, node: Node) -> str | None:
 
 
 def merge_scalars(draft: Draft, node: Node) -> str | None:
-    """(x·a)·b = x·(ab), (x/a)·b = x·(b/a), (x + a) + b = x + (a + b), and the like; x·1 = x/1 = x + 0 = x. One
-    rounding less; the merged number is computed in float64. Not where it overflows or vanishes."""
+    """(x·a)·b = x·(ab), (x/a)·b = x·(b/a), (x + a) + b = x + (a + b), and the like; x·1 = x/1 = x + 0 = x. This saves
+    one rounding. The merged number is computed in float64 and must neither overflow nor vanish."""
     outer = as_term(draft, node)
     if outer is None or draft.meta(outer.x).dtype != draft.meta(node.name).dtype:
         return None
@@ -103,8 +104,8 @@ def single_element_reduction(draft: Draft, node: Node) -> str | None:
 
 
 def merge_reductions(draft: Draft, node: Node) -> str | None:
-    """sum over b of (sum over a of x) = sum over a and b of x; likewise for means, whose groups have equal sizes.
-    Only the order of summation changes."""
+    """The sum over b of (sum over a of x) is the sum over a and b of x. Likewise for means, whose groups have equal
+    sizes. Only the order of summation changes."""
     outer = as_reduction(draft, node)
     inner = as_reduction(draft, draft.node(outer.x)) if outer else None
     if outer is None or inner is None or inner.op != outer.op or draft.uses(outer.x.ref) != 1:
@@ -135,7 +136,7 @@ def merge_reshapes(draft: Draft, node: Node) -> str | None:
 
 
 def _matrix_transposed(draft: Draft, node: Node | None) -> Ref | None:
-    """x when the node is the transpose of a matrix x."""
+    """Returns x where the node is the transpose of a matrix x."""
     if node is None or not node.args or not isinstance(node.args[0], Ref) or len(draft.meta(node.args[0]).shape) != 2:
         return None
     if node.op in ("aten.t.default", "aten.numpy_T.default"):
@@ -153,8 +154,8 @@ def _transposed(draft: Draft, at: Node, value: Ref) -> Ref:
 
 
 def product_to_linear(draft: Draft, node: Node) -> str | None:
-    """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B (and a vector c, else added after):
-    the same product under one name, exact."""
+    """x·B = linear(x, Bᵀ) and addmm(c, x, B) = linear(x, Bᵀ, c) for a matrix B: exact. A c that isn't a vector is added
+    afterwards."""
     bias = None
     if node.op == "aten.addmm.default":
         bias, x, right = node.args[:3]
@@ -175,8 +176,8 @@ def product_to_linear(draft: Draft, node: Node) -> str | None:
 
 
 def added_product(draft: Draft, node: Node) -> str | None:
-    """addmm, baddbmm, addmv and addbmm of (c, A, B) = beta·c + alpha·A·B: exact up to one rounding. addbmm sums over
-    the batch too."""
+    """addmm, baddbmm, addmv and addbmm of (c, A, B) are beta·c + alpha·A·B: exact up to one rounding. addbmm also sums
+    over the batch."""
     name = node.op.removeprefix("aten.").removesuffix(".default")
     if name not in ("addmm", "baddbmm", "addmv", "addbmm"):
         return None
@@ -196,15 +197,15 @@ def added_product(draft: Draft, node: Node) -> str | None:
         product = reshape(draft, node, product, draft.meta(product).shape[:-1])
     product = product if alpha == 1 else binary(draft, node, "mul", product, alpha)
     if beta == 0:
-        # Not even what isn't a number in c counts then.
+        # With beta 0, PyTorch ignores even NaN in c.
         meta = draft.meta(node.name)
         return product.ref if draft.meta(product).shape == meta.shape else None
     return binary(draft, node, "add", product, c if beta == 1 else binary(draft, node, "mul", c, beta)).ref
 
 
 def constant_places(draft: Draft, node: Node) -> str | None:
-    """x[i₀, i₁, …] along one dimension, with constant places that are equally far apart, or all in their order from one
-    on and around: a slice, reversed or not, or a rotation of x. Exact."""
+    """x[i₀, i₁, …] along one dimension with constant, equally spaced indices is a slice, reversed or not. With all
+    indices in cyclic order it is a rotation of x. Exact."""
     found = _picked(draft, node)
     if found is None or node.name in draft.outputs:
         return None
@@ -217,7 +218,7 @@ def constant_places(draft: Draft, node: Node) -> str | None:
         return None
     if apart and places == tuple(range(first, last + (1 if apart > 0 else -1), apart)):
         args = (x, dim, min(first, last), max(first, last) + 1, abs(apart))
-        part = draft.emit(node, "aten.slice.Tensor", args, contiguous(meta.shape, meta.dtype))
+        part = draft.emit(node, "aten.slice.Tensor", args, contiguous_meta(meta.shape, meta.dtype))
         return part.ref if apart > 0 else _moved(draft, node, "aten.flip.default", (part, [dim]))
     if places == tuple((first + at) % size for at in range(size)):
         return _moved(draft, node, "aten.roll.default", (x, [-first], [dim]))
@@ -226,12 +227,12 @@ def constant_places(draft: Draft, node: Node) -> str | None:
 
 def _moved(draft: Draft, node: Node, op: str, args: tuple[Arg, ...]) -> str:
     meta = draft.meta(node.name)
-    return draft.emit(node, op, args, contiguous(meta.shape, meta.dtype)).ref
+    return draft.emit(node, op, args, contiguous_meta(meta.shape, meta.dtype)).ref
 
 
 def _picked(draft: Draft, node: Node) -> tuple[Ref, int, tuple[int, ...]] | None:
-    """What index_select, or an index of one dimension, picks: the tensor, the dimension, the places. None where these
-    aren't known."""
+    """Returns the tensor, the dimension and the constant indices of an index_select, or of an index along one
+    dimension."""
     if node.op == "aten.index_select.default":
         x, dim, index = node.args[:3]
     elif node.op == "aten.index.Tensor" and isinstance(node.args[1], list | tuple):
@@ -250,8 +251,8 @@ def _picked(draft: Draft, node: Node) -> tuple[Ref, int, tuple[int, ...]] | None
 
 
 def _product_over_batch(draft: Draft, node: Node, a: Ref, b: Ref) -> Ref:
-    """Σ A_i·B_i: products whose results are added up; or, where these are larger than A or would be rounded to 16 bits,
-    or where A needn't be copied for it, one product of longer rows."""
+    """Emits Σ A_i·B_i as a batched product and a sum. It is one product of longer rows instead where the batched result
+    is larger than A or would be rounded to 16 bits, or where A needs no copy for that."""
     count, rows, inner = draft.meta(a).shape
     columns, (step, down, _) = draft.meta(b).shape[-1], draft.meta(a).strides
     is_copied = min(count, rows, inner) > 1 and (step, down) != (inner, count * inner)

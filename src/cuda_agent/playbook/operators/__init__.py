@@ -1,4 +1,4 @@
-"""Which ATen operators are lowered, and how."""
+"""The table of lowerings of ATen operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element-wise operators. Types follow PyTorch's promotion: the captured result type decides what is computed in."""
+"""Lowers element-wise operators. The captured result type decides the compute type."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BINARY = {"mul": "mul", "multiply": "mul", "maximum": "maximum", "minimum": "mi
 
 
 def common_dtype(b: Builder, args: list[Any]) -> str:
-    """PyTorch's promotion over tensors and Python scalars."""
+    """Returns PyTorch's result type of tensors and Python scalars."""
     dims = [b.values[a].dtype for a in args if isinstance(a, str) and b.values[a].shape]
     zeros = [b.values[a].dtype for a in args if isinstance(a, str) and not b.values[a].shape]
     result = ""
@@ -60,33 +60,28 @@ def _scalar_category(value: ir.Scalar) -> int:
 
 def _unary(op: str) -> Lowering:
     def lower(b: Builder, node: Node) -> str:
-        meta, x = b.out(node), b.arg(node, 0)
+        dtype, x = b.out(node).dtype, b.arg(node, 0)
         source = b.values[x].dtype
         if op in ("floor", "ceil", "trunc", "round") and source not in ir.FLOAT_DTYPES:
-            return b.cast(x, meta.dtype, node.name)
+            return b.cast(x, dtype, node.name)
         decimals = int(b.arg(node, 9, "decimals", 0)) if op == "round" else 0
         if decimals:
             there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
-            shifted = b.pointwise(there, x, 10.0 ** abs(decimals), dtype=b.internal(meta.dtype))
-            whole = b.pointwise("round", shifted, dtype=b.internal(meta.dtype))
-            return b.pointwise(back, whole, 10.0 ** abs(decimals), dtype=meta.dtype, name=node.name)
+            inner = b.typed(b.internal(dtype))
+            return b.result(node, back, inner("round", inner(there, x, 10.0 ** abs(decimals))), 10.0 ** abs(decimals))
         if op in ("isnan", "isinf", "isfinite", "signbit", "not"):
             at = ir.compute_type(source)
-            return b.pointwise(
-                op, x, dtype="bool", at=at if at in ("f32", "f64") or op == "not" else "f32", name=node.name
-            )
+            at = at if at in ("f32", "f64") or op == "not" else "f32"
+            return b.pointwise(op, x, dtype="bool", at=at, name=node.name)
         if op == "bitnot" and source == "bool":
             return b.pointwise("not", x, dtype="bool", name=node.name)
-        return b.pointwise(op, x, dtype=meta.dtype, name=node.name)
+        return b.result(node, op, x)
 
     return lower
 
 
 def _binary(op: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        return b.pointwise(op, b.arg(node, 0), b.arg(node, 1, "other"), dtype=b.out(node).dtype, name=node.name)
-
-    return lower
+    return lambda b, node: b.result(node, op, b.arg(node, 0), b.arg(node, 1, "other"))
 
 
 def _compare(op: str) -> Lowering:
@@ -99,165 +94,125 @@ def _compare(op: str) -> Lowering:
 
 
 def _logical(op: str) -> Lowering:
-    def lower(b: Builder, node: Node) -> str:
-        return b.pointwise(op, b.arg(node, 0), b.arg(node, 1), dtype="bool", at="b", name=node.name)
-
-    return lower
+    return lambda b, node: b.pointwise(op, *b.args(node, 0, 1), dtype="bool", at="b", name=node.name)
 
 
 def _bitwise(op: str) -> Lowering:
     def lower(b: Builder, node: Node) -> str:
-        dtype = b.out(node).dtype
-        kind = {"bitand": "and", "bitor": "or", "bitxor": "xor"}[op] if dtype == "bool" else op
-        return b.pointwise(kind, b.arg(node, 0), b.arg(node, 1), dtype=dtype, name=node.name)
+        return b.result(node, op.removeprefix("bit") if b.out(node).dtype == "bool" else op, *b.args(node, 0, 1))
 
     return lower
 
 
-def _scaled(b: Builder, x: Any, alpha: Any, dtype: str) -> Any:
+def _scaled(b: Builder, node: Node, x: Any, alpha: Any) -> Any:
     if alpha in (1, None):
         return x
-    if not isinstance(x, str):
-        return x * alpha
-    return b.pointwise("mul", x, alpha, dtype=dtype)
+    return b.pointwise("mul", x, alpha, dtype=b.internal(b.out(node).dtype)) if isinstance(x, str) else x * alpha
 
 
 def add(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    alpha = b.arg(node, 2, "alpha", 1)
-    if dtype == "bool":
-        return b.pointwise("or", x, y, dtype=dtype, name=node.name)
-    return b.pointwise("add", x, _scaled(b, y, alpha, b.internal(dtype)), dtype=dtype, name=node.name)
+    x, y, alpha = *b.args(node, 0, 1), b.arg(node, 2, "alpha", 1)
+    if b.out(node).dtype == "bool":
+        return b.result(node, "or", x, y)
+    return b.result(node, "add", x, _scaled(b, node, y, alpha))
 
 
 def sub(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    return b.pointwise(
-        "sub", x, _scaled(b, y, b.arg(node, 2, "alpha", 1), b.internal(dtype)), dtype=dtype, name=node.name
-    )
-
-
-def rsub(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    return b.pointwise(
-        "sub", y, _scaled(b, x, b.arg(node, 2, "alpha", 1), b.internal(dtype)), dtype=dtype, name=node.name
-    )
+    """Lowers sub and rsub."""
+    x, y = b.args(node, *((1, 0) if "rsub" in node.op else (0, 1)))
+    return b.result(node, "sub", x, _scaled(b, node, y, b.arg(node, 2, "alpha", 1)))
 
 
 def div(b: Builder, node: Node) -> str:
     dtype, mode = b.out(node).dtype, b.arg(node, 9, "rounding_mode")
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    if mode is None:
-        if not isinstance(y, str) and y != 0 and ir.compute_type(dtype) == "f32":
-            inverse = 1.0 / y
-            if math.frexp(y)[0] in (0.5, -0.5):
-                return b.pointwise("mul", x, inverse, dtype=dtype, name=node.name)
-        return b.pointwise("div", x, y, dtype=dtype, name=node.name)
+    x, y = b.args(node, 0, 1)
+    # The inverse of a power of two is exact.
+    is_exact = not isinstance(y, str) and y != 0 and math.frexp(y)[0] in (0.5, -0.5)
+    if mode is None and is_exact and ir.compute_type(dtype) == "f32":
+        return b.result(node, "mul", x, 1.0 / y)
     if mode == "floor":
-        return b.pointwise("floordiv", x, y, dtype=dtype, name=node.name)
-    if ir.compute_type(dtype) in ("f32", "f64"):
-        return b.pointwise("trunc", b.pointwise("div", x, y, dtype=b.internal(dtype)), dtype=dtype, name=node.name)
-    return b.pointwise("div", x, y, dtype=dtype, name=node.name)
-
-
-def floor_divide(b: Builder, node: Node) -> str:
-    return b.pointwise("floordiv", b.arg(node, 0), b.arg(node, 1), dtype=b.out(node).dtype, name=node.name)
+        return b.result(node, "floordiv", x, y)
+    if mode is not None and ir.compute_type(dtype) in ("f32", "f64"):
+        return b.result(node, "trunc", b.pointwise("div", x, y, dtype=b.internal(dtype)))
+    return b.result(node, "div", x, y)
 
 
 def nextafter(b: Builder, node: Node) -> str:
     dtype = b.out(node).dtype
     if b.internal(dtype) != dtype:
         raise CantLower("neighbours of half precision")
-    return b.pointwise("nextafter", b.arg(node, 0), b.arg(node, 1), dtype=dtype, name=node.name)
+    return b.result(node, "nextafter", *b.args(node, 0, 1))
 
 
 def power(b: Builder, node: Node) -> str:
-    """Whole and half exponents become products and roots."""
+    """Lowers pow. Small integer and half exponents become products and roots."""
     dtype = b.out(node).dtype
-    x, y = b.arg(node, 0), b.arg(node, 1)
-    inner = b.internal(dtype)
+    x, y = b.args(node, 0, 1)
+    inner = b.typed(b.internal(dtype))
     if isinstance(y, str) or not isinstance(x, str):
-        return b.pointwise("pow", x, y, dtype=dtype, name=node.name)
+        return b.result(node, "pow", x, y)
     if y == 1:
         return b.cast(x, dtype, node.name)
     if y == 2:
-        return b.pointwise("square", x, dtype=dtype, name=node.name)
+        return b.result(node, "square", x)
     if y in (3, 4):
-        two = b.pointwise("square", x, dtype=inner)
-        return b.pointwise("mul", two, x if y == 3 else two, dtype=dtype, name=node.name)
+        two = inner("square", x)
+        return b.result(node, "mul", two, x if y == 3 else two)
     if ir.compute_type(dtype) in ("f32", "f64"):
         if y in (0.5, -0.5, -1):
-            op = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}[y]
-            return b.pointwise(op, x, dtype=dtype, name=node.name)
+            return b.result(node, {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}[y], x)
         if y == -2:
-            return b.pointwise("reciprocal", b.pointwise("square", x, dtype=inner), dtype=dtype, name=node.name)
-    return b.pointwise("pow", x, y, dtype=dtype, name=node.name)
+            return b.result(node, "reciprocal", inner("square", x))
+    return b.result(node, "pow", x, y)
 
 
 def gelu(b: Builder, node: Node) -> str:
     op = "gelu_tanh" if b.arg(node, 1, "approximate", "none") == "tanh" else "gelu"
-    return b.pointwise(op, b.arg(node, 0), dtype=b.out(node).dtype, name=node.name)
+    return b.result(node, op, b.arg(node, 0))
 
 
 def leaky_relu(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    slope = float(b.arg(node, 1, "negative_slope", 0.01))
-    return b.pointwise("leaky_relu", x, slope, dtype=dtype, name=node.name)
+    return b.result(node, "leaky_relu", b.arg(node, 0), float(b.arg(node, 1, "negative_slope", 0.01)))
 
 
 def prelu(b: Builder, node: Node) -> str:
-    dtype, x, weight = b.out(node).dtype, b.arg(node, 0), b.arg(node, 1)
-    shape = b.values[x].shape
-    if b.values[weight].shape and len(shape) > 1:
-        count = ir.numel(b.values[weight].shape)
-        weight = b.reshape(weight, (count, *([1] * (len(shape) - 2))))
-    return b.pointwise("leaky_relu", x, weight, dtype=dtype, name=node.name)
+    x, weight = b.args(node, 0, 1)
+    if b.rank(weight) and b.rank(x) > 1:
+        weight = b.reshape(weight, (ir.numel(b.shape_of(weight)), *([1] * (b.rank(x) - 2))))
+    return b.result(node, "leaky_relu", x, weight)
 
 
 def elu(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
     alpha, scale, inner = (float(b.arg(node, i, n, 1.0)) for i, n in ((1, "alpha"), (2, "scale"), (3, "input_scale")))
-    return b.pointwise("elu", x, alpha * scale, scale, inner, dtype=dtype, name=node.name)
+    return b.result(node, "elu", b.arg(node, 0), alpha * scale, scale, inner)
 
 
 def celu(b: Builder, node: Node) -> str:
-    dtype, x, alpha = b.out(node).dtype, b.arg(node, 0), float(b.arg(node, 1, "alpha", 1.0))
-    return b.pointwise("elu", x, alpha, 1.0, 1.0 / alpha, dtype=dtype, name=node.name)
+    alpha = float(b.arg(node, 1, "alpha", 1.0))
+    return b.result(node, "elu", b.arg(node, 0), alpha, 1.0, 1.0 / alpha)
 
 
 def softplus(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    return b.pointwise(
-        "softplus",
-        x,
-        float(b.arg(node, 1, "beta", 1.0)),
-        float(b.arg(node, 2, "threshold", 20.0)),
-        dtype=dtype,
-        name=node.name,
-    )
+    beta, threshold = float(b.arg(node, 1, "beta", 1.0)), float(b.arg(node, 2, "threshold", 20.0))
+    return b.result(node, "softplus", b.arg(node, 0), beta, threshold)
 
 
 def heaviside(b: Builder, node: Node) -> str:
-    """1 above zero, 0 below, the second operand's value at zero."""
+    """Lowers heaviside: 1 above zero, 0 below, the second operand at zero."""
     dtype, x = b.out(node).dtype, b.arg(node, 0)
-    at = ir.compute_type(dtype)
-    above, zero = (b.pointwise(op, x, 0, dtype="bool", at=at) for op in ("gt", "eq"))
+    above, zero = (b.test(op, x, 0, at=ir.compute_type(dtype)) for op in ("gt", "eq"))
     step = b.pointwise("where", above, 1.0, 0.0, dtype=dtype)
-    return b.pointwise("where", zero, b.arg(node, 1), step, dtype=dtype, name=node.name)
+    return b.result(node, "where", zero, b.arg(node, 1), step)
 
 
 def ldexp(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
-    power = b.pointwise("exp2", b.arg(node, 1), dtype=b.internal(dtype))
-    return b.pointwise("mul", b.arg(node, 0), power, dtype=dtype, name=node.name)
+    factor = b.pointwise("exp2", b.arg(node, 1), dtype=b.internal(b.out(node).dtype))
+    return b.result(node, "mul", b.arg(node, 0), factor)
 
 
 def polygamma(b: Builder, node: Node) -> str:
-    """The derivative's order comes first."""
-    return b.pointwise("polygamma", b.arg(node, 1), float(b.arg(node, 0)), dtype=b.out(node).dtype, name=node.name)
+    """Lowers polygamma, whose first argument is the derivative's order."""
+    return b.result(node, "polygamma", b.arg(node, 1), float(b.arg(node, 0)))
 
 
 def clamp(b: Builder, node: Node) -> str:
@@ -265,53 +220,43 @@ def clamp(b: Builder, node: Node) -> str:
     low, high = b.arg(node, 1, "min"), b.arg(node, 2, "max")
     if low is not None:
         x = b.pointwise("maximum", x, low, dtype=dtype, name=None if high is not None else node.name)
-    return b.pointwise("minimum", x, high, dtype=dtype, name=node.name) if high is not None else str(x)
+    return b.result(node, "minimum", x, high) if high is not None else str(x)
 
 
 def clamp_min(b: Builder, node: Node) -> str:
-    return b.pointwise("maximum", b.arg(node, 0), b.arg(node, 1, "min"), dtype=b.out(node).dtype, name=node.name)
+    return b.result(node, "maximum", b.arg(node, 0), b.arg(node, 1, "min"))
 
 
 def clamp_max(b: Builder, node: Node) -> str:
-    return b.pointwise("minimum", b.arg(node, 0), b.arg(node, 1, "max"), dtype=b.out(node).dtype, name=node.name)
+    return b.result(node, "minimum", b.arg(node, 0), b.arg(node, 1, "max"))
 
 
 def hardtanh(b: Builder, node: Node) -> str:
     dtype, low, high = b.out(node).dtype, b.arg(node, 1, "min_val", -1.0), b.arg(node, 2, "max_val", 1.0)
-    return b.pointwise(
-        "minimum", b.pointwise("maximum", b.arg(node, 0), low, dtype=dtype), high, dtype=dtype, name=node.name
-    )
+    return b.result(node, "minimum", b.pointwise("maximum", b.arg(node, 0), low, dtype=dtype), high)
 
 
 def threshold(b: Builder, node: Node) -> str:
-    dtype, x = b.out(node).dtype, b.arg(node, 0)
-    keep = b.pointwise("gt", x, b.arg(node, 1), dtype="bool", at=ir.compute_type(dtype))
-    return b.pointwise("where", keep, x, b.arg(node, 2), dtype=dtype, name=node.name)
+    x, least, other = b.args(node, 0, 1, 2)
+    return b.result(node, "where", b.test("gt", x, least, at=ir.compute_type(b.out(node).dtype)), x, other)
 
 
 def where(b: Builder, node: Node) -> str:
     if len(node.args) < 3:
         raise CantLower("depends on the data's count")
-    args = [b.arg(node, i) for i in range(3)]
-    return b.pointwise("where", *args, dtype=b.out(node).dtype, name=node.name)
+    return b.result(node, "where", *b.args(node, 0, 1, 2))
 
 
 def masked_fill(b: Builder, node: Node) -> str:
-    x, mask, value = (b.arg(node, i) for i in range(3))
+    x, mask, value = b.args(node, 0, 1, 2)
     return b.finish(node, b.pointwise("where", mask, value, x, dtype=b.out(node).dtype))
 
 
 def addcmul(b: Builder, node: Node) -> str:
-    dtype = b.out(node).dtype
+    """Lowers addcmul and addcdiv."""
     op = "div" if "addcdiv" in node.op else "mul"
-    product = b.pointwise(op, b.arg(node, 1), b.arg(node, 2), dtype=b.internal(dtype))
-    return b.pointwise(
-        "add",
-        b.arg(node, 0),
-        _scaled(b, product, b.arg(node, 3, "value", 1), b.internal(dtype)),
-        dtype=dtype,
-        name=node.name,
-    )
+    product = b.pointwise(op, *b.args(node, 1, 2), dtype=b.internal(b.out(node).dtype))
+    return b.result(node, "add", b.arg(node, 0), _scaled(b, node, product, b.arg(node, 3, "value", 1)))
 
 
 def to(b: Builder, node: Node) -> str:
@@ -323,8 +268,8 @@ def alias(b: Builder, node: Node) -> str:
 
 
 def layout_copy(b: Builder, node: Node) -> str:
-    """A value of its own in memory, in the strides of the node's result."""
-    return b.pointwise("copy", b.arg(node, 0), dtype=b.out(node).dtype, name=node.name)
+    """Lowers the algebra's `layout.copy`: a copy in the strides of the node's result."""
+    return b.result(node, "copy", b.arg(node, 0))
 
 
 def dropout(b: Builder, node: Node) -> str:
@@ -334,7 +279,7 @@ def dropout(b: Builder, node: Node) -> str:
 
 
 def ignore(b: Builder, node: Node) -> None:
-    """Assertions about metadata, which the captured shapes hold already."""
+    """Ignores assertions about metadata, which the captured shapes fulfil."""
 
 
 TABLE: dict[str, Lowering] = {
@@ -343,11 +288,10 @@ TABLE: dict[str, Lowering] = {
     **{name: _logical(op) for name, op in _LOGICAL.items()},
     **{name: _bitwise(op) for name, op in _BITWISE.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
-    "nextafter": nextafter,
-    "add": add, "sub": sub, "subtract": sub, "rsub": rsub, "div": div, "divide": div, "true_divide": div,
-    "floor_divide": floor_divide, "pow": power, "gelu": gelu, "leaky_relu": leaky_relu, "prelu": prelu, "elu": elu,
-    "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp, "clamp_min": clamp_min, "clamp_max": clamp_max,
-    "hardtanh": hardtanh, "threshold": threshold, "where": where,
+    "nextafter": nextafter, "add": add, "sub": sub, "subtract": sub, "rsub": sub, "div": div, "divide": div,
+    "true_divide": div, "floor_divide": _binary("floordiv"), "pow": power, "gelu": gelu, "leaky_relu": leaky_relu,
+    "prelu": prelu, "elu": elu, "celu": celu, "softplus": softplus, "clamp": clamp, "clip": clamp,
+    "clamp_min": clamp_min, "clamp_max": clamp_max, "hardtanh": hardtanh, "threshold": threshold, "where": where,
     "heaviside": heaviside, "ldexp": ldexp, "polygamma": polygamma, "masked_fill": masked_fill, "addcmul": addcmul,
     "addcdiv": addcmul, "to": to, "_to_copy": to, "type_as": to, "clone": alias, "contiguous": alias, "detach": alias,
     "alias": alias, "lift_fresh_copy": alias, "lift_fresh": alias, "dropout": dropout, "feature_dropout": dropout,

@@ -1,4 +1,4 @@
-"""Patches of images as columns, and columns added up to images: unfold, and fold, which gathers."""
+"""Lowers unfold, patches of images as columns, and fold, the sum of columns to images, which gathers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
-from cuda_agent.playbook.operators.views import take_along
 
 
 @dataclass(frozen=True)
 class _Direction:
-    """One spatial dimension: patch l has its tap k at element stride · l + dilation · k - before."""
+    """One spatial dimension. The tap k of patch l is the element stride · l + dilation · k - before."""
 
     size: int
     taps: int
@@ -28,8 +27,8 @@ class _Direction:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """The columns that meet in an element: taps[n] of patches[n], values of whole numbers over `sizes`, which the
-    element's index is taken apart to. Taps lie below `below`, patches from `low` to `high`; some of them are none."""
+    """The columns that are added to an element: taps[n] of patches[n], integer values over `sizes`, the shape to which
+    the element's index is reshaped. Taps are less than `below`, patches in `low` … `high`. Some are out of range."""
 
     sizes: tuple[int, ...]
     taps: tuple[str, ...]
@@ -40,22 +39,22 @@ class _Meeting:
 
 
 def unfold(b: Builder, node: Node) -> str:
-    """im2col: [..., channels · taps, patches], where patches may share elements."""
+    """Lowers im2col: [..., channels · taps, patches], where patches may share elements."""
     x, meta = b.arg(node, 0), b.out(node)
-    source, lead = b.values[x], len(b.values[x].shape) - 2
+    shape, lead = b.shape_of(x), b.rank(x) - 2
     numbers = [[int(n) for n in b.arg(node, at)] for at in range(1, 5)]
-    directions = [_Direction(*of) for of in zip(source.shape[lead:], *numbers, strict=True)]
-    padded = (*source.shape[:lead], *(d.size + 2 * d.before for d in directions))
+    directions = [_Direction(*of) for of in zip(shape[lead:], *numbers, strict=True)]
+    padded = (*shape[:lead], *(d.size + 2 * d.before for d in directions))
     low = (*(0,) * lead, *(d.before for d in directions))
-    x = b.add(ir.Pad(b.fresh("padded"), padded, source.dtype, x, low, source.shape, 0))
-    sizes = (*source.shape[:lead], *(d.taps for d in directions), *(d.patches for d in directions))
+    x = b.pad(padded, x, low, 0)
+    sizes = (*shape[:lead], *(d.taps for d in directions), *(d.patches for d in directions))
     slid = (ir.Axis(lead + 2 + at, d.stride, 0, lead + at, d.dilation) for at, d in enumerate(directions))
     axes = (*(ir.Axis(d) for d in range(lead)), *slid)
-    return b.reshape(b.add(ir.Strided(b.fresh("patches"), sizes, source.dtype, x, axes)), meta.shape, node.name)
+    return b.reshape(b.view(b.fresh("patches"), sizes, x, axes), meta.shape, node.name)
 
 
 def fold(b: Builder, node: Node) -> str:
-    """col2im of [..., channels · taps, patches], one direction after the other."""
+    """Lowers col2im of [..., channels · taps, patches], one direction after the other."""
     x, meta = b.arg(node, 0), b.out(node)
     if meta.dtype not in ir.FLOAT_DTYPES:
         raise CantLower("adds up what isn't floating")
@@ -68,41 +67,38 @@ def fold(b: Builder, node: Node) -> str:
 
 
 def _added(b: Builder, x: str, taps: int, patches: int, d: _Direction) -> str:
-    """x without its dimension `taps`, and with elements, into which they are added, along its dimension `patches`."""
+    """Adds up the columns along one direction: dimension `taps` goes, and dimension `patches` becomes the elements."""
     shape, dtype = b.values[x].shape, b.values[x].dtype
     meeting = _meeting(b, d)
     padded, low = list(shape), [0] * len(shape)
     padded[taps], low[patches] = meeting.below, -meeting.low
     padded[patches] = max(meeting.high + 1, d.patches) - meeting.low
-    x = b.add(ir.Pad(b.fresh("padded"), tuple(padded), dtype, x, tuple(low), shape, 0.0))
-    wide = (*padded[:patches], *meeting.sizes, *padded[patches + 1 :])
-    kept = (*wide[:taps], *wide[taps + 1 :])
+    x = b.pad(padded, x, low, 0.0)
+    kept = ir.resized(ir.resized(padded, patches, *meeting.sizes), taps)
     axes = (*range(taps), -1, *range(taps, len(kept)))
     along = tuple(range(patches - 1, patches - 1 + len(meeting.sizes)))
-    total: str | None = None
+    total = ""
     for tap, patch in zip(meeting.taps, meeting.patches, strict=True):
         place = b.pointwise("sub", patch, meeting.low, dtype="int32")
-        column = take_along(b, b.fresh("column"), x, patches, place, ir.Value("", wide, dtype))
+        column = b.take(x, patches, place, name=b.fresh("column"))
         one = b.add(ir.Take(b.fresh("one"), kept, dtype, column, taps, tap, axes, along))
-        total = one if total is None else b.pointwise("add", total, one, dtype=dtype)
-    assert total is not None
+        total = b.pointwise("add", total, one, dtype=dtype) if total else one
     return b.reshape(total, (*shape[:taps], *shape[taps + 1 : patches], d.size, *shape[patches + 1 :]))
 
 
 def _meeting(b: Builder, d: _Direction) -> _Meeting:
-    """stride · l + dilation · k = place = element + before. Both divided by what they share, k · dilation is
-    place (mod stride): one k below the stride, and every stride-th one after it."""
+    """Solves stride · l + dilation · k = place = element + before. With stride and dilation divided by their common
+    factor, k · dilation is place (mod stride): one k below the stride, and every stride-th one after it."""
     shared = math.gcd(d.stride, d.dilation)
     stride, dilation = d.stride // shared, d.dilation // shared
 
     def counted(sizes: tuple[int, ...], dim: int, start: int = 0) -> str:
-        shape = tuple(size if at == dim else 1 for at, size in enumerate(sizes))
-        return b.add(ir.Iota(b.fresh("counted"), shape, "int32", dim, start))
+        return b.iota("counted", [size if at == dim else 1 for at, size in enumerate(sizes)], dim, start)
 
     def whole(op: str, x: str, y: str | int) -> str:
         return x if y == 1 and op in ("quotient", "mul") else b.pointwise(op, x, y, dtype="int32")
 
-    # In periods of the stride: everything but the period's number depends on the place in it alone.
+    # In periods of the stride, everything but the period's number depends only on the place in the period.
     if d.size % d.stride == 0:
         sizes: tuple[int, ...] = (d.size // d.stride, d.stride)
         period, place = counted(sizes, 0), counted(sizes, 1, d.before)
@@ -119,7 +115,7 @@ def _meeting(b: Builder, d: _Direction) -> _Meeting:
     count = -(-d.taps // stride)
     taps = [whole("add", first, n * stride) for n in range(count)]
     if shared > 1:
-        meets = b.pointwise("eq", whole("modulo", place, shared), 0, dtype="bool", at="i32")
+        meets = b.test("eq", whole("modulo", place, shared), 0, at="i32")
         taps = [b.pointwise("where", meets, tap, count * stride, dtype="int32") for tap in taps]
     return _Meeting(
         sizes,

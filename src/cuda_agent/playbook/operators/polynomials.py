@@ -1,4 +1,4 @@
-"""Orthogonal polynomials of a fixed degree, by their three-term recurrences (Abramowitz & Stegun, 22.7)."""
+"""Lowers orthogonal polynomials of a fixed degree by their three-term recurrences (Abramowitz & Stegun, 22.7)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 
 _MOST = 16
 
-#: (a, b) of p1 = a·x + b.
+#: (a, b) of p_1 = a·x + b.
 Line = tuple[float, float]
 #: k -> (a, b, c) of p_{k+1} = (a·x + b)·p_k - c·p_{k-1}.
 Step = Callable[[int], tuple[float, float, float]]
 
 
-def _chebyshev(_k: int) -> tuple[float, float, float]:
-    return 2.0, 0.0, 1.0
-
-
 def _polynomial(first: Line, step: Step, *, shifted: bool = False) -> Lowering:
     def lower(b: Builder, node: Node) -> str:
-        x, degree = b.arg(node, 0), b.arg(node, 1)
+        x, degree = b.args(node, 0, 1)
         dtype = b.internal(b.out(node).dtype)
         if isinstance(x, str) and isinstance(degree, int | float) and degree == int(degree) and degree <= _MOST:
             if shifted:
@@ -33,19 +29,20 @@ def _polynomial(first: Line, step: Step, *, shifted: bool = False) -> Lowering:
 
 
 def _value(b: Builder, x: str, degree: int, first: Line, step: Step, dtype: str) -> str:
+    op = b.typed(dtype)
     if degree <= 0:
-        return b.expand(b.pointwise("copy", float(degree == 0), dtype=dtype), b.values[x].shape)
+        return b.expand(op("copy", float(degree == 0)), b.shape_of(x))
     before, now = None, _line(b, x, first, dtype)
     for k in range(1, degree):
         a, shift, c = step(k)
-        product = b.pointwise("mul", _line(b, x, (a, shift), dtype), now, dtype=dtype)
-        last = c if before is None else b.pointwise("mul", before, c, dtype=dtype)
-        before, now = now, b.pointwise("sub", product, last, dtype=dtype)
+        product = op("mul", _line(b, x, (a, shift), dtype), now)
+        last = c if before is None else op("mul", before, c)
+        before, now = now, op("sub", product, last)
     return now
 
 
 def _line(b: Builder, x: str, line: Line, dtype: str) -> str:
-    """a·x + b."""
+    """Adds a·x + b."""
     slope, shift = line
     scaled = x if slope == 1.0 else b.pointwise("mul", x, slope, dtype=dtype)
     return scaled if shift == 0.0 else b.pointwise("add", scaled, shift, dtype=dtype)
@@ -55,7 +52,7 @@ _FIRST_OF_CHEBYSHEV: dict[str, Line] = {"t": (1.0, 0.0), "u": (2.0, 0.0), "v": (
 
 TABLE: dict[str, Lowering] = {
     **{
-        f"special_{name}chebyshev_polynomial_{kind}": _polynomial(first, _chebyshev, shifted=bool(name))
+        f"special_{name}chebyshev_polynomial_{kind}": _polynomial(first, lambda _k: (2.0, 0.0, 1.0), shifted=bool(name))
         for kind, first in _FIRST_OF_CHEBYSHEV.items()
         for name in ("", "shifted_")
     },

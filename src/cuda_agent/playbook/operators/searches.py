@@ -1,4 +1,4 @@
-"""Places in sorted sequences, by bisection: as many steps for every element, so that it is a chain like any other."""
+"""Lowers searches in sorted sequences to bisections with the same number of steps for every element."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 
 
 def searchsorted(b: Builder, node: Node) -> str:
-    """searchsorted(sequence, x): rows of x in the rows of the sequence, or all of x in the only one."""
+    """Lowers searchsorted(sequence, x): rows of x in the rows of the sequence, or all of x in its only row."""
     if node.kwargs.get("sorter") is not None or len(node.args) > 2:
         raise CantLower("searches a sequence through its order")
     right = bool(node.kwargs.get("right", False)) or node.kwargs.get("side") == "right"
@@ -16,37 +16,35 @@ def searchsorted(b: Builder, node: Node) -> str:
 
 
 def bucketize(b: Builder, node: Node) -> str:
-    """bucketize(x, sequence) is searchsorted(sequence, x)."""
+    """Lowers bucketize(x, sequence), which is searchsorted(sequence, x)."""
     return _searched(b, node, b.arg(node, 1), b.arg(node, 0), bool(node.kwargs.get("right", False)))
 
 
 def _searched(b: Builder, node: Node, sequence: str, x: str | ir.Scalar, right: bool) -> str:
-    """How many of the sequence are less than x (`right`: at most x), as if it were sorted. NaN is behind all."""
+    """Adds the number of elements less than x (with `right`, at most x). NaN is greater than all elements."""
     source, shape = b.values[sequence], b.out(node).shape
     lead, rank = len(source.shape) - 1, len(shape)
     if lead < 0 or source.shape[-1] == 0 or source.shape[-1] >= 1 << 31:
         raise CantLower("searches no sequence")
     if lead and source.shape[:-1] != shape[:-1]:
         raise CantLower("searches rows that aren't those of what is searched for")
-    at = ir.compute_type(source.dtype)
-    axes = (*range(lead), -1)
+    op, axes = b.typed("int32"), (*range(lead), -1)
 
-    def is_behind(place: str) -> str:
-        """Whether x is behind the sequence's element at a place."""
-        meets = ir.Take(b.fresh("met"), shape, source.dtype, sequence, lead, place, axes, tuple(range(rank)))
-        stays = b.pointwise("gt" if right else "ge", b.add(meets), x, dtype="bool", at=at)
-        return b.pointwise("not", stays, dtype="bool")
+    def is_greater(place: str) -> str:
+        """Adds whether x belongs after the sequence's element at an index."""
+        met = ir.Take(b.fresh("met"), shape, source.dtype, sequence, lead, place, axes, tuple(range(rank)))
+        stays = b.test("gt" if right else "ge", b.add(met), x, at=ir.compute_type(source.dtype))
+        return b.test("not", stays)
 
-    first = b.expand(b.pointwise("copy", 0, dtype="int32"), shape)
+    first = b.expand(op("copy", 0), shape)
     left = source.shape[-1]
     while left > 1:
         half = left // 2
-        met = b.pointwise("add", first, half - 1, dtype="int32")
-        further = b.pointwise("add", first, half, dtype="int32")
-        first = b.pointwise("where", is_behind(met), further, first, dtype="int32")
+        met, further = op("add", first, half - 1), op("add", first, half)
+        first = op("where", is_greater(met), further, first)
         left -= half
-    behind = b.pointwise("add", first, 1, dtype="int32")
-    return b.finish(node, b.pointwise("where", is_behind(first), behind, first, dtype="int32"))
+    behind = op("add", first, 1)
+    return b.finish(node, op("where", is_greater(first), behind, first))
 
 
 TABLE: dict[str, Lowering] = {"searchsorted": searchsorted, "bucketize": bucketize}

@@ -1,4 +1,4 @@
-"""Operators that only move indices, and those that make indices."""
+"""Lowers views, concatenations and gathers, which only move indices, and operators that create tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 
 
 def reshape(b: Builder, node: Node) -> str:
-    """view, reshape, flatten, unflatten: the captured shape says it all."""
+    """Lowers view, reshape, flatten, unflatten, squeeze and unsqueeze by the captured shape."""
     return b.reshape(b.arg(node, 0), b.out(node).shape, node.name)
 
 
@@ -20,114 +20,96 @@ def permute(b: Builder, node: Node) -> str:
 
 def transpose(b: Builder, node: Node) -> str:
     order = list(range(len(b.value(b.arg(node, 0)).shape)))
-    i, j = b.arg(node, 1), b.arg(node, 2)
+    i, j = b.args(node, 1, 2)
     if order:
         order[i], order[j] = order[j], order[i]
     return _permuted(b, node, order)
 
 
 def reverse_dims(b: Builder, node: Node) -> str:
-    """t, numpy_T, mT where there are two dimensions at most."""
-    rank = len(b.value(b.arg(node, 0)).shape)
-    return _permuted(b, node, list(range(rank))[::-1])
+    """Lowers t and numpy_T."""
+    return _permuted(b, node, list(range(b.rank(b.arg(node, 0))))[::-1])
 
 
 def _permuted(b: Builder, node: Node, order: list[int]) -> str:
-    x, meta = b.arg(node, 0), b.out(node)
     order = [d % len(order) for d in order]
-    axes = tuple(ir.Axis(order.index(d)) for d in range(len(order)))
-    return b.add(ir.Strided(node.name, meta.shape, meta.dtype, x, axes))
+    axes = [ir.Axis(order.index(d)) for d in range(len(order))]
+    return b.view(node.name, b.out(node).shape, b.arg(node, 0), axes)
 
 
 def expand(b: Builder, node: Node) -> str:
     return b.expand(b.arg(node, 0), b.out(node).shape, node.name)
 
 
-def drop_or_add_ones(b: Builder, node: Node) -> str:
-    """squeeze and unsqueeze."""
-    return b.reshape(b.arg(node, 0), b.out(node).shape, node.name)
-
-
-def _window(b: Builder, x: str, shape: tuple[int, ...], dim: int, start: int, step: int, name: str) -> str:
-    source = b.values[x]
-    axes = tuple(ir.Axis(d, step if d == dim else 1, start if d == dim else 0) for d in range(len(source.shape)))
-    return b.add(ir.Strided(name, shape, source.dtype, x, axes))
+def _start(given: Any, size: int) -> int:
+    """Returns the first index of a slice, which may count from the end and is clipped."""
+    start = 0 if given is None else int(given)
+    return max(start + size, 0) if start < 0 else min(start, size)
 
 
 def slice_(b: Builder, node: Node) -> str:
-    x, meta = b.arg(node, 0), b.out(node)
-    rank, size = len(b.values[x].shape), b.values[x].shape
-    dim = int(b.arg(node, 1, "dim", 0)) % rank
-    start, step = b.arg(node, 2, "start"), int(b.arg(node, 4, "step", 1))
-    start = 0 if start is None else int(start)
-    start = max(start + size[dim], 0) if start < 0 else min(start, size[dim])
-    return _window(b, x, meta.shape, dim, start, step, node.name)
+    x = b.arg(node, 0)
+    dim = int(b.arg(node, 1, "dim", 0)) % b.rank(x)
+    start, step = _start(b.arg(node, 2, "start"), b.shape_of(x)[dim]), int(b.arg(node, 4, "step", 1))
+    return b.slice(x, dim, start, b.out(node).shape[dim], name=node.name, step=step)
 
 
 def narrow(b: Builder, node: Node) -> str:
-    x, meta = b.arg(node, 0), b.out(node)
-    dim = int(b.arg(node, 1)) % len(meta.shape)
-    return _window(b, x, meta.shape, dim, int(b.arg(node, 2)) % max(b.values[x].shape[dim], 1), 1, node.name)
+    x, dim, start = b.args(node, 0, 1, 2)
+    dim = int(dim) % b.rank(x)
+    return b.slice(x, dim, int(start) % max(b.shape_of(x)[dim], 1), b.out(node).shape[dim], name=node.name)
 
 
 def select(b: Builder, node: Node) -> str:
-    x, meta = b.arg(node, 0), b.out(node)
-    shape = b.values[x].shape
-    dim = int(b.arg(node, 1)) % len(shape)
-    index = int(b.arg(node, 2)) % shape[dim]
-    axes = []
-    for d in range(len(shape)):
-        axes.append(ir.Axis(None, 1, index) if d == dim else ir.Axis(d - (d > dim)))
-    return b.add(ir.Strided(node.name, meta.shape, meta.dtype, x, tuple(axes)))
+    x, dim, index = b.args(node, 0, 1, 2)
+    dim = int(dim) % b.rank(x)
+    return b.select(x, dim, int(index) % b.shape_of(x)[dim], name=node.name)
 
 
 def flip(b: Builder, node: Node) -> str:
-    x, meta = b.arg(node, 0), b.out(node)
-    dims = {int(d) % len(meta.shape) for d in b.arg(node, 1)}
-    axes = tuple(ir.Axis(d, -1, size - 1) if d in dims else ir.Axis(d) for d, size in enumerate(meta.shape))
-    return b.add(ir.Strided(node.name, meta.shape, meta.dtype, x, axes))
+    shape = b.out(node).shape
+    dims = {int(d) % len(shape) for d in b.arg(node, 1)}
+    axes = [ir.Axis(d, -1, size - 1) if d in dims else ir.Axis(d) for d, size in enumerate(shape)]
+    return b.view(node.name, shape, b.arg(node, 0), axes)
 
 
 def split(b: Builder, node: Node) -> tuple[str, ...]:
-    """chunk, split, split_with_sizes, unsafe_split, tensor_split: the captured shapes say where."""
-    x = b.arg(node, 0)
-    rank = len(b.values[x].shape)
-    position = 2
-    dim = int(b.arg(node, position, "dim", 0)) % rank
+    """Lowers chunk, split, split_with_sizes and unsafe_split by the captured shapes."""
+    x, dim = b.arg(node, 0), b.arg(node, 2, "dim", 0)
+    dim = int(dim) % b.rank(x)
     start, pieces = 0, []
     for index in range(len(node.outputs)):
-        shape = b.out(node, index).shape
-        pieces.append(_window(b, x, shape, dim, start, 1, b.fresh(node.name)))
-        start += shape[dim]
+        size = b.out(node, index).shape[dim]
+        pieces.append(b.slice(x, dim, start, size, name=b.fresh(node.name)))
+        start += size
     return tuple(pieces)
 
 
 def unbind(b: Builder, node: Node) -> tuple[str, ...]:
     x, dim = b.arg(node, 0), int(b.arg(node, 1, "dim", 0))
-    shape = b.values[x].shape
-    dim %= len(shape)
-    pieces = []
-    for index in range(shape[dim]):
-        axes = tuple(ir.Axis(None, 1, index) if d == dim else ir.Axis(d - (d > dim)) for d in range(len(shape)))
-        pieces.append(b.add(ir.Strided(b.fresh(node.name), b.out(node, index).shape, b.values[x].dtype, x, axes)))
-    return tuple(pieces)
+    dim %= b.rank(x)
+    return tuple(b.select(x, dim, index, name=b.fresh(node.name)) for index in range(b.shape_of(x)[dim]))
+
+
+def _joined(b: Builder, name: str, shape: tuple[int, ...], parts: list[str], dim: int) -> str:
+    """Adds the concatenation of values along a dimension."""
+    sizes = tuple(b.shape_of(part)[dim] for part in parts)
+    return b.add(ir.Cat(name, shape, b.values[parts[0]].dtype, tuple(parts), sizes, dim))
 
 
 def cat(b: Builder, node: Node) -> str:
-    meta, dim = b.out(node), int(b.arg(node, 1, "dim", 0)) % len(b.out(node).shape)
-    args = [arg for arg in b.arg(node, 0) if 0 not in b.values[arg].shape]
+    meta = b.out(node)
+    args = [arg for arg in b.arg(node, 0) if 0 not in b.shape_of(arg)]
     if not args:
         raise CantLower("joins nothing")
     args = [b.cast(arg, meta.dtype) for arg in args]
-    sizes = tuple(b.values[arg].shape[dim] for arg in args)
-    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(args), sizes, dim))
+    return _joined(b, node.name, meta.shape, args, int(b.arg(node, 1, "dim", 0)) % len(meta.shape))
 
 
 def stack(b: Builder, node: Node) -> str:
     meta, dim = b.out(node), int(b.arg(node, 1, "dim", 0)) % len(b.out(node).shape)
-    shape = tuple(1 if d == dim else size for d, size in enumerate(meta.shape))
-    args = tuple(b.reshape(b.cast(arg, meta.dtype), shape) for arg in b.arg(node, 0))
-    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, args, (1,) * len(args), dim))
+    args = [b.reshape(b.cast(arg, meta.dtype), ir.resized(meta.shape, dim, 1)) for arg in b.arg(node, 0)]
+    return _joined(b, node.name, meta.shape, args, dim)
 
 
 def pad(b: Builder, node: Node) -> str:
@@ -142,17 +124,16 @@ def pad(b: Builder, node: Node) -> str:
         dim = len(low) - 1 - index
         before, after = widths[2 * index : 2 * index + 2]
         if min(before, after) < 0:
-            # Less than nothing cuts off.
-            shape = list(b.values[x].shape)
-            shape[dim] += min(before, 0) + min(after, 0)
-            x = _window(b, x, tuple(shape), dim, max(-before, 0), 1, b.fresh(f"{node.name}_cut"))
+            # A negative width cuts elements off.
+            size = b.shape_of(x)[dim] + min(before, 0) + min(after, 0)
+            x = b.slice(x, dim, max(-before, 0), size, name=b.fresh(f"{node.name}_cut"))
         low[dim] = max(before, 0)
-    return b.add(ir.Pad(node.name, meta.shape, meta.dtype, x, tuple(low), b.values[x].shape, fill or 0))
+    return b.add(ir.Pad(node.name, meta.shape, meta.dtype, x, tuple(low), b.shape_of(x), fill or 0))
 
 
 def gather(b: Builder, node: Node) -> str:
     x, dim, index, meta = b.arg(node, 0), int(b.arg(node, 1)), b.arg(node, 2), b.out(node)
-    rank = len(b.values[x].shape)
+    rank = b.rank(x)
     if rank == 0:
         raise CantLower("gathers from a scalar")
     dim %= rank
@@ -160,88 +141,72 @@ def gather(b: Builder, node: Node) -> str:
     return b.add(ir.Take(node.name, meta.shape, meta.dtype, x, dim, index, axes, tuple(range(rank))))
 
 
-def take_along(b: Builder, name: str, x: str, dim: int, index: str, meta: Any) -> str:
-    """index_select and embedding: the index's dimensions stand where `dim` was."""
-    rank, picks = len(b.values[x].shape), len(b.values[index].shape)
-    axes = tuple(-1 if d == dim else d + (picks - 1) * (d > dim) for d in range(rank))
-    return b.add(ir.Take(name, meta.shape, meta.dtype, x, dim, index, axes, tuple(range(dim, dim + picks))))
-
-
 def index_select(b: Builder, node: Node) -> str:
-    x, dim, index = b.arg(node, 0), int(b.arg(node, 1)), b.arg(node, 2)
-    return take_along(b, node.name, x, dim % len(b.values[x].shape), index, b.out(node))
+    x, dim, index = b.args(node, 0, 1, 2)
+    return b.take(x, int(dim) % b.rank(x), index, name=node.name)
 
 
 def embedding(b: Builder, node: Node) -> str:
-    return take_along(b, node.name, b.arg(node, 0), 0, b.arg(node, 1), b.out(node))
+    return b.take(b.arg(node, 0), 0, b.arg(node, 1), name=node.name)
 
 
 def index(b: Builder, node: Node) -> str:
-    """x[:, idx] and x[:, i, j]: tensors of integers for neighbouring dimensions, among slices."""
-    x, picks = b.arg(node, 0), b.arg(node, 1)
+    """Lowers x[:, idx] and x[:, i, j]: integer tensors for adjacent dimensions, among slices."""
+    x, picks = b.args(node, 0, 1)
     used = [d for d, pick in enumerate(picks) if pick is not None]
     if any(b.values[picks[d]].dtype in ("bool", "uint8") for d in used):
         raise CantLower("indexes by a mask")
     if not used or used[-1] - used[0] + 1 != len(used):
         raise CantLower("indexes dimensions that aren't neighbours")
-    first, shape = used[0], b.values[x].shape
+    first, shape = used[0], b.shape_of(x)
     sizes = shape[first : used[-1] + 1]
     place = picks[first]
     if len(used) > 1:
         x = b.reshape(x, (*shape[:first], ir.numel(sizes), *shape[used[-1] + 1 :]))
         place = _one_index(b, [picks[d] for d in used], sizes)
-    return take_along(b, node.name, x, first, place, b.out(node))
+    return b.take(x, first, place, name=node.name)
 
 
 def _one_index(b: Builder, picks: list[str], sizes: tuple[int, ...]) -> str:
-    """Indices of several dimensions as one of their row-major order; negative ones count from the end."""
+    """Adds the row-major index of indices along several dimensions. Negative ones count from the end."""
     dtype = "int32" if ir.numel(sizes) < 1 << 31 else "int64"
-    total: str | None = None
+    op, total = b.typed(dtype), ""
     for pick, size, step in zip(picks, sizes, ir.contiguous(sizes), strict=True):
-        near = b.pointwise("wrap_index", b.cast(pick, dtype), size, dtype=dtype)
-        near = b.pointwise("mul", near, step, dtype=dtype)
-        total = near if total is None else b.pointwise("add", total, near, dtype=dtype)
-    assert total is not None
+        near = op("mul", op("wrap_index", b.cast(pick, dtype), size), step)
+        total = op("add", total, near) if total else near
     return total
 
 
 def slice_scatter(b: Builder, node: Node) -> str:
-    """A copy in which a slice along one dimension is replaced."""
-    base, part = b.arg(node, 0), b.arg(node, 1)
+    """Lowers slice_scatter: a copy in which a slice along one dimension is replaced."""
+    base, part = b.args(node, 0, 1)
     shape = b.out(node).shape
     dim = int(b.arg(node, 2, "dim", 0)) % len(shape)
     if int(b.arg(node, 5, "step", 1)) != 1:
         raise CantLower("replaces every other element")
-    start = int(b.arg(node, 3, "start") or 0)
-    start = max(start + shape[dim], 0) if start < 0 else min(start, shape[dim])
-    return _replaced(b, node, base, part, dim, start)
+    return _replaced(b, node, base, part, dim, _start(b.arg(node, 3, "start"), shape[dim]))
 
 
 def select_scatter(b: Builder, node: Node) -> str:
-    """A copy in which one index of a dimension is replaced."""
-    base, part = b.arg(node, 0), b.arg(node, 1)
+    """Lowers select_scatter: a copy in which one index of a dimension is replaced."""
+    base, part, dim, index = b.args(node, 0, 1, 2, 3)
     shape = b.out(node).shape
-    dim = int(b.arg(node, 2)) % len(shape)
-    part = b.reshape(part, tuple(1 if d == dim else size for d, size in enumerate(shape)))
-    return _replaced(b, node, base, part, dim, int(b.arg(node, 3)) % shape[dim])
+    dim = int(dim) % len(shape)
+    part = b.reshape(part, ir.resized(shape, dim, 1))
+    return _replaced(b, node, base, part, dim, int(index) % shape[dim])
 
 
 def _replaced(b: Builder, node: Node, base: str, part: str, dim: int, start: int) -> str:
-    """What lies before, the new part, what lies after."""
-    meta, after = b.out(node), start + b.values[part].shape[dim]
-
-    def kept(first: int, end: int) -> str:
-        shape = tuple(end - first if d == dim else n for d, n in enumerate(meta.shape))
-        return _window(b, base, shape, dim, first, 1, b.fresh("kept"))
-
-    pieces = [kept(0, start), part, kept(after, meta.shape[dim])]
-    pieces = [b.cast(piece, meta.dtype) for piece in pieces if b.values[piece].shape[dim]]
-    sizes = tuple(b.values[piece].shape[dim] for piece in pieces)
-    return b.add(ir.Cat(node.name, meta.shape, meta.dtype, tuple(pieces), sizes, dim))
+    """Joins the elements before the new part, the new part, and the elements after it."""
+    meta, after = b.out(node), start + b.shape_of(part)[dim]
+    head = b.slice(base, dim, 0, start, name=b.fresh("kept"))
+    tail = b.slice(base, dim, after, meta.shape[dim] - after, name=b.fresh("kept"))
+    pieces = [b.cast(piece, meta.dtype) for piece in (head, part, tail) if b.shape_of(piece)[dim]]
+    return _joined(b, node.name, meta.shape, pieces, dim)
 
 
 def overwritten(b: Builder, node: Node) -> str:
-    """copy: another tensor's values in this one's shape and dtype. fill: a number."""
+    """Lowers copy, another tensor's values in this one's shape and dtype, and fill, a number."""
     value = b.arg(node, 1, "value")
     if not isinstance(value, str):
         value = b.pointwise("copy", value, dtype=b.out(node).dtype)
@@ -249,7 +214,7 @@ def overwritten(b: Builder, node: Node) -> str:
 
 
 def roll(b: Builder, node: Node) -> str:
-    """The tail, then the head, in each rolled dimension."""
+    """Lowers roll: the tail, then the head, in each rolled dimension."""
     x, shifts, dims = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "dims", [])
     shape = b.out(node).shape
     if not dims:
@@ -262,36 +227,33 @@ def roll(b: Builder, node: Node) -> str:
 
 
 def _rolled(b: Builder, x: str, dim: int, shift: int, name: str) -> str:
-    source = b.values[x]
-    size = source.shape[dim]
+    shape = b.shape_of(x)
+    size = shape[dim]
     head = shift % size
     if head == 0:
-        return b.reshape(x, source.shape, name)
-    shapes = [tuple(part if d == dim else n for d, n in enumerate(source.shape)) for part in (head, size - head)]
-    tail = _window(b, x, shapes[0], dim, size - head, 1, b.fresh("tail"))
-    rest = _window(b, x, shapes[1], dim, 0, 1, b.fresh("rest"))
-    return b.add(ir.Cat(name, source.shape, source.dtype, (tail, rest), (head, size - head), dim))
+        return b.reshape(x, shape, name)
+    tail = b.slice(x, dim, size - head, head, name=b.fresh("tail"))
+    rest = b.slice(x, dim, 0, size - head, name=b.fresh("rest"))
+    return _joined(b, name, shape, [tail, rest], dim)
 
 
 def repeat(b: Builder, node: Node) -> str:
-    """Copies as dimensions of their own, then merged."""
-    x, times, meta = b.arg(node, 0), b.arg(node, 1), b.out(node)
-    source = b.values[x]
-    shape = (1,) * (len(times) - len(source.shape)) + source.shape
+    """Lowers repeat: the copies are extra dimensions, which are then merged."""
+    x, times = b.args(node, 0, 1)
+    shape = (1,) * (len(times) - b.rank(x)) + b.shape_of(x)
     pairs = tuple(size for count, n in zip(times, shape, strict=True) for size in (int(count), n))
     single = b.reshape(x, tuple(size for n in shape for size in (1, n)))
-    return b.reshape(b.expand(single, pairs), meta.shape, node.name)
+    return b.reshape(b.expand(single, pairs), b.out(node).shape, node.name)
 
 
 def full(b: Builder, node: Node) -> str:
-    """zeros, ones, full and their _like forms; empty ones may hold anything."""
+    """Lowers zeros, ones, full and empty, and their _like and new_ forms."""
     name, meta = node.op.split(".")[1], b.out(node)
     fill: Any = 1 if name.startswith(("ones", "new_ones")) else 0
     if "full" in name or name == "scalar_tensor":
         position = 0 if name == "scalar_tensor" else 2 if name == "new_full" else 1
         fill = b.arg(node, position, "fill_value", 0)
-    value = b.pointwise("copy", fill, dtype=meta.dtype)
-    return b.expand(value, meta.shape, node.name)
+    return b.expand(b.pointwise("copy", fill, dtype=meta.dtype), meta.shape, node.name)
 
 
 def arange(b: Builder, node: Node) -> str:
@@ -305,22 +267,20 @@ def arange(b: Builder, node: Node) -> str:
 
 
 def triangle(b: Builder, node: Node) -> str:
-    """tril and triu."""
-    x, diagonal, meta = b.arg(node, 0), int(b.arg(node, 1, "diagonal", 0)), b.out(node)
-    rank = len(meta.shape)
-    row = b.add(ir.Iota(b.fresh("row"), meta.shape, "int32", rank - 2))
-    col = b.add(ir.Iota(b.fresh("col"), meta.shape, "int32", rank - 1))
+    """Lowers tril and triu."""
+    x, diagonal, shape = b.arg(node, 0), int(b.arg(node, 1, "diagonal", 0)), b.out(node).shape
+    row = b.iota("row", shape, len(shape) - 2)
+    col = b.iota("col", shape, len(shape) - 1)
     offset = b.pointwise("sub", col, row, dtype="int32")
-    keep = b.pointwise("le" if "tril" in node.op else "ge", offset, diagonal, dtype="bool", at="i32")
-    return b.pointwise("where", keep, x, 0, dtype=meta.dtype, name=node.name)
+    return b.result(node, "where", b.test("le" if "tril" in node.op else "ge", offset, diagonal, at="i32"), x, 0)
 
 
 TABLE: dict[str, Lowering] = {
     "view": reshape, "reshape": reshape, "_unsafe_view": reshape, "flatten": reshape, "unflatten": reshape,
     "view_as": reshape, "reshape_as": reshape, "ravel": reshape,
     "permute": permute, "transpose": transpose, "swapaxes": transpose, "t": reverse_dims, "numpy_T": reverse_dims,
-    "expand": expand, "expand_as": expand, "broadcast_to": expand, "squeeze": drop_or_add_ones,
-    "unsqueeze": drop_or_add_ones, "slice": slice_, "narrow": narrow, "select": select, "flip": flip, "chunk": split,
+    "expand": expand, "expand_as": expand, "broadcast_to": expand, "squeeze": reshape,
+    "unsqueeze": reshape, "slice": slice_, "narrow": narrow, "select": select, "flip": flip, "chunk": split,
     "split": split, "split_with_sizes": split, "unsafe_split": split, "unsafe_chunk": split, "unbind": unbind,
     "cat": cat, "concat": cat, "concatenate": cat, "stack": stack, "pad": pad, "constant_pad_nd": pad,
     "gather": gather, "index_select": index_select, "embedding": embedding, "index": index, "zeros": full, "ones": full,

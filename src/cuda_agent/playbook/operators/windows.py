@@ -1,6 +1,6 @@
-"""Reductions over small sliding windows: pooling, and convolutions that take every channel by itself.
+"""Lowers pooling and depthwise convolutions to reductions over sliding windows.
 
-A window is a view with one dimension more for each direction in which it slides, and a reduction over these.
+The windows are a view with one more dimension for each direction of several taps. The reduction is over these.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from cuda_agent.core.graph import Node
 from cuda_agent.playbook import ir
 from cuda_agent.playbook.lower import Builder, CantLower, Lowering
 from cuda_agent.playbook.operators.reductions import mean_of
-from cuda_agent.playbook.operators.views import take_along
 from cuda_agent.playbook.skills.shared.geometry import MOST_TAPS, read
 
-#: what joins the elements of a window; so many of them, and so many windows of one element, at the most: where another
-#: reduction reads the window, and where nothing but the caches keeps what windows share.
+#: kind of reduction -> the operator that joins two elements.
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
-_MOST_WRITTEN_OUT, _MOST_SHARED, _MOST_CACHED = 9, 2.5, 4.0
-#: elements of a window from which it is a row of its own, where nothing is in two windows.
+#: the most taps of a window that becomes an element-wise chain.
+_MOST_WRITTEN_OUT = 9
+#: the most windows that share an element, where another reduction reads the chain, and where only the caches hold
+#: shared elements.
+_MOST_SHARED, _MOST_CACHED = 2.5, 4.0
+#: elements from which disjoint windows are reduced as rows.
 _WIDE = 32
-#: elements of a window that is none of many equal ones, above which it is a reduction.
+#: the most elements of windows of unequal sizes that aren't a reduction.
 _MOST_UNEQUAL = 8
 
 
 @dataclass(frozen=True)
 class Direction:
-    """One spatial dimension: `result` windows of `taps` elements, the first of them `before` elements ahead of x."""
+    """One spatial dimension: `result` windows of `taps` elements. The first window begins `before` elements ahead of
+    x."""
 
     result: int
     taps: int
@@ -40,13 +43,13 @@ class Direction:
 
     @property
     def reach(self) -> int:
-        """Positions from the first window's first element to the last window's last one."""
+        """The number of positions from the first window's first element to the last window's last one."""
         return (self.result - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """The view [lead…, results…, taps…] (only of directions with several taps), and how it slides."""
+    """The view [lead…, results…, taps…], with taps of directions with several taps only, and how it slides."""
 
     value: str
     dims: tuple[int, ...]
@@ -54,30 +57,28 @@ class _Windows:
 
 
 def _windows(b: Builder, x: str, directions: Sequence[Direction], fill: float) -> _Windows:
-    """Windows of the last dimensions of x; `fill` is what lies outside of it."""
-    source = b.values[x]
-    lead = len(source.shape) - len(directions)
-    inner = source.shape[lead:]
+    """Adds the view of windows over the last dimensions of x, which `fill` surrounds."""
+    lead, full = b.rank(x) - len(directions), b.shape_of(x)
+    inner = full[lead:]
     if any(d.before or d.reach > size for d, size in zip(directions, inner, strict=True)):
-        shape = (*source.shape[:lead], *(max(d.reach, size) for d, size in zip(directions, inner, strict=True)))
-        low = (*(0,) * lead, *(d.before for d in directions))
-        x = b.add(ir.Pad(b.fresh("padded"), shape, source.dtype, x, low, source.shape, fill))
+        shape = (*full[:lead], *(max(d.reach, size) for d, size in zip(directions, inner, strict=True)))
+        x = b.pad(shape, x, (*(0,) * lead, *(d.before for d in directions)), fill)
     axes: list[ir.Axis] = [ir.Axis(d) for d in range(lead)]
     slides: list[ir.Slide] = []
     for at, d in enumerate(directions, lead):
-        tap = len(source.shape) + len(slides) if d.taps > 1 else None
+        tap = len(full) + len(slides) if d.taps > 1 else None
         axes.append(ir.Axis(at, d.stride, 0, tap, d.dilation))
         if tap is not None:
             slides.append(ir.Slide(at, tap, d.stride, d.dilation))
     results = tuple(d.result for d in directions)
-    shape = (*source.shape[:lead], *results, *(d.taps for d in directions if d.taps > 1))
-    view = b.add(ir.Strided(b.fresh("windows"), shape, source.dtype, x, tuple(axes)))
+    shape = (*full[:lead], *results, *(d.taps for d in directions if d.taps > 1))
+    view = b.view(b.fresh("windows"), shape, x, axes)
     return _Windows(view, tuple(slide.tap for slide in slides), tuple(slides))
 
 
 def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fill: float, dtype: str) -> str:
-    """x reduced over its windows: wide ones side by side as rows of their own, others direction by direction where one
-    window holds many elements."""
+    """Adds x reduced over its windows. Wide disjoint windows are reduced as rows. Other windows of many elements are
+    reduced direction by direction."""
     if _are_rows(b, x, directions):
         lead = b.values[x].shape[: -len(directions)]
         shape = (*lead, *(n for d in directions for n in (d.result, d.taps)))
@@ -85,9 +86,7 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
     if ir.numel([d.taps for d in directions]) > MOST_TAPS and sum(d.taps > 1 for d in directions) > 1:
         sizes = b.values[x].shape[-len(directions) :]
         for at in reversed(range(len(directions))):
-            alone = [
-                d if k == at else Direction(size, 1) for k, (d, size) in enumerate(zip(directions, sizes, strict=True))
-            ]
+            alone = [d if k == at else Direction(sizes[k], 1) for k, d in enumerate(directions)]
             x = _reduced(b, kind, x, alone, fill, dtype)
             sizes = b.values[x].shape[-len(directions) :]
         return x
@@ -98,7 +97,7 @@ def _reduced(b: Builder, kind: str, x: str, directions: Sequence[Direction], fil
 
 
 def _are_rows(b: Builder, x: str, directions: Sequence[Direction]) -> bool:
-    """Whether wide windows lie side by side and leave nothing out."""
+    """Returns whether the windows are wide, disjoint, and cover x."""
     sizes = b.values[x].shape[-len(directions) :]
     return ir.numel([d.taps for d in directions]) >= _WIDE and all(
         d.stride == d.taps and d.dilation == 1 and d.result * d.taps == size and not d.before
@@ -107,9 +106,9 @@ def _are_rows(b: Builder, x: str, directions: Sequence[Direction]) -> bool:
 
 
 def write_out(b: Builder, name: str, inside: str | None = None) -> bool:
-    """Make a window's reduction an element-wise chain over its taps, so that another kernel can compute it on the way
-    instead of reading it from memory. `inside`: the reduction that reads it, once. False where it has many taps, or
-    elements are in many windows."""
+    """Makes a window's reduction an element-wise chain over its taps, so that a kernel can fuse it instead of reading
+    it from memory. `inside` is the reduction that reads it, once. Returns False where a window has many taps, or an
+    element is in many windows."""
     value = b.values[name]
     if not isinstance(value, ir.Reduce) or not value.slides or value.kind not in _JOINED:
         return False
@@ -125,9 +124,8 @@ def write_out(b: Builder, name: str, inside: str | None = None) -> bool:
     taps: list[str] = []
     for indices in itertools.product(*(range(sizes[d]) for d in value.dims)):
         offsets = dict(zip(value.dims, indices, strict=True))
-        axes = tuple(ir.Axis(at, 1, offsets.get(d, 0)) for d, at in enumerate(of))
-        tap = b.add(ir.Strided(b.fresh("tap"), value.shape, b.values[value.arg].dtype, value.arg, axes))
-        taps.append(b.cast(tap, value.dtype))
+        axes = [ir.Axis(at, 1, offsets.get(d, 0)) for d, at in enumerate(of)]
+        taps.append(b.cast(b.view(b.fresh("tap"), value.shape, value.arg, axes), value.dtype))
     total, *others, last = taps
     for tap in others:
         total = b.pointwise(_JOINED[value.kind], total, tap, dtype=value.dtype)
@@ -136,7 +134,7 @@ def write_out(b: Builder, name: str, inside: str | None = None) -> bool:
 
 
 def _read_once(b: Builder, name: str, by: str) -> bool:
-    """Whether one value reads it, whose result one value reads, and so on to `by`."""
+    """Returns whether a chain of values, each with a single reader, leads to `by`."""
     at = name
     while at != by:
         readers = [other.name for other in b.values.values() if at in ir.operands(other)]
@@ -155,8 +153,8 @@ def _numbers(value: Any, count: int) -> list[int]:
 
 
 def _pool_directions(b: Builder, node: Node, dilated: bool) -> list[Direction]:
-    """Returns the windows of max_pool(x, kernel, stride, padding, dilation, ceil) or avg_pool(x, kernel, stride,
-    padding, ceil, …)."""
+    """Returns the directions of max_pool(x, kernel, stride, padding, dilation, ceil) or of avg_pool, which has no
+    dilation."""
     count = _dimensions(node)
     kernel = _numbers(b.arg(node, 1, "kernel_size"), count)
     stride = _numbers(b.arg(node, 2, "stride") or kernel, count)
@@ -171,8 +169,8 @@ def _dimensions(node: Node) -> int:
 
 
 def _adaptive(b: Builder, node: Node, kind: str) -> tuple[str, list[Direction]]:
-    """The operand and the windows of an adaptive pooling, which are regular where the sizes divide; the others are
-    reduced here, to one element each."""
+    """Returns the operand and the windows of an adaptive pooling. Windows are regular where the sizes divide. In the
+    other directions, the operand is already reduced to one element a window."""
     x, count = b.arg(node, 0), _dimensions(node)
     sizes, results = b.values[x].shape[-count:], b.out(node).shape[-count:]
     directions = []
@@ -185,42 +183,39 @@ def _adaptive(b: Builder, node: Node, kind: str) -> tuple[str, list[Direction]]:
 
 
 def _unequal(b: Builder, kind: str, x: str, dim: int, result: int) -> str:
-    """Windows from ⌊i · size / result⌋ up to ⌈(i + 1) · size / result⌉ of one dimension: of a few elements one by one,
-    wide ones by a reduction."""
-    shape, inner = b.values[x].shape, b.internal(b.values[x].dtype)
+    """Adds the reduction over windows from ⌊i · size / result⌋ up to ⌈(i + 1) · size / result⌉ along one dimension.
+    Small windows are element-wise chains."""
+    shape, inner, whole = b.shape_of(x), b.inner(x), b.typed("int32")
     size = shape[dim]
     taps = max(-(-(i + 1) * size // result) - i * size // result for i in range(result))
     after = [1] * (len(shape) - dim - 1)
 
     def bounds(windows: tuple[int, ...]) -> tuple[str, str, str]:
-        """First, last and how many of each window, for places of this shape, the windows' number first."""
-        scaled = b.add(ir.Iota(b.fresh("scaled"), windows, "int32", 0, 0, size))
-        start = b.pointwise("floordiv", scaled, result, dtype="int32")
-        above = b.pointwise("add", scaled, size + result - 1, dtype="int32")
-        end = b.pointwise("floordiv", above, result, dtype="int32")
-        length = b.pointwise("sub", end, start, dtype="int32")
-        return start, b.pointwise("sub", end, 1, dtype="int32"), length
+        """Adds first index, last index and length of the windows, for a shape with the windows as dimension 0."""
+        scaled = b.iota("scaled", windows, 0, 0, size)
+        start = whole("floordiv", scaled, result)
+        end = whole("floordiv", whole("add", scaled, size + result - 1), result)
+        length = whole("sub", end, start)
+        return start, whole("sub", end, 1), length
 
     def taken(place: str, last: str) -> str:
-        """The elements at these places; what is behind the last changes nothing."""
-        windows = b.values[place].shape
-        wanted = ir.Value("", (*shape[:dim], *windows, *shape[dim + 1 :]), b.values[x].dtype)
-        near = b.pointwise("minimum", place, last, dtype="int32")
-        value = b.cast(take_along(b, b.fresh("taken"), x, dim, near, wanted), inner)
+        """Adds the elements at these indices. Elements after the last have no effect."""
+        near = whole("minimum", place, last)
+        value = b.cast(b.take(x, dim, near, name=b.fresh("taken")), inner)
         if kind != "sum":
             return value
-        inside = b.reshape(b.pointwise("le", place, last, dtype="bool", at="i32"), (*windows, *after))
+        inside = b.reshape(b.test("le", place, last, at="i32"), (*b.shape_of(place), *after))
         return b.pointwise("where", inside, value, 0.0, dtype=inner)
 
     start, last, length = bounds((result,))
     if taps > _MOST_UNEQUAL:
         first, behind, _ = bounds((result, taps))
-        tap = b.add(ir.Iota(b.fresh("tap"), (result, taps), "int32", 1, 0, 1))
-        total = b.reduce(kind, taken(b.pointwise("add", first, tap, dtype="int32"), behind), (dim + 1,), dtype=inner)
+        tap = b.iota("tap", (result, taps), 1)
+        total = b.reduce(kind, taken(whole("add", first, tap), behind), (dim + 1,), dtype=inner)
     else:
         total = taken(start, last)
         for number in range(1, taps):
-            value = taken(b.pointwise("add", start, number, dtype="int32"), last)
+            value = taken(whole("add", start, number), last)
             total = b.pointwise(_JOINED[kind], total, value, dtype=inner)
     if kind == "sum":
         total = b.pointwise("div", total, b.reshape(b.cast(length, inner), (result, *after)), dtype=inner)
@@ -228,7 +223,7 @@ def _unequal(b: Builder, kind: str, x: str, dim: int, result: int) -> str:
 
 
 def _is_whole(b: Builder, x: str, directions: Sequence[Direction]) -> bool:
-    """Whether there is one window, of everything."""
+    """Returns whether there is a single window over all elements."""
     sizes = b.values[x].shape[-len(directions) :]
     return all(d.result == 1 and d.taps == size and not d.before for d, size in zip(directions, sizes, strict=True))
 
@@ -239,33 +234,31 @@ def _check_floating(b: Builder, x: str) -> None:
 
 
 def _max(b: Builder, node: Node, x: str, directions: Sequence[Direction]) -> str | tuple[str | None, ...]:
-    """The values; whoever reads the indices isn't covered."""
+    """Adds the maxima. Their indices aren't available."""
     _check_floating(b, x)
     dtype = b.values[x].dtype
     if _is_whole(b, x, directions):
-        rank = len(b.values[x].shape)
-        result = b.reduce("max", x, range(rank - len(directions), rank), dtype=dtype, keep=True)
+        result = b.reduce("max", x, range(b.rank(x) - len(directions), b.rank(x)), dtype=dtype, keep=True)
     else:
         result = _reduced(b, "max", x, directions, float("-inf"), dtype)
     return b.finish(node, result) if len(node.outputs) == 1 else (result, None)
 
 
 def max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
-    """max_pool and max_pool_with_indices."""
+    """Lowers max_pool and max_pool_with_indices."""
     return _max(b, node, b.arg(node, 0), _pool_directions(b, node, dilated=True))
 
 
 def adaptive_max_pool(b: Builder, node: Node) -> str | tuple[str | None, ...]:
-    """Adaptive maximum pooling."""
+    """Lowers adaptive maximum pooling."""
     return _max(b, node, *_adaptive(b, node, "max"))
 
 
 def _average(b: Builder, node: Node, x: str, directions: Sequence[Direction], divisor: str | float) -> str:
     _check_floating(b, x)
     if _is_whole(b, x, directions) and divisor == ir.numel([d.taps for d in directions]):
-        rank = len(b.values[x].shape)
-        return b.finish(node, mean_of(b, x, range(rank - len(directions), rank), keep=True))
-    inner = b.internal(b.values[x].dtype)
+        return b.finish(node, mean_of(b, x, range(b.rank(x) - len(directions), b.rank(x)), keep=True))
+    inner = b.inner(x)
     total = _reduced(b, "sum", x, directions, 0.0, inner)
     if isinstance(divisor, str):
         return b.finish(node, b.pointwise("div", total, divisor, dtype=inner))
@@ -273,7 +266,7 @@ def _average(b: Builder, node: Node, x: str, directions: Sequence[Direction], di
 
 
 def avg_pool(b: Builder, node: Node) -> str:
-    """avg_pool with each of its divisors: a given number, the window's size within x and its padding, or within x."""
+    """Lowers avg_pool. The divisor is a given number, or the window's size with or without padding."""
     directions = _pool_directions(b, node, dilated=False)
     with_padding, given = b.arg(node, 5, "count_include_pad", True), b.arg(node, 6, "divisor_override")
     divisor = float(given) if given else _counts(b, node, directions, bool(with_padding))
@@ -281,10 +274,10 @@ def avg_pool(b: Builder, node: Node) -> str:
 
 
 def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_padding: bool) -> str | float:
-    """How many elements each window counts: a number where that's the same everywhere, else a value [results…]."""
+    """Returns the number of elements that each window counts: a number where all are equal, else a value [results…]."""
     sizes = b.values[b.arg(node, 0)].shape[-len(directions) :]
     results = tuple(d.result for d in directions)
-    constant, varying = 1, None
+    constant, varying, whole = 1, None, b.typed("int32")
     for at, (d, size) in enumerate(zip(directions, sizes, strict=True)):
         low, high = (-d.before, size + d.before) if with_padding else (0, size)
         starts = [index * d.stride - d.before for index in range(d.result)]
@@ -292,15 +285,15 @@ def _counts(b: Builder, node: Node, directions: Sequence[Direction], with_paddin
         if len(counts) == 1:
             constant *= counts.pop()
             continue
-        start_at = b.add(ir.Iota(b.fresh("start"), results, "int32", at, -d.before, d.stride))
-        end = b.pointwise("minimum", b.pointwise("add", start_at, d.taps, dtype="int32"), high, dtype="int32")
-        part = b.pointwise("sub", end, b.pointwise("maximum", start_at, low, dtype="int32"), dtype="int32")
-        varying = part if varying is None else b.pointwise("mul", varying, part, dtype="int32")
-    return float(constant) if varying is None else b.pointwise("mul", varying, constant, dtype="int32")
+        start = b.iota("start", results, at, -d.before, d.stride)
+        end = whole("minimum", whole("add", start, d.taps), high)
+        part = whole("sub", end, whole("maximum", start, low))
+        varying = part if varying is None else whole("mul", varying, part)
+    return float(constant) if varying is None else whole("mul", varying, constant)
 
 
 def adaptive_avg_pool(b: Builder, node: Node) -> str:
-    """Adaptive average pooling."""
+    """Lowers adaptive average pooling."""
     x, directions = _adaptive(b, node, "sum")
     return _average(b, node, x, directions, float(ir.numel([d.taps for d in directions])))
 
@@ -309,7 +302,7 @@ def adaptive_avg_pool(b: Builder, node: Node) -> str:
 
 
 def depthwise(b: Builder, node: Node) -> str:
-    """A convolution with as many groups as channels, of few taps; out channel c · m + k reads channel c."""
+    """Lowers a depthwise convolution of few taps, in which output channel c · m + k reads channel c."""
     x, weight, bias = b.arg(node, 0), b.arg(node, 1), b.arg(node, 2, "bias")
     call = read(b, node)
     if call is None or not call.is_stencil:
@@ -319,15 +312,14 @@ def depthwise(b: Builder, node: Node) -> str:
     count, multiple = len(directions), call.out_channels // call.groups
     windows = _windows(b, x, directions, 0.0)
     body, shift = windows.value, 0
-    view, taps = b.values[body].shape, [d.taps for d in directions]
-    channel = len(b.values[x].shape) - count - 1
-    factors = b.reshape(weight, (call.groups, multiple, *[1] * count, *(n for n in taps if n > 1)))
+    view, taps = b.shape_of(body), [*[1] * count, *(d.taps for d in directions if d.taps > 1)]
+    channel = b.rank(x) - count - 1
+    factors = b.reshape(weight, (call.groups, multiple, *taps))
     if multiple > 1:
         shift = 1
-        shape = (*view[: channel + 1], 1, *view[channel + 1 :])
-        body = b.reshape(body, shape)
+        body = b.reshape(body, ir.resized(view, channel, view[channel], 1))
     else:
-        factors = b.reshape(weight, (call.groups, *[1] * count, *(n for n in taps if n > 1)))
+        factors = b.reshape(weight, (call.groups, *taps))
     product = b.pointwise("mul", body, factors, dtype=inner)
     slides = tuple(ir.Slide(s.dim + shift, s.tap + shift, s.stride, s.dilation) for s in windows.slides)
     dims = tuple(dim + shift for dim in windows.dims)
