@@ -1,9 +1,9 @@
 """Memory that the judge allocates and workers map: tensors cross between processes here and nowhere else.
 
-On `cpu` an arena is a sealed memfd, passed as a descriptor. On `cuda` it is a `cudaMalloc` allocation of its own, a
-multiple of 2 MiB, passed as a CUDA IPC handle: a handle exports a whole allocation, so torch's segments never take
-part, and what one worker may see never shares an allocation with what it may not. Several tensors of one purpose are
-packed into an arena. Each becomes a plain torch tensor with a storage of its own that starts at its first element.
+On `cpu` an arena is a sealed memfd, passed as a descriptor. On `cuda` it is its own `cudaMalloc` allocation, a multiple
+of 2 MiB, passed as a CUDA IPC handle. A handle exports a whole allocation, so torch's segments never take part, and
+memory that a worker may see never shares an allocation with memory that it may not. Several tensors of one purpose are
+packed into an arena. Each becomes a plain torch tensor with its own storage that starts at its first element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cuda_agent.core.graph import TensorMeta
 from cuda_agent.workers.requests import Slot
 from cuda_agent.workers.requests.lifecycle import Attach
 
-#: Offsets as torch's own allocators align them, so that vector loads see what they would see outside.
+#: offsets are aligned like those of torch's allocators, so that vector loads behave as outside.
 ALIGNMENT = {Device.CPU: 64, Device.CUDA: 512}
 GRANULE = {Device.CPU: mmap.PAGESIZE, Device.CUDA: 2 << 20}
 
@@ -32,15 +32,15 @@ ITEM_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 
-#: of the driver, for a process that uses one stream, or whose times decide nothing: its context is made and taken apart
-#: in half the time, in a third beside nine others (benchmarks/results/2026-11-24-h200-contexts).
+#: driver settings for a process that uses one stream, or whose times decide nothing. Its context starts and ends in
+#: half the time, in a third beside nine others (benchmarks/results/2026-11-24-h200-contexts).
 SMALL_CONTEXT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 _SEALS = fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def gpu_memory() -> tuple[int, int]:
-    """(free bytes, all bytes) of the GPU that this process uses."""
+    """Returns (free bytes, all bytes) of the GPU that this process uses."""
     import torch
 
     free, there = torch.cuda.mem_get_info()
@@ -52,7 +52,7 @@ class OutOfDeviceMemory(Exception):
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Returns row-major strides in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -61,12 +61,12 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def contiguous(meta: TensorMeta, dtype: str | None = None) -> TensorMeta:
-    """The same shape in row-major order, possibly with another element type."""
+    """Returns the same shape in row-major order, possibly with another element type."""
     return TensorMeta(shape=meta.shape, dtype=dtype or meta.dtype, strides=contiguous_strides(meta.shape))
 
 
 def is_dense(meta: TensorMeta) -> bool:
-    """No two elements share a place and no place is unused (a permutation of row-major)."""
+    """Whether no two elements share a place and no place is unused (a permutation of row-major)."""
     if meta.numel == 0:
         return True
     expected = 1
@@ -78,7 +78,7 @@ def is_dense(meta: TensorMeta) -> bool:
 
 
 def extent_bytes(meta: TensorMeta) -> int:
-    """Bytes from the first element to the end of the last one."""
+    """Returns the bytes from the first element to the end of the last one."""
     if meta.numel == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
@@ -94,7 +94,7 @@ class Layout:
 
     @staticmethod
     def pack(metas: Iterable[TensorMeta], device: Device, copies: int = 1) -> Layout:
-        """Aligned offsets in order; with `copies`, the whole list that many times one after the other (a ring)."""
+        """Packs tensors at aligned offsets in order; with `copies`, the whole list that many times (a ring)."""
         step, offset, slots = ALIGNMENT[device], 0, []
         metas = tuple(metas)
         for _ in range(copies):
@@ -105,7 +105,7 @@ class Layout:
 
 
 class Memory:
-    """A mapped arena as torch tensors; what judge and worker have in common."""
+    """A mapped arena as torch tensors, common to judge and worker."""
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self.device = device
@@ -114,7 +114,7 @@ class Memory:
         self._pointer = 0
 
     def raw(self, offset: int = 0, count: int | None = None) -> Any:
-        """Bytes [offset, offset + count) as a uint8 tensor of shape (count,) with a storage of its own."""
+        """Returns bytes [offset, offset + count) as a uint8 tensor of shape (count,) with its own storage."""
         import torch
 
         count = self.nbytes - offset if count is None else count
@@ -129,7 +129,7 @@ class Memory:
         return torch.as_tensor(_CudaBytes(self._pointer + offset, count, self), device="cuda")
 
     def tensor(self, slot: Slot) -> Any:
-        """The tensor at `slot`: not a view of anything that a program could climb up to."""
+        """Returns the tensor at `slot`. It is no view, so a program can't reach more memory from it."""
         import torch
 
         dtype = getattr(torch, slot.meta.dtype)
@@ -154,8 +154,8 @@ class _CudaBytes:
 
 
 class Arena(Memory):
-    """The judge's side: allocates (zeros), exports, frees. Free it only after the workers that map it detached or
-    ended."""
+    """The judge's side, which allocates (zeros), exports and frees. Free it only after the workers that map it have
+    detached or ended."""
 
     def __init__(self, name: str, nbytes: int, device: Device) -> None:
         """Raises OutOfDeviceMemory."""
@@ -170,7 +170,7 @@ class Arena(Memory):
             self._clear()
 
     def _clear(self) -> None:
-        """Memory of an earlier evaluation comes back from `cudaMalloc` as it was left: answers, inputs, weights. A
+        """Writes zeros. `cudaMalloc` returns memory of an earlier evaluation with its answers, inputs and weights. A
         memfd is zero when it is made."""
         try:
             cuda_runtime().clear(self._pointer, self.nbytes)
@@ -182,7 +182,7 @@ class Arena(Memory):
         self._descriptor = os.memfd_create(f"cuda-agent-{self.name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._descriptor, self.nbytes)
-            # Sealed: a worker that shrank the file would make the judge's next access a bus error.
+            # Sealed: if a worker shrank the file, the judge's next access would be a bus error.
             fcntl.fcntl(self._descriptor, *_SEALS)
             os.posix_fallocate(self._descriptor, 0, self.nbytes)
             self._map = mmap.mmap(self._descriptor, self.nbytes)
@@ -201,7 +201,7 @@ class Arena(Memory):
         self.raw().fill_(byte)
 
     def copy_from(self, other: Arena) -> None:
-        """Byte for byte; both hold the same layout."""
+        """Copies bytes. Both have the same layout."""
         count = min(self.nbytes, other.nbytes)
         self.raw(0, count).copy_(other.raw(0, count))
 
@@ -236,7 +236,8 @@ class Attached(Memory):
 
 
 def synchronize(device: Device) -> None:
-    """Everything that this process has queued on the device is done, so that another process may read it."""
+    """Waits until all work that this process has queued on the device is done, so that another process may read the
+    results."""
     if device is Device.CUDA:
         import torch
 
@@ -244,7 +245,7 @@ def synchronize(device: Device) -> None:
 
 
 def trim(device: Device) -> None:
-    """Hands device memory that this process's torch caches back, for others to use."""
+    """Returns device memory that this process's torch caches to the driver, for other processes."""
     if device is Device.CUDA:
         import torch
 
@@ -286,7 +287,7 @@ class CudaRuntime:
         raise DeviceError(f"{call} failed: {text}", "Check nvidia-smi; another process may hold the GPU")
 
     def allocate(self, nbytes: int) -> int:
-        """Device pointer of an allocation of its own. Raises OutOfDeviceMemory."""
+        """Returns the device pointer of a new allocation. Raises OutOfDeviceMemory."""
         pointer = ctypes.c_void_p()
         status = self._library.cudaMalloc(ctypes.byref(pointer), nbytes)
         if status == 2:
@@ -302,7 +303,7 @@ class CudaRuntime:
         self._check("cudaFree", self._library.cudaFree(pointer))
 
     def clear(self, pointer: int, nbytes: int) -> None:
-        """Zeros; returns when they are there, so that another process may map the memory."""
+        """Writes zeros, and returns when they are there, so that another process may map the memory."""
         self._check("cudaMemset", self._library.cudaMemset(pointer, 0, nbytes))
         self._check("cudaDeviceSynchronize", self._library.cudaDeviceSynchronize())
 
@@ -323,7 +324,7 @@ class CudaRuntime:
 
 
 def _loaded_cudart() -> str:
-    """Path of the CUDA runtime that torch has mapped: a second copy would have a state of its own."""
+    """Returns the path of the CUDA runtime that torch has mapped, since a second copy would have its own state."""
     with open("/proc/self/maps") as stream:
         for line in stream:
             path = line.split(maxsplit=5)[-1].strip()
@@ -336,13 +337,13 @@ _RUNTIME: list[CudaRuntime] = []
 
 
 def cuda_runtime() -> CudaRuntime:
-    """One per process, made when first needed. Raises DeviceError where there is no GPU."""
+    """Returns the runtime of this process, made when first needed. Raises DeviceError where there is no GPU."""
     if not _RUNTIME:
         _RUNTIME.append(CudaRuntime())
     return _RUNTIME[0]
 
 
 def pieces(tensor: Any) -> list[Any]:
-    """A tensor's elements in row-major order, in pieces whose temporaries are small beside it."""
+    """Yields a tensor's elements in row-major order, in pieces whose temporaries are small beside it."""
     step = (1 << 24) if tensor.is_cuda else (1 << 19)
     return list(tensor.reshape(-1).split(step))

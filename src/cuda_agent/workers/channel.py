@@ -28,7 +28,7 @@ MAX_DESCRIPTORS = 8
 MAX_ERROR_BYTES = 4096
 
 _HEADER = struct.Struct("<I")
-#: what a worker may say of itself.
+#: failures that a worker may report.
 REPORTED = (
     FaultKind.LOAD, FaultKind.STRUCTURE, FaultKind.RAISED, FaultKind.OUT_OF_MEMORY, FaultKind.DEVICE,
     FaultKind.TASK,
@@ -36,24 +36,24 @@ REPORTED = (
 
 
 def name_of(request: WorkerRequest[Any]) -> str:
-    """The operation that a request asks for."""
+    """Returns the name of the operation that a request asks for."""
     return type(request).__name__
 
 
 class ChannelError(Exception):
-    """Base of what can go wrong on a channel. Internal to the judge: `process.py` turns it into a fault."""
+    """Base of a channel's failures. They are internal to the judge: `process.py` turns them into faults."""
 
 
 class ChannelClosed(ChannelError):
-    """The other side is gone."""
+    """The other side has ended."""
 
 
 class DeadlinePassed(ChannelError):
-    """No whole answer within the request's time."""
+    """No whole answer came within the request's time."""
 
 
 class ProtocolViolation(ChannelError):
-    """The worker sent something that it may not send."""
+    """The worker sent a forbidden message."""
 
 
 class RemoteFailure(ChannelError):
@@ -65,7 +65,7 @@ class RemoteFailure(ChannelError):
 
 
 def decode(raw: bytes) -> Any:
-    """JSON of at most MAX_DEPTH levels, without NaN and Infinity. Raises ProtocolViolation."""
+    """Decodes JSON of at most MAX_DEPTH levels, without NaN and Infinity. Raises ProtocolViolation."""
     try:
         value = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -84,10 +84,10 @@ def decode(raw: bytes) -> Any:
 
 
 def spin(sock: socket.socket, until: float) -> None:
-    """Asks without a pause whether there is something to read, until there is or the time (monotonic) has come. What it
-    is, an end or an error included, is for the next read to see."""
+    """Polls without a pause until there is something to read, or until the time (monotonic). The next read handles it,
+    also an end or an error."""
     timeout = sock.gettimeout()
-    # With a timeout Python sleeps before it asks.
+    # With a timeout Python would sleep before it polls.
     sock.setblocking(False)
     try:
         while time.monotonic() < until:
@@ -128,8 +128,8 @@ class JudgeChannel:
         descriptors: Sequence[int] = (),
         spin_s: float = 0.0,
     ) -> A:
-        """The worker's answer. For `spin_s` seconds this thread doesn't sleep while it waits: to wake up takes a
-        virtual machine's processor some 100 µs, sometimes more, sometimes less.
+        """Returns the worker's answer. For `spin_s` seconds this thread waits without sleep, since a virtual machine's
+        processor takes some 100 µs to wake up, with much variation.
 
         Raises RemoteFailure (it answered with an error), ChannelClosed, DeadlinePassed, ProtocolViolation.
         """
@@ -191,7 +191,7 @@ class JudgeChannel:
                 raise DeadlinePassed(op)
             try:
                 self._socket.settimeout(left)
-                # recv takes no ancillary data: descriptors that a worker sends are dropped by the kernel.
+                # recv takes no ancillary data, so the kernel drops descriptors that a worker sends.
                 part = self._socket.recv(min(count - len(data), 1 << 20))
             except TimeoutError:
                 raise DeadlinePassed(op) from None
@@ -217,7 +217,7 @@ class JudgeChannel:
 
 @dataclass(frozen=True)
 class Received:
-    """What a worker reads. The operation that takes the `descriptors` closes them."""
+    """A request as a worker reads it. The operation that takes the `descriptors` closes them."""
 
     id: int
     op: str
@@ -226,15 +226,15 @@ class Received:
 
 
 class WorkerChannel:
-    """The worker's end: blocking, no deadline; ends when the judge's end closes."""
+    """The worker's end. It blocks without a deadline, and ends when the judge's end closes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._socket.setblocking(True)
 
     def receive(self, *, spin_s: float = 0.0) -> Received:
-        """The next request; for `spin_s` seconds this thread doesn't sleep meanwhile. Raises ChannelClosed when the
-        judge is gone."""
+        """Returns the next request. For `spin_s` seconds this thread waits without sleep. Raises ChannelClosed when the
+        judge has ended."""
         if spin_s > 0:
             spin(self._socket, time.monotonic() + spin_s)
         header, descriptors = self._first(_HEADER.size)

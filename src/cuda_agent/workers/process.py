@@ -1,6 +1,5 @@
-"""A worker as the judge sees it: started in its sandbox with torch imported in advance, asked one thing at a time,
-ended as a whole group; whatever goes wrong has a name (`Fault`) with the tail of the worker's log.
-"""
+"""A worker as the judge sees it. It starts in its sandbox with torch imported in advance, answers one request at a
+time, and ends with its whole process group. Every failure has a name (`Fault`) with the tail of the worker's log."""
 
 from __future__ import annotations
 
@@ -35,21 +34,21 @@ from cuda_agent.workers.roles import Role
 from cuda_agent.workspace.process import SandboxedProcess
 from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
-#: from the start of the process to torch imported; a cold disk takes its time.
+#: seconds from the process's start until torch is imported; a cold disk takes long.
 START_TIMEOUT_S = 180.0
 LOG_TAIL = 4096
 _DEATH_TIMEOUT_S = 5.0
-#: a worker leaves little on disk: compiled baselines lie elsewhere.
+#: MiB on disk. A worker leaves little there: compiled baselines are elsewhere.
 _DISK_MIB = 512
-#: torch, a driver and a task's small things.
+#: MiB of torch, a driver and a task's small objects.
 _LEAST_MEMORY_MIB = 2048
 _PACKAGES = Path(__file__).resolve().parents[2]
 
-#: Idle threads of one worker must not spin on the cores on which another one is timed; a hash seed of its own makes
-#: one process' attribute look-ups slower than another's, for as long as it lives.
+#: Idle threads of one worker must not spin on the cores of a timed one. A random hash seed makes one process's
+#: attribute look-ups slower than another's, for its whole life.
 _STEADY = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "PYTHONHASHSEED": "0"}
-#: On a cpu, memory that a call gives back is there for the next: else the C library returns large blocks to the system
-#: or keeps them by the history of its heap, and calls pay for fresh pages or don't, for as long as their process lives.
+#: On a cpu, memory that a call frees stays for the next. Otherwise the C library returns large blocks to the system or
+#: keeps them by the history of its heap, and calls pay for fresh pages or don't, for the whole life of their process.
 _KEEPS_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 
 _VERDICTS = {
@@ -64,7 +63,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """How a worker failed. `how` is the part of a death's reason that doesn't name the request."""
+    """A worker's failure. `how` is the part of a death's reason that doesn't name the request."""
 
     verdict: Verdict
     reason: str
@@ -72,12 +71,12 @@ class Fault:
     log_tail: str = ""
     violations: tuple[Violation, ...] = ()
     how: str = ""
-    #: what to do about it, where an error of ours says so.
+    #: the remedy, where an error of ours has one.
     remedy: str = ""
 
 
 class WorkerFault(Exception):
-    """A request failed. Who asked decides whose fault that is."""
+    """A request failed. The caller decides whose fault that is."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -86,8 +85,8 @@ class WorkerFault(Exception):
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What all workers of a session have in common. `hidden`: folders that no worker sees. `importable`: folders of the
-    user's own code, readable and imported from."""
+    """The settings of all workers of a session. `hidden` are folders that no worker sees. `importable` are folders of
+    the user's own code, which workers read and import from."""
 
     device: Device
     level: SandboxLevel
@@ -97,8 +96,8 @@ class WorkerSettings:
 
 
 def memory_limit_mib(wanted_mib: int) -> int:
-    """At most 85 % of what the machine has left now, so that a runaway worker ends before the machine does; but what
-    one needs in any case, since a virtual machine may be given more as it uses what it has."""
+    """Returns the limit: at most 85 % of the free memory, so that a runaway worker ends before the machine does, but at
+    least what a worker needs, since a virtual machine may get more memory as it uses it."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as stream:
         line = next(line for line in stream if line.startswith("MemAvailable:"))
         return min(wanted_mib, max(_LEAST_MEMORY_MIB, int(int(line.split()[1]) / 1024 * 0.85)))
@@ -106,8 +105,8 @@ def memory_limit_mib(wanted_mib: int) -> int:
 
 
 class Worker:
-    """One process of a role. `files` is what it may read of ours (filled by the judge, possibly after the start),
-    `scratch` its only writable folder."""
+    """One process of a role. It may read our files in `files`, which the judge fills, possibly after the start.
+    `scratch` is its only writable folder."""
 
     def __init__(
         self,
@@ -118,9 +117,8 @@ class Worker:
         *,
         small_context: bool = False,
     ) -> None:
-        """Starts the process and returns at once. `small_context`: its context has one connection to
-        the device, since what it times decides nothing. Raises SandboxError when it can't be
-        started."""
+        """Starts the process and returns at once. `small_context`: its context has one connection to the device, since
+        what it times decides nothing. Raises SandboxError when it can't be started."""
         self.role = role
         self.settings = settings
         self.directory = directory
@@ -134,7 +132,7 @@ class Worker:
         self._imported = self._begun = self._ready = False
         self._starts = threading.Lock()
         self._killed = False
-        #: nothing of it is left but its folder.
+        #: whether nothing is left of it except its folder.
         self.ended = False
         self._attached: set[str] = set()
         self._channel, self._process = self._spawn()
@@ -145,14 +143,14 @@ class Worker:
         own = self.settings.importable
         more = {"PYTHONPATH": os.pathsep.join(map(str, own))} if own else {}
         more |= _KEEPS_MEMORY if self.settings.device is Device.CPU else {}
-        # While something is imported, torch may be asked whether there is a GPU: the management library answers, so
-        # that the driver starts where the worker is told to start it.
+        # While something is imported, torch may be asked whether there is a GPU. The management library answers, so
+        # that the driver starts only where the worker is told to start it.
         more |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if self.settings.device is Device.CUDA else {}
         try:
             spec = SandboxSpec(
                 scratch=self.scratch,
                 level=self.settings.level,
-                # The folder that our package is found in: an import lists it.
+                # The folder of our package, which an import lists.
                 readable=(self.files, _PACKAGES, *own, *map(Path, compiled.values())),
                 writable=self._writable,
                 environment=_STEADY | compiled | more,
@@ -161,10 +159,10 @@ class Worker:
                 pass_fds=(theirs.fileno(),),
                 limits=SandboxLimits(memory_mib=memory_limit_mib(self.settings.memory_mib), disk_mib=_DISK_MIB),
                 fixed_addresses=True,
-                # On a cpu the program's own tensors are host memory, and theirs are the pages that its user gets.
+                # On a cpu the program's own tensors are host memory with the same kind of pages as the user's.
                 small_pages=self.settings.device is Device.CUDA,
             )
-            # -P: the working directory is no place to import from.
+            # -P: nothing is imported from the working directory.
             command = [
                 sys.executable,
                 "-P",
@@ -181,7 +179,7 @@ class Worker:
             theirs.close()
 
     def imported(self, request: WorkerRequest[Done] | None = None) -> None:
-        """Waits until it has imported torch and done what is asked, without its device. Raises WorkerError."""
+        """Waits until it has imported torch and its role, without its device. Raises WorkerError."""
         with self._starting():
             if not self._imported:
                 self._imported = True
@@ -196,14 +194,15 @@ class Worker:
             self.imported(ImportTask(name=task.name, source=task.source))
 
     def ready(self) -> None:
-        """Waits until it has imported torch, then lets it start its device. None of this runs anybody's code but ours.
+        """Waits until it has imported torch, then lets it start its device. Only our code runs in it.
 
-        Raises WorkerError."""
+        Raises WorkerError.
+        """
         with self._starts:
             if self._ready:
                 return
             self.imported()
-            # A driver's buffers lie on the side of the machine where it is started: near the GPU, for every worker.
+            # A driver's buffers are on the NUMA node where it is started: near the GPU, for every worker.
             near = near_gpu() if self.settings.device is Device.CUDA else None
             request = Start(
                 device=self.settings.device, cores=tuple(sorted(near or ())), small_context=self._small_context
@@ -213,20 +212,20 @@ class Worker:
             self._ready = True
 
     def begin(self) -> None:
-        """Gets `ready` in the background; what goes wrong there is said to who first asks it something."""
+        """Runs `ready` in the background. Its failure is raised to the next request."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self.settle, name=f"ready-{self.role.name}", daemon=True).start()
 
     def settle(self) -> None:
-        """Where it was told to `begin`, waits until that is done."""
+        """Waits for the end of `begin`, if that was called."""
         if self._begun:
             with contextlib.suppress(WorkerError):
                 self.ready()
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
-        """What goes wrong meanwhile is nobody's fault but ours."""
+        """Wraps the start, in which every failure is ours."""
         try:
             yield
         except ChannelError as error:
@@ -247,8 +246,8 @@ class Worker:
         descriptors: Sequence[int] = (),
         spin_s: float = 0.0,
     ) -> A:
-        """The answer, waited for without sleep for the first `spin_s` seconds. Raises WorkerFault; the worker is then
-        ended, except after an error that it reported itself."""
+        """Returns the answer. It waits without sleep for the first `spin_s` seconds. Raises WorkerFault; the worker is
+        then ended, except after an error that it reported itself."""
         self.ready()
         try:
             return self._channel.request(request, timeout_s=timeout_s, descriptors=descriptors, spin_s=spin_s)
@@ -289,7 +288,7 @@ class Worker:
         self._process.doom()
 
     def kill(self) -> None:
-        """Ends it and everything that it started; harmless when already done."""
+        """Ends it and everything that it started. Harmless when already done."""
         self._killed = True
         self._channel.close()
         self._process.kill()
@@ -329,7 +328,7 @@ class Worker:
 
 
 def how_it_ended(code: int | None) -> str:
-    """Words for an exit code, minus a signal's number, or None for what hasn't ended."""
+    """Returns words for an exit code, for minus a signal's number, or for None, which means that it hasn't ended."""
     if code is None:
         return "closed its channel without an answer"
     if code < 0:

@@ -1,8 +1,8 @@
-"""Processes for tasks, many a minute: a sandboxed zygote that has imported torch and its compiler forks one for each.
+"""Processes for many tasks a minute: a sandboxed zygote that has imported torch and its compiler forks one for each.
 
-A process of its own for every task, as for every candidate, but from a process that stands in the sandbox already:
-two imports of torch and of the compiler take seconds, a fork takes milliseconds. Within its sandbox a fork may kill
-the zygote, which costs its own task a verdict and the judge a new zygote; it can't change it (`worker/zygote.py`).
+Every task has its own process, like every candidate, but forked from a process in the sandbox: importing torch and its
+compiler takes seconds, a fork milliseconds. Within its sandbox a fork may kill the zygote, which costs its own task a
+verdict and the judge a new zygote. It can't change it (`inside/zygote.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _END_TIMEOUT_S = 20.0
 
 
 class Zygote:
-    """One sandbox, started when it is first needed and again after it was lost. One fork at a time."""
+    """One sandbox, started when first needed and again after it was lost. It has one fork at a time."""
 
     def __init__(self, start: Callable[[], Worker], *, serves: str, warm: bool = True) -> None:
-        """`start`: a new worker of the role `ZYGOTE`. `serves`: the module whose operations its forks answer. `warm`:
-        its forks will compile."""
+        """`start` returns a new worker of the role `ZYGOTE`. `serves` is the module whose operations its forks answer.
+        `warm`: its forks will compile."""
         self._start, self._serves, self._warm = start, serves, warm
         self._worker: Worker | None = None
         self.closed = False
@@ -48,7 +48,7 @@ class Zygote:
         self._ready()
 
     def fork(self) -> Fork:
-        """A new process. Raises WorkerError."""
+        """Forks a process. Raises WorkerError."""
         worker = self._ready()
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -63,7 +63,7 @@ class Zygote:
         return Fork(self, JudgeChannel(mine))
 
     def end(self) -> Fault | int | None:
-        """Ends the fork and all that it started: its exit code, or what became of the whole sandbox."""
+        """Ends the fork and all that it started. Returns its exit code, or the fault of the whole sandbox."""
         worker = self._worker
         if worker is None:
             return None
@@ -74,7 +74,7 @@ class Zygote:
             return error.fault
 
     def close(self) -> None:
-        """Ends it, and whatever runs in it. May be called from another thread, whose requests then fail."""
+        """Ends it and everything in it. May be called from another thread, whose requests then fail."""
         self.closed = True
         self._lose()
 
@@ -125,14 +125,15 @@ class Fork:
         self.end()
 
     def request(self, request: WorkerRequest[A], *, timeout_s: float) -> A:
-        """The answer. Raises WorkerFault; the process is then ended, except after an error that it reported itself."""
+        """Returns the answer. Raises WorkerFault; the process is then ended, except after an error that it reported
+        itself."""
         try:
             return self._channel.request(request, timeout_s=timeout_s)
         except ChannelError as error:
             raise WorkerFault(self._fault(error, name_of(request), timeout_s)) from None
 
     def end(self) -> Fault | int | None:
-        """Its exit code, or what became of its whole sandbox; harmless when done before."""
+        """Ends the process. Returns its exit code, or the fault of its whole sandbox. Harmless when done before."""
         if self.ended:
             return None
         self.ended = True
@@ -156,6 +157,6 @@ class Fork:
 
 
 def _compiler_folders(scratch: Path) -> dict[str, str]:
-    """A cache of its own for each fork, at a place that nobody knows before: what a compiler finds there it runs."""
+    """Returns a new cache for each fork, at a secret place, since a compiler runs what it finds there."""
     folder = scratch / f"compiler-{secrets.token_hex(8)}"
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}

@@ -1,7 +1,7 @@
 """The baseline workers' role: eager or compiled forms of the task, timed by the same code as a candidate.
 
-They stand apart from the reference worker, so that compilers and global flags touch nobody's answers, and never run
-a candidate's code, so that the null program of the one with the eager forms calibrates the judge's clock.
+These workers are separate from the reference worker, so that compilers and global flags change no answers. They never
+run a candidate's code, so that the null program of the one with the eager forms calibrates the judge's clock.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BaselinePrograms:
         self._set.drop_sample()
         stop_compiler_processes()
         gc.collect()
-        # A compiler is a quarter of a million objects; the timing's own collection needn't walk over them.
+        # A compiler is a quarter of a million objects, over which the timing's own collection needn't walk.
         gc.freeze()
         return HeldMemory(held_bytes=self.give_back())
 
@@ -99,7 +99,7 @@ class BaselinePrograms:
         return HeldMemory(held_bytes=self.give_back())
 
     def give_back(self) -> int:
-        """Frees what nothing uses. Returns the bytes that are held: weights, and the pool of captured graphs."""
+        """Frees unused memory. Returns the bytes that are held: weights, and the pool of captured graphs."""
         return free_cache(self._context.device)
 
     def copy_weights(self, request: CopyWeights) -> Done:

@@ -1,5 +1,5 @@
-"""What a candidate is compared with: eager and compiled forms of the task, at PyTorch's flags and at a precision
-policy.
+"""Prepares what a candidate is compared with: eager and compiled forms of the task, at PyTorch's flags and at a
+precision policy.
 
 Every form executes the task's source anew, because TorchDynamo keeps its compiled code by code object: forms of one
 module would share guards and recompilation limits. The forms' weights share one storage and are rewritten in place,
@@ -42,7 +42,7 @@ _MATMUL = {
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_cudnn_attention", "_efficient_attention_forward", "_flash_attention_forward",
     "_scaled_dot_product_flash_attention_for_cpu", "_trilinear", "matmul", "_cdist_forward", "_grouped_mm",
-    # Products inside one operator, which the flag for products changes.
+    # products inside one operator, which the flag for products changes.
     "conv_tbc", "linalg_matrix_exp", "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 _CONVOLUTION = {
@@ -52,7 +52,7 @@ _CONVOLUTION = {
 }  # fmt: skip
 
 
-#: calls of which the quickest says what the host needs for one.
+#: calls of which the quickest shows the host's time for one.
 _HOST_CALLS = 3
 
 
@@ -65,7 +65,7 @@ class Flags:
     autocast: str | None = None
 
     def apply(self) -> None:
-        """Set them for this process."""
+        """Sets them for this process."""
         torch.set_float32_matmul_precision("high" if self.matmul_tf32 else "highest")
         torch.backends.cuda.matmul.allow_tf32 = self.matmul_tf32
         torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
@@ -105,7 +105,7 @@ class Products:
 
 
 class _FindProducts(Listener):
-    """Notes operators whose arithmetic the flags change."""
+    """Records operators whose arithmetic the flags change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def planned(device: Device, precision: Precision, products: Products, *, autotun
 
 
 class BaselineSet:
-    """The forms of one task in this process. Raises TaskError where the task itself fails."""
+    """The forms of one task in this process. Raises TaskError where the task fails."""
 
     def __init__(self, source: str, name: str, device: Device, precision: Precision, *, seed: int = 0) -> None:
         self.device, self.precision = device, precision
@@ -167,8 +167,8 @@ class BaselineSet:
         return planned(self.device, self.precision, self.products, autotune=autotune)
 
     def prepare(self, wanted: Planned, calls: int = 4) -> None:
-        """Build the baseline and call it on inputs of the right shapes until it is compiled, captured and warm. Raises
-        whatever the compiler or the task raises. Idempotent."""
+        """Builds the baseline and calls it on inputs of the right shapes until it is compiled, captured and warm.
+        Raises the compiler's or the task's errors. Idempotent."""
         name, compiled = wanted.name, wanted.form.compile is not None
         if name in self._programs:
             return
@@ -187,9 +187,9 @@ class BaselineSet:
         self._models[name], self._programs[name], self._prepared[name] = model, program, wanted
 
     def outlasted(self, wanted: Planned, bandwidth: float) -> str:
-        """Why a captured graph that isn't prepared yet can't be the fastest baseline, "" where it may be. A replay
-        spares the host's part of the same compiled code, and copies inputs and outputs. `bandwidth`: bytes/s, of the
-        datasheet. A busy host or device makes the graph look better, never worse."""
+        """Returns why a captured graph that isn't prepared yet can't be the fastest baseline, or an empty text. A
+        replay saves the host's part of the same compiled code, and copies inputs and outputs. `bandwidth` is the
+        datasheet's, in bytes/s. A busy host or device makes the graph look better, never worse."""
         replayed = wanted.form.replays
         same = [
             name
@@ -222,7 +222,7 @@ class BaselineSet:
         return self._programs[name]
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Write new weights into every form, in place. Raises TaskError for a name that the model doesn't have."""
+        """Writes new weights into every form, in place. Raises TaskError for a name that the model doesn't have."""
         mine = self._owner.state_dict()
         with torch.no_grad():
             for name, value in state.items():
@@ -231,7 +231,7 @@ class BaselineSet:
                 mine[name].copy_(value)
 
     def retire(self, name: str) -> None:
-        """Forget a form; with the last captured one, the pool of their graphs goes too."""
+        """Drops a form. With the last captured one, the pool of their graphs goes too."""
         self._models.pop(name, None)
         self._programs.pop(name, None)
         gone = self._prepared.pop(name, None)
@@ -242,7 +242,7 @@ class BaselineSet:
             reset_cudagraph_trees()
 
     def drop_sample(self) -> None:
-        """Free the inputs that `prepare` uses; it makes new ones when it is needed again."""
+        """Frees the inputs that `prepare` uses. They are made again when needed."""
         self._sample = []
 
     def _inputs(self) -> list[Any]:
@@ -251,7 +251,7 @@ class BaselineSet:
     def _make_model(self, form: str) -> Any:
         task = load_task_module(self._source, f"{self._name}_{form}")
         init = make_init_inputs(task, self._seed)
-        # Every form but eager gets eager's weights.
+        # Every form except eager gets eager's weights.
         model = make_model(task, init, self.device.value, self._seed, on_device=form != EAGER)
         if form == EAGER:
             self._owner_task = task
@@ -279,7 +279,7 @@ def _stored_bytes(value: Any) -> int:
 
 
 class _Autocast(torch.nn.Module):  # type: ignore[misc]
-    """The module under autocast, its outputs in the types that the task returns."""
+    """Runs the module under autocast, with outputs in the types that the task returns."""
 
     def __init__(self, model: Any, device: str, dtype: Any, output_dtypes: list[Any]) -> None:
         super().__init__()
@@ -297,8 +297,8 @@ class _Autocast(torch.nn.Module):  # type: ignore[misc]
 
 
 def _fresh_outputs(compiled: Program) -> Program:
-    """A captured graph answers in storage of its own that the next replay overwrites; a caller who keeps the answer
-    copies it, and so does this, inside the time, as it is asked of candidates."""
+    """Copies a captured graph's outputs, which the next replay overwrites, inside the timed call, as a candidate must
+    do."""
 
     def program(*inputs: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()
@@ -311,7 +311,7 @@ def _fresh_outputs(compiled: Program) -> Program:
 
 
 def _share_weights(owner: Any, other: Any) -> None:
-    """Let `other`'s parameters and buffers lie in `owner`'s storage, so that forms cost no memory of their own."""
+    """Moves `other`'s parameters and buffers into `owner`'s storage, so that forms take no memory of their own."""
     theirs = {**dict(other.named_parameters()), **dict(other.named_buffers())}
     for name, mine in {**dict(owner.named_parameters()), **dict(owner.named_buffers())}.items():
         twin = theirs.get(name)
@@ -321,7 +321,7 @@ def _share_weights(owner: Any, other: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """Compilers' warnings are of no use to the user of a judge."""
+    """Suppresses compilers' warnings, which don't help the judge's user."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -331,8 +331,8 @@ def _quiet() -> Any:
 
 
 def stop_compiler_processes() -> None:
-    """End the pool that Inductor compiles with: it would hold memory and time slices while programs are timed. Not by
-    asking: it answers only when its own start is done, seconds after the last kernel came from the cache."""
+    """Ends Inductor's pool of compilers, which would hold memory and time slices while programs are timed. It doesn't
+    ask the pool, which answers only when its own start is done, seconds after the last kernel came from the cache."""
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)

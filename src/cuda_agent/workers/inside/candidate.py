@@ -1,7 +1,6 @@
 """The candidate worker's role: trusted code in an untrusted process. It loads the library and `model_new.py`, takes
-weights and inputs from the judge's buffers and fills the judge's output buffers. What it reports convicts and never
-acquits.
-"""
+weights and inputs from the judge's buffers and fills the judge's output buffers. Its reports can convict a candidate
+but never acquit it."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ class LoadedCandidate:
         return Done()
 
     def program(self, _name: str) -> Program:
-        """What is timed: the model itself."""
+        """Returns the timed program, which is the model."""
         return self.model  # type: ignore[no-any-return]
 
     def set_config(self, config: Mapping[str, int]) -> None:
@@ -228,9 +227,11 @@ def _span(tensor: Any) -> tuple[int, int]:
 
 
 def _poison(on: bool) -> None:
-    """torch's own switch: `empty` fills with NaN under deterministic algorithms. Warnings only: nothing is refused."""
+    """Sets torch's switch with which `empty` fills with NaN under deterministic algorithms. It only warns and refuses
+    nothing."""
     torch.utils.deterministic.fill_uninitialized_memory = True
-    # What torch.use_deterministic_algorithms does, but for importing the whole compiler (2.4 s) to tell it too.
+    # This does what torch.use_deterministic_algorithms does, without importing the whole compiler (2.4 s) to tell it
+    # too.
     torch._C._set_deterministic_algorithms(on, warn_only=True)
 
 

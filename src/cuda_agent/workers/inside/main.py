@@ -1,8 +1,8 @@
 """A worker's main: `python -m cuda_agent.workers.inside.main MODULE FD`.
 
-Imports torch before anything is asked (CUDA is started only by `start`), says hello, then answers one request after
-the other until the judge's end of the socket closes. MODULE is that of a role (`workers.roles`): it offers
-`create(context)`, which returns the role's operations: what answers each request (`workers.requests`).
+It imports torch (only the request `Start` starts CUDA), says hello, then answers one request after the other until the
+judge's end of the socket closes. MODULE is that of a role (`workers.roles`): its `create(context)` returns the role's
+operations, which answer the requests (`workers.requests`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from cuda_agent.workers.requests.lifecycle import Attach, Detach, Start
 
 
 class Context:
-    """What every role of a worker shares: the device and the arenas that the judge has passed in."""
+    """The common state of every role: the device and the arenas that the judge has passed in."""
 
     def __init__(self, control: int | None = None) -> None:
-        """`control`: the descriptor of the socket on which the judge asks."""
+        """`control` is the descriptor of the judge's socket."""
         self.device = Device.CPU
         self.arenas: dict[str, Attached] = {}
         self.control = control
-        #: for how long it waits for the next request without sleep; see `requests.timed.GetReady`.
+        #: seconds for which it waits for the next request without sleep; see `requests.timed.GetReady`.
         self.spin_s = 0.0
-        #: came with the request that is being answered; whoever takes them closes them.
+        #: descriptors of the present request. The operation that takes them closes them.
         self.descriptors: tuple[int, ...] = ()
 
     def tensors(self, refs: TensorRefs) -> list[Any]:
-        """The tensors, in order."""
+        """Returns the tensors, in order."""
         return self.arenas[refs.arena].tensors(refs.slots)
 
     def start(self, request: Start) -> Done:
@@ -67,7 +67,7 @@ class Context:
 
 
 def serve(channel: WorkerChannel, context: Context, operations: Operations) -> None:
-    """Answers until the judge is gone."""
+    """Answers until the judge has ended."""
     own: Operations = {Start: context.start, Attach: context.attach, Detach: context.detach, **operations}
     known = {kind.__name__: kind for kind in own}
     while True:
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
     context = Context(sock.fileno())
     operations = module.create(context)
     channel = WorkerChannel(sock)
-    # What torch is made of stays; a collection that walks over it takes 0.2 s.
+    # torch's objects stay, since a collection that walks over them takes 0.2 s.
     gc.collect()
     gc.freeze()
     try:
@@ -110,13 +110,13 @@ def main(arguments: list[str]) -> int:
     except ChannelClosed:
         return 0
     serve(channel, context, operations)
-    # Not through the interpreter's end: code that isn't ours may have left threads and exit handlers behind.
+    # This avoids the interpreter's end, since foreign code may have left threads and exit handlers.
     sys.stderr.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    # The roles import this module by its name; run that one, so that there is one class of each kind.
+    # The roles import this module by its name. This runs that one, so that there is one class of each kind.
     from cuda_agent.workers.inside.main import main as run
 
     raise SystemExit(run(sys.argv[1:]))

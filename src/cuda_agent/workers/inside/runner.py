@@ -1,7 +1,7 @@
-"""Runs a program in a worker and times it. The same code for the candidate, the baselines and the null program.
+"""Runs a program in a worker and times it. The candidate, the baselines and the null program use the same code.
 
-A *program* is a callable of positional inputs; a *slot* is one set of inputs, views on the judge's ring of buffers.
-What this process measures is a sensor, not evidence: the judge holds its own clock against it.
+A *program* is a callable of positional inputs; a *slot* is one set of inputs, views on the judge's ring of buffers. The
+times of this process are a sensor, not evidence: the judge compares them with its own clock.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Outputs = Sequence[Any]
 
 @dataclass(frozen=True)
 class Times:
-    """A burst in µs. `event_us`: each call. `waited_us`: the mean of how much longer than that it took this process
-    to know that a call had ended. A driver frees what a call gave back while somebody waits, so some programs make a
+    """A burst in µs. `event_us` has each call. `waited_us` is the mean of how much longer this process waited until it
+    knew that a call had ended. A driver frees what a call gave back during that wait, so some programs make a
     synchronisation long."""
 
     event_us: list[float]
@@ -41,11 +41,11 @@ class Times:
 
 
 class OutputError(Exception):
-    """A program's output doesn't fit what the reference returns: number of tensors, class, shape or dtype."""
+    """A program's output doesn't fit the reference's: number of tensors, class, shape or dtype."""
 
 
 def output_tensors(value: Any) -> list[Any]:
-    """The tensors of an output, flattened. Raises OutputError when it holds what can't be passed on."""
+    """Returns the flattened tensors of an output. Raises OutputError when it holds what can't be passed on."""
     try:
         return flatten(value)[1]
     except TaskError as error:
@@ -65,15 +65,15 @@ def check_fit(tensors: Outputs, ring: Outputs) -> None:
 
 
 def null_program(fixed: Sequence[Outputs]) -> Program:
-    """A program that does nothing: hands out the given tensors, a different set each time, so that copying them into
-    the output ring is as cold as copying a real program's."""
+    """Returns a program that does nothing: it returns the given tensors, a different set each time, so that copying
+    them into the output ring is as cold as copying a real program's."""
     turns = itertools.cycle([tuple(outputs) for outputs in fixed])
     return lambda *_inputs: next(turns)
 
 
 def lies_otherwise(value: Any, strides: Sequence[Sequence[int]]) -> list[int]:
-    """Which of an output's tensors don't lie in memory with these strides. None where their number differs or they
-    can't be passed on: that is found elsewhere."""
+    """Returns which tensors of an output don't have these strides. Returns none where their number differs or they
+    can't be passed on, which is found elsewhere."""
     try:
         tensors = output_tensors(value)
     except OutputError:
@@ -89,7 +89,7 @@ def lies_otherwise(value: Any, strides: Sequence[Sequence[int]]) -> list[int]:
 
 
 def laid_out(program: Program, strides: Sequence[Sequence[int]]) -> Program:
-    """The program with outputs that lie in memory with these strides: copying them there is part of its call."""
+    """Returns the program with outputs in these strides. Copying them into that layout is part of its call."""
 
     def call(*inputs: Any) -> Any:
         value = program(*inputs)
@@ -107,7 +107,7 @@ def laid_out(program: Program, strides: Sequence[Sequence[int]]) -> Program:
 
 
 class Runner:
-    """Timing of programs on one device. On `cuda`, everything goes through the current stream; on `cpu`, the clock is
+    """Times programs on one device. On `cuda`, everything goes through the current stream; on `cpu`, the clock is
     `perf_counter_ns` around the call."""
 
     def __init__(self, device: str) -> None:
@@ -119,8 +119,8 @@ class Runner:
         self._reset_persisting = _persisting_l2_reset() if self.is_cuda else None
 
     def warmup(self, program: Program, slots: Sequence[Slot], *, calls: int = 3, seconds: float = 0.0) -> Any:
-        """At least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise, caches of
-        libraries and compilers settle). Returns what the last one returned."""
+        """Makes at least `calls` calls over the slots in turn, then more until `seconds` have passed (clocks rise,
+        caches of libraries and compilers settle). Returns the last result."""
         end = time.monotonic() + seconds
         done, value = 0, None
         with torch.no_grad():
@@ -133,8 +133,8 @@ class Runner:
         return value
 
     def rouse(self, *, calls: int = 3, flush_bytes: int = 0) -> None:
-        """Time nothing a few times: what a burst runs beside its program is in the core's caches then, and the device
-        has this process' context."""
+        """Times nothing a few times, so that a burst's own code is in the core's caches, and the device has this
+        process's context."""
         if self.is_cuda:
             for _ in range(calls):
                 self._chill(flush_bytes)
@@ -143,14 +143,14 @@ class Runner:
     def run(
         self, program: Program, slots: Sequence[Slot], *, flush_bytes: int = 0, inputs_at: frozenset[int] = frozenset()
     ) -> Times:
-        """Call the program on each slot from an idle device and time each call.
+        """Calls the program on each slot from an idle device and times each call.
 
-        Per slot: flush the L2 cache where asked (a write of `flush_bytes`), synchronise, event, call, event,
-        synchronise. Outputs are kept until all slots have run, and for `deliver` after that: a program that hands out
-        the same storage twice shows wrong results, and the inputs may change meanwhile. `inputs_at`: where the inputs'
-        storages begin; an output that lies in one of them is copied at once. Python collects no garbage until
-        `release`: what a burst leaves behind would be collected while its answer is sent. Raises OutputError; lets the
-        program's own exceptions pass.
+        For each slot it flushes the L2 cache if requested (by writing `flush_bytes`), synchronises, records an event,
+        calls, records an event and synchronises. Outputs are kept until all slots have run, and for `deliver` after
+        that: a program that returns the same storage twice shows wrong results, and the inputs may change meanwhile.
+        `inputs_at` are the addresses of the inputs' storages; an output that lies in one of them is copied at once.
+        Python collects no garbage until `release`, since it would do so while the answer is sent. Raises OutputError
+        and the program's own exceptions.
         """
         self.release()
         times: list[float] = []
@@ -172,7 +172,7 @@ class Runner:
         return Times(times, waited_us / max(1, len(times)))
 
     def deliver(self, outputs: Sequence[Outputs]) -> None:
-        """Copy the last run's outputs into the first places of the output ring. Raises OutputError when they don't
+        """Copies the last run's outputs into the first places of the output ring. Raises OutputError when they don't
         fit."""
         with torch.no_grad():
             for tensors, ring in zip(self._kept, outputs, strict=False):
@@ -182,15 +182,15 @@ class Runner:
             self.synchronize()
 
     def release(self) -> None:
-        """Let go of the last burst's outputs. The judge asks for it outside its clock."""
+        """Frees the last burst's outputs. The judge asks for it outside its clock."""
         self._kept.clear()
         if self._collects:
             self._collects = False
             gc.enable()
 
     def queue(self, program: Program, slots: Sequence[Slot], calls: int) -> float:
-        """µs per call of `calls` calls back to back without synchronisation: the cost of one more call in a full
-        queue."""
+        """Returns µs per call of `calls` calls back to back without synchronisation: the cost of one more call in a
+        full queue."""
         turns = itertools.cycle(slots)
         with torch.no_grad(), _no_garbage_collection():
             for _ in range(min(calls, 3)):
@@ -205,7 +205,7 @@ class Runner:
         return elapsed / calls
 
     def busy(self, program: Program, slots: Sequence[Slot], calls: int = 5) -> float | None:
-        """µs per call in which at least one kernel or copy ran on the GPU; None where CUPTI can't be had."""
+        """Returns µs per call in which at least one kernel or copy ran on the GPU; None where CUPTI isn't available."""
         if not self.is_cuda:
             return None
 
@@ -221,7 +221,7 @@ class Runner:
         return busy_ns(spans) / 1e3 / calls if spans else None
 
     def peak_memory(self, program: Program, slot: Slot) -> int | None:
-        """Device bytes that one call allocates at its peak, its outputs included; None on the CPU."""
+        """Returns the device bytes that one call allocates at its peak, its outputs included; None on the CPU."""
         if not self.is_cuda:
             return None
         self.release()
@@ -234,7 +234,7 @@ class Runner:
         return int(torch.cuda.max_memory_allocated(self.device) - before)
 
     def time_once(self, program: Program, slot: Slot, *, flush_bytes: int = 0) -> float:
-        """µs of one call from an idle device; its output is dropped."""
+        """Returns µs of one call from an idle device, and drops its output."""
         with torch.no_grad():
             self._chill(flush_bytes)
             return self._timed_call(program, slot)[1]
@@ -244,7 +244,7 @@ class Runner:
             torch.cuda.synchronize(self.device)
 
     def _chill(self, flush_bytes: int) -> None:
-        """Push the program's data out of the L2 cache and let the device fall idle."""
+        """Moves the program's data out of the L2 cache and lets the device become idle."""
         if flush_bytes:
             if self._scratch is None or self._scratch.numel() < flush_bytes:
                 self._scratch = torch.empty(flush_bytes, dtype=torch.uint8, device=self.device)
@@ -257,7 +257,8 @@ class Runner:
         return self._between_events(lambda: program(*slot))
 
     def _between_events(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
-        """(what `work` returned, µs from an idle device to its end, µs more until this process knew of that)."""
+        """Returns (the result of `work`, µs from an idle device to its end, further µs until this process knew of
+        that)."""
         if not self.is_cuda:
             start = time.perf_counter_ns()
             value = work()
@@ -275,7 +276,7 @@ class Runner:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collection inside a timed call would be noise; every program gets the same."""
+    """Prevents garbage collection, which would be noise inside a timed call, for every program alike."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -286,14 +287,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _persisting_l2_reset() -> Callable[[], Any] | None:
-    """`cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
+    """Returns `cudaCtxResetPersistingL2Cache` of the CUDA runtime that torch has loaded; None where it isn't found."""
     runtime = _cuda_runtime()
     return None if runtime is None else getattr(runtime, "cudaCtxResetPersistingL2Cache", None)
 
 
 def share_the_gpu() -> None:
-    """A small context, and threads of this process that wait for the GPU leave their core to others. Before the GPU is
-    first used."""
+    """Makes the context small, and lets threads of this process that wait for the GPU leave their core to others. Call
+    it before the GPU is first used."""
     os.environ.update(SMALL_CONTEXT)
     runtime = _cuda_runtime()
     if runtime is not None:
@@ -301,7 +302,7 @@ def share_the_gpu() -> None:
 
 
 def _cuda_runtime() -> Any:
-    """The CUDA runtime that torch has loaded; None where it isn't found."""
+    """Returns the CUDA runtime that torch has loaded; None where it isn't found."""
     major = str(torch.version.cuda or "").partition(".")[0]
     try:
         return ctypes.CDLL(f"libcudart.so.{major}")

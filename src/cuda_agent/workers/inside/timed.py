@@ -38,7 +38,7 @@ NULL = "null"
 
 
 class TensorSource(Protocol):
-    """What this needs of a worker's context."""
+    """The needed part of a worker's context."""
 
     device: Device
     spin_s: float
@@ -47,7 +47,7 @@ class TensorSource(Protocol):
 
 
 class TimedPrograms:
-    """`lookup` gives a program by name, ready to run (its global flags set)."""
+    """Times programs. `lookup` returns a program by name, ready to run (with its global flags set)."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class TimedPrograms:
         self._inputs_at: frozenset[int] = frozenset()
         self._outputs: list[Outputs] = []
         self._strides: Sequence[Sequence[int]] = ()
-        #: programs whose outputs lie otherwise than the reference's.
+        #: programs whose outputs have another layout than the reference's.
         self._otherwise: set[str] = set()
         self._null: Program | None = None
         self._cores: set[int] = set()
 
     def operations(self) -> Operations:
-        """For the role's `create`."""
+        """Returns the operations for the role's `create`."""
         always: Operations = {
             MakeRing: self.make_ring,
             DropRing: self.drop_ring,
@@ -104,7 +104,7 @@ class TimedPrograms:
         self._strides = request.strides
         if self.with_null:
             self._null = null_program([[place.clone() for place in part] for part in self._outputs])
-        # What torch has imported is a quarter of a million objects; out of the collector's sight it costs nothing.
+        # torch's imports are a quarter of a million objects, which cost nothing outside the collector's sight.
         gc.collect()
         gc.freeze()
         return Done()
@@ -180,7 +180,8 @@ class TimedPrograms:
         )
 
     def _stay_on(self, core: int | None) -> None:
-        """This thread alone, and only if the system allows it: no measurement depends on it, its spread does."""
+        """Moves this thread only, and only if the system allows it. No measurement depends on it, but its spread
+        does."""
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self._cores if core is None else {core})
 
