@@ -160,7 +160,7 @@ class BaselineSet:
         self._models: dict[str, Any] = {EAGER: self._owner}
         self._programs: dict[str, Program] = {}
         self._prepared: dict[str, Planned] = {}
-        #: of each compiled form.
+        #: form -> its compilation.
         self.compilations: dict[str, CompileReport] = {}
 
     def planned(self, *, autotune: bool = False) -> tuple[Planned, ...]:

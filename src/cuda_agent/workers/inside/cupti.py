@@ -1,7 +1,8 @@
-"""What ran on the GPU during a call: every kernel, copy and fill with name and times, from CUPTI's activity records.
+"""Records what ran on the GPU during a call: every kernel, copy and fill with name and times, from CUPTI's activity
+records.
 
-Through ctypes, because `torch.profiler` takes 4.6 s to enter where this takes 0.03 s (H200, torch 2.11). Only the
-fields that all versions of CUPTI 12 and 13 place alike are read: `start` and `end` of a record; the name, the stream,
+It uses ctypes, because `torch.profiler` takes 4.6 s to enter where this takes 0.03 s (H200, torch 2.11). It reads only
+fields that have the same place in all versions of CUPTI 12 and 13: `start` and `end` of a record; the name, the stream,
 the launch and the registers of a kernel.
 """
 
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-#: CUpti_ActivityKind -> what it is. Concurrent kernels, since the plain kind runs kernels one at a time.
+#: CUpti_ActivityKind -> its name. It uses concurrent kernels, since the plain kind runs kernels one at a time.
 _KINDS = {1: "memcpy", 2: "memset", 10: "kernel"}
 _START, _END, _NAME = 16, 24, 104
-#: of a kernel: registers of a thread; stream; blocks; threads of a block; static and dynamic shared memory.
+#: offsets in a kernel's record: registers of a thread; stream; blocks; threads of a block; static and dynamic shared
+#: memory.
 _REGISTERS, _STREAM, _GRID, _BLOCK, _SHARED = 6, 48, 52, 64, 76
 _BUFFER_BYTES = 1 << 20
 _FLUSH_FORCED = 1
@@ -30,11 +32,11 @@ _Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_v
 
 
 class CuptiUnavailable(Exception):
-    """CUPTI isn't there, or refuses (another profiler holds it, the driver forbids it)."""
+    """CUPTI is missing or refuses (another profiler holds it, the driver forbids it)."""
 
 
 class Launch(NamedTuple):
-    """How a kernel was launched: blocks, threads of a block, registers of a thread, shared memory of a block."""
+    """A kernel's launch: blocks, threads of a block, registers of a thread, shared memory of a block."""
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -44,8 +46,8 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Span:
-    """One activity. `name`: a kernel's mangled symbol, "" otherwise. Times in ns of the GPU's clock. `launch`, `stream`
-    (CUPTI's number): of a kernel."""
+    """One activity. `name` is a kernel's mangled symbol, else empty. Times are in ns of the GPU's clock. Kernels have
+    `launch` and `stream` (CUPTI's number)."""
 
     kind: str
     name: str
@@ -56,8 +58,8 @@ class Span:
 
 
 def record(call: Callable[[], None]) -> list[Span]:
-    """The activities of `call`, which is run once and awaited, in the order of their starts. Raises CuptiUnavailable;
-    lets the call's own exceptions pass."""
+    """Runs `call` once, waits for it, and returns its activities in the order of their starts. Raises CuptiUnavailable
+    and the call's own exceptions."""
     cupti = _Cupti()
     try:
         cupti.enable()
@@ -70,7 +72,7 @@ def record(call: Callable[[], None]) -> list[Span]:
 
 
 def busy_ns(spans: Iterable[Span]) -> int:
-    """Time in which at least one activity ran: the length of the spans' union."""
+    """Returns the time in which at least one activity ran: the length of the spans' union."""
     total = reached = 0
     for start, end in sorted((span.start_ns, span.end_ns) for span in spans):
         total += max(0, end - max(start, reached))
@@ -79,7 +81,7 @@ def busy_ns(spans: Iterable[Span]) -> int:
 
 
 class _Cupti:
-    """One recording. CUPTI calls back with full buffers, which stay ours until it does."""
+    """One recording. CUPTI calls back with full buffers, which must live until then."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -145,7 +147,7 @@ _KEPT: list[Any] = []
 
 
 def _load() -> Any:
-    """torch's own CUPTI, already in the process where torch was built with it."""
+    """Loads torch's own CUPTI, which is already in the process where torch was built with it."""
     major = str(torch.version.cuda or "").partition(".")[0]
     for name in (f"libcupti.so.{major}", "libcupti.so"):
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Which ATen operators a call reaches at torch's dispatcher, from Python and from C++ alike.
+"""Records which ATen operators a call reaches at torch's dispatcher, from Python and from C++ alike.
 
 A mode on the dispatcher's thread-local stack sees every operator before any kernel runs, unless code calls kernels past
 the dispatcher (`at::native`, `at::cpu`), which the guard finds among the imported symbols. This runs in the candidate's
-process: what it reports convicts and never acquits.
+process, so its reports can convict a candidate but never acquit it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
-#: the operator that the recorder calls itself, to see whether it still records.
+#: the operator that the recorder calls itself, to check whether it still records.
 _CANARY = "aten.empty_strided.default"
 
 
 class Listener(TorchDispatchMode):  # type: ignore[misc]
-    """A mode that is told of every operator, once it has run."""
+    """A mode that is called after every operator."""
 
     def note(self, operator: Any, args: Any, result: Any) -> None:
         raise NotImplementedError
@@ -34,13 +34,13 @@ def _dispatch(self: Listener, func: Any, types: Any, args: Any = (), kwargs: Any
     return result
 
 
-# Set here, because a mode's own class body has it wrapped in what imports the whole compiler (3 s, and every later call
-# of a few microseconds is some 5 % slower).
+# Set here, because a mode's own class body would wrap it in code that imports the whole compiler (3 s, and every later
+# call of a few microseconds is some 5 % slower).
 Listener.__torch_dispatch__ = _dispatch
 
 
 class OperatorRecorder(Listener):
-    """Counts operators by name, and remembers which storages they made. A copy or clone to another dtype counts as
+    """Counts operators by name, and remembers the storages that they made. A copy or clone to another dtype counts as
     `<name>:converts`."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class OperatorRecorder(Listener):
             self._storages.add(tensor.untyped_storage().data_ptr())
 
     def still_records(self) -> bool:
-        """Whether an operator that is called now is counted; it isn't left in the counts."""
+        """Whether an operator that is called now is counted. It is removed from the counts."""
         before = self.counts.get(_CANARY, 0)
         torch.empty_strided((1,), (1,))
         seen = self.counts.get(_CANARY, 0) == before + 1
@@ -70,7 +70,7 @@ class OperatorRecorder(Listener):
         return seen
 
     def unseen(self, outputs: Iterable[Any]) -> int:
-        """How many of the outputs lie in memory that no recorded operator made."""
+        """Returns how many of the outputs are in memory that no recorded operator made."""
         return sum(t.numel() > 0 and t.untyped_storage().data_ptr() not in self._storages for t in outputs)
 
     def report(self) -> DispatchRecord:
@@ -79,14 +79,14 @@ class OperatorRecorder(Listener):
 
 @contextmanager
 def recorded() -> Iterator[OperatorRecorder]:
-    """Records until the block ends; `intact` then says whether it recorded to the end."""
+    """Records until the block ends. `intact` then says whether it recorded to the end."""
     recorder, depth = OperatorRecorder(), torch._C._len_torch_dispatch_stack()
     recorder.__enter__()
     try:
         yield recorder
     finally:
         recorder.intact = torch._C._len_torch_dispatch_stack() == depth + 1 and recorder.still_records()
-        # Where somebody has emptied the stack there is nothing left to take off.
+        # If other code has emptied the stack, there is nothing left to remove.
         with suppress(RuntimeError):
             recorder.__exit__(None, None, None)
 

@@ -1,8 +1,9 @@
-"""A candidate's calls from files, for `Inspect`: `python -m cuda_agent.workers.inside.inspected FOLDER [--counters]`.
+"""Makes a candidate's calls from files, for `Inspect`: `python -m cuda_agent.workers.inside.inspected FOLDER
+[--counters]`.
 
-FOLDER/call.json as `once` reads it. Prints one line of JSON: times of events, kernels with their launches from CUPTI,
-what a multiprocessor holds; with `roofline` in the call, also what the device reaches at the most. With `--counters`
-(under Nsight Compute) only one call is made between the profiler's marks. All of it is the worker's word.
+It reads FOLDER/call.json like `once`, and prints one line of JSON: times of events, kernels with their launches from
+CUPTI, the resources of a multiprocessor; with `roofline` in the call, also the device's measured limits. With
+`--counters` (under Nsight Compute) it makes one call between the profiler's marks. The worker could forge all of it.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def _load(folder: Path, call: dict[str, Any]) -> tuple[Callable[..., Any], Any]:
 
 
 def _kernels(program: Callable[..., Any], inputs: Any, flush_bytes: int) -> dict[str, Any]:
-    """Kernels of a call, means over some: [name, launches, µs, grid, block, registers, shared bytes], longest first;
-    `busy_us`. Nulls where CUPTI can't be had."""
+    """Returns the kernels of a call, as means over several: [name, launches, µs, grid, block, registers, shared bytes],
+    the longest first, and `busy_us`. Returns nulls where CUPTI isn't available."""
     import torch
 
     from cuda_agent.workers.inside.cupti import CuptiUnavailable, busy_ns, record
@@ -119,7 +120,7 @@ def measure_roofline(cuda: bool) -> dict[str, float]:
 
 
 def _roofline(torch: Any, cuda: bool) -> dict[str, float]:
-    """GB/s of a copy, both directions counted, and Tflop/s of square products: the best of several."""
+    """Measures GB/s of a copy, both directions counted, and Tflop/s of square products: the best of several."""
     device = "cuda" if cuda else "cpu"
     source = torch.ones((1 << 28) if cuda else (1 << 26), dtype=torch.float32, device=device)
     target = torch.empty_like(source)
@@ -164,5 +165,5 @@ if __name__ == "__main__":
         code = 3
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not through the interpreter's end, where a candidate's exit handlers wait.
+    # This avoids the interpreter's end, where a candidate's exit handlers would run.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What ran on the GPU during one call, summed by name: for the judge, who knows which kernels are the candidate's."""
+"""Records what ran on the GPU during one call, summed by name. The judge knows which kernels are the candidate's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kernels(NamedTuple):
 
 
 def with_kernels(call: Callable[[], Any]) -> tuple[Any, Kernels]:
-    """(what the call returned, its kernels). Lets the call's own exceptions pass."""
+    """Returns (the call's result, its kernels). Raises the call's own exceptions."""
     results: list[Any] = []
     try:
         spans = record(lambda: results.append(call()))
@@ -30,7 +30,7 @@ def with_kernels(call: Callable[[], Any]) -> tuple[Any, Kernels]:
 
 
 def summed(spans: Iterable[Span]) -> list[KernelRow]:
-    """All spans of a name together, the longest first, at most 200."""
+    """Sums all spans of a name. Returns the longest first, at most 200."""
     sums: dict[tuple[str, str], list[int]] = {}
     for span in spans:
         entry = sums.setdefault((span.kind, span.name), [0, 0])

@@ -1,8 +1,8 @@
-"""One call of a candidate, from files: what compute-sanitizer runs, `python -m cuda_agent.workers.inside.once FOLDER`.
+"""Calls a candidate once, from files, for compute-sanitizer: `python -m cuda_agent.workers.inside.once FOLDER`.
 
-FOLDER/call.json: {device, library, model, init, inputs_spec, inputs: [...], state: {name: ...}}, a tensor being
-{file, shape, strides, dtype} with its bytes in that file. Nothing crosses by CUDA IPC, and torch's caching allocator is
-off (the judge sets that), so every tensor is an allocation of its own, whose bounds the tool knows.
+FOLDER/call.json is {device, library, model, init, inputs_spec, inputs: [...], state: {name: ...}}, where a tensor is
+{file, shape, strides, dtype} with its bytes in that file. CUDA IPC isn't used, and torch's caching allocator is off
+(the judge sets that), so every tensor has its own allocation, whose bounds the tool knows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device
 
-#: exit code when the call failed; what it said is in the log.
+#: exit code of a failed call, whose message is in the log.
 FAILED = 3
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read_tensor(folder: Path, wire: dict[str, Any], device: Device) -> Any:
-    """The tensor in a file, on the device, with its strides."""
+    """Returns the tensor in a file, on the device, with its strides."""
     import torch
 
     dtype, shape = getattr(torch, wire["dtype"]), wire["shape"]
@@ -64,5 +64,5 @@ if __name__ == "__main__":
         code = FAILED
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not through the interpreter's end, where a candidate's exit handlers wait.
+    # This avoids the interpreter's end, where a candidate's exit handlers would run.
     os._exit(code)

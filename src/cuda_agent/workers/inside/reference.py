@@ -1,7 +1,7 @@
-"""The reference worker's role: inputs and weights from the judge's seeds, the task's own answers, the oracle's, the
+"""The reference worker's role: inputs and weights from the judge's seeds, the task's answers, the oracle's, and the
 graph.
 
-Runs task code, which isn't trusted either: whatever it raises leaves as a TaskError's cause and remedy.
+It runs task code, which isn't trusted either. Its errors become a TaskError's cause and remedy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LoadedReference:
         self._metas: list[dict[str, Any]] = []
         self._mutated: tuple[int, ...] = ()
         self._facts: list[Facts] | None = None
-        #: the cache of the device's memory holds what the oracle needs.
+        #: whether the cache of device memory holds what the oracle needs.
         self._is_wide = False
 
     @property
@@ -142,7 +142,7 @@ class LoadedReference:
         return Done()
 
     def expected(self, request: ExpectedOutputs) -> Expected:
-        """What the answers needed of the device's memory is kept for the next ones, until `free`."""
+        """Computes the answers. Their device memory is kept for the next ones, until `free`."""
         tensors, spec = self._context.tensors(request.inputs), request.spec
         seed_everything(request.rng)
         Flags().apply()
@@ -159,8 +159,8 @@ class LoadedReference:
         oracle = ""
         if request.oracle is not None:
             if not self._is_wide:
-                # Its tensors are larger: what was drawn and answered so far has no block that would do, but all that
-                # comes later fits into its blocks.
+                # Its tensors are larger: no block of what was drawn and answered so far is large enough, but all later
+                # tensors fit into its blocks.
                 free_cache(self._context.device)
                 self._is_wide = True
             oracle = self._oracle_answer(spec, tensors, request.oracle)
@@ -176,26 +176,26 @@ class LoadedReference:
     def capture(self, request: CaptureGraph) -> CapturedGraph:
         inputs = make_inputs(self._task, self._device, request.seed)
         graph = capture(self._model, inputs, self._task)
-        # The compiler's parts that this imported stay, and every later collection would walk over them.
+        # The imported parts of the compiler stay, and every later collection would walk over them.
         gc.collect()
         gc.freeze()
         return CapturedGraph(graph=graph.model_dump_json())
 
     def free(self, _request: FreeMemory) -> HeldMemory:
-        """Reference, verification and timing hold the device's memory in turn."""
+        """Frees device memory. Reference, verification and timing hold it in turn."""
         gc.collect()
         self._is_wide = False
         return HeldMemory(held_bytes=free_cache(self._context.device))
 
     def _kept(self, seed: int) -> list[Facts]:
-        """What holds of every tensor in three draws."""
+        """Returns the properties of every tensor that hold in three draws."""
         if self._facts is None:
             draws = (flatten(make_inputs(self._task, self._device, seed + 1 + i))[1] for i in range(3))
             self._facts = properties(draws)
         return self._facts
 
     def _twin(self, seed: int) -> Any:
-        """Another instance, constructed under another seed, with the same state dict."""
+        """Returns another instance, constructed under another seed, with the same state dict."""
         model = make_model(self._task, self._init, self._device, seed)
         model.load_state_dict(self._model.state_dict())
         return model
@@ -209,7 +209,7 @@ class LoadedReference:
                 place.copy_(tensor)
 
     def _inputs(self, spec: Spec, tensors: list[Any]) -> list[Any]:
-        """`forward`'s arguments; what the reference changes in place is a copy."""
+        """Returns `forward`'s arguments, with copies of those that the reference changes in place."""
         own = [t.clone() if i in self._mutated else t for i, t in enumerate(tensors)]
         arguments: list[Any] = unflatten(spec, own)
         return arguments
@@ -238,5 +238,5 @@ def _shape_and_type(tensor: Any) -> dict[str, Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal values; NaN equals NaN."""
+    """Whether values are equal, where NaN equals NaN."""
     return bool(torch.equal(a, b) or ((a == b) | ((a != a) & (b != b))).all())

@@ -1,10 +1,10 @@
-"""Times many settings of one program inside one build, for a search's own information; never a verdict.
+"""Times many settings of one program inside one build, for information in a search; never a verdict.
 
-Successive halving: every setting gets a call for its result and one or two for its time (one that is plainly slow
-one), then the faster half, or those that may still be the fastest where these are fewer, get more, and so on. Settings
-take turns in a random order, and only what was measured side by side is compared: a GPU that warms up slows by a tenth
-(H200, matrix products at its power limit), which else favours whoever came first. A setting whose result differs from
-the first working one's by more than 1 % is out, so that a broken tunable never wins.
+It works by successive halving. Every setting gets a call for its result and one or two for its time (a plainly slow one
+gets one). Then the faster half, or those that may still be the fastest where these are fewer, get more, and so on.
+Settings take turns in a random order, and only what was measured side by side is compared: a GPU that warms up slows by
+a tenth (H200, matrix products at its power limit), which would favour the first setting. A setting whose result differs
+from the first working one's by more than 1 % is out, so that a broken tunable never wins.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cuda_agent.workers.requests.timed import ScreenTimes
 
 #: relative L2 distance from the first setting's result above which a setting counts as broken.
 MAX_DISTANCE = 1e-2
-#: of a larger output so many blocks are compared, spread evenly: all of it would take longer than the call.
+#: evenly spread blocks of a larger output that are compared, since all of it would take longer than the call.
 BLOCKS, BLOCK = 1 << 16, 256
 FINALISTS = 4
 FINAL_SAMPLES = 15
-#: times the fastest one's time: who can't win any more after a first look, and after a few samples.
+#: multiples of the fastest time above which a setting can't win: after a first look, and after a few samples.
 HOPELESS, BEHIND = 1.5, 1.2
 
 
@@ -42,7 +42,8 @@ def screen(
     budget_s: float,
     flush_bytes: int = 0,
 ) -> ScreenTimes:
-    """Median time of each setting over the slots within `budget_s` seconds; settings the budget doesn't reach fail."""
+    """Times each setting over the slots within `budget_s` seconds and returns its median. Settings that the budget
+    doesn't reach fail."""
     end = time.monotonic() + budget_s
     failures: dict[int, str] = {}
     lost = short = False
@@ -92,8 +93,8 @@ def _halve(
     end: float,
     flush_bytes: int,
 ) -> dict[int, list[float]]:
-    """Samples of the last stage that each setting took part in. One that fell out counts as no faster than those that
-    stayed."""
+    """Returns the samples of the last stage that each setting took part in. A dropped setting counts as no faster than
+    those that stayed."""
     order, result = random.Random(0), dict(first)
     alive = _contenders(first)
     while alive and time.monotonic() < end:
@@ -118,7 +119,7 @@ def _halve(
 
 
 def _contenders(samples: Mapping[int, list[float]]) -> list[int]:
-    """Those that may still be the fastest, the fastest first."""
+    """Returns the settings that may still be the fastest, the fastest first."""
     times = {index: median(values) for index, values in samples.items()}
     nearest = BEHIND * min(times.values(), default=0.0)
     return sorted((index for index, time_us in times.items() if time_us <= nearest), key=lambda index: times[index])
@@ -132,8 +133,8 @@ def _outputs(runner: Runner, program: Program, slot: Slot) -> list[Any]:
 
 
 def difference(mine: Sequence[Any], reference: Sequence[Any]) -> str | None:
-    """Why a result isn't the reference's, None when it is: tensors, shapes, non-finite places, relative L2 distance
-    (floating point) or share of differing elements (else) above 1 %."""
+    """Returns why a result isn't the reference's, or None: tensors, shapes, non-finite places, relative L2 distance
+    (floating point) or share of differing elements (others) above 1 %."""
     if len(mine) != len(reference):
         return f"{len(mine)} output tensors instead of {len(reference)}"
     for index, (a, b) in enumerate(zip(mine, reference, strict=True)):
@@ -152,7 +153,7 @@ def _some(a: Any, b: Any) -> tuple[Any, Any]:
     dense = a.stride() == b.stride() and 1 + sum((n - 1) * s for n, s in zip(a.shape, a.stride(), strict=True)) == count
     if count < 2 * BLOCKS * BLOCK or not dense:
         return a, b
-    # Odd, so that they aren't always the same columns; the last block ends where the tensor does.
+    # An odd step, so that it doesn't always meet the same columns. The last block ends where the tensor does.
     apart = (count - BLOCK) // (BLOCKS - 1)
     apart -= 1 - apart % 2
     begin = count - (BLOCKS - 1) * apart - BLOCK
@@ -161,11 +162,12 @@ def _some(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _distance(a: Any, b: Any) -> float:
-    """Relative L2 distance, infinite where non-finite values differ; computed in pieces to bound the memory."""
+    """Returns the relative L2 distance, infinite where non-finite values differ. It is computed in pieces to bound the
+    memory."""
     if not a.is_floating_point():
         return float((a != b).float().mean()) if a.numel() else 0.0
     parts = list(zip(pieces(a), pieces(b), strict=True))
-    # Whatever isn't finite leaves no finite sum.
+    # A non-finite value leaves no finite sum.
     squares = [torch.stack([_squares(x - y), _squares(y)]) for x, y in parts]
     if squares and not bool(torch.stack(squares).isfinite().all()):
         if not all(_same_where_not_finite(x, y) for x, y in parts):
@@ -179,7 +181,7 @@ def _distance(a: Any, b: Any) -> float:
 
 
 def _squares(values: Any) -> Any:
-    # In another type than float32 a wider copy would be made.
+    # Another type than float32 would need a wider copy.
     wide = torch.promote_types(values.dtype, torch.float32)
     return torch.linalg.vector_norm(values, dtype=wide).double().square()
 

@@ -1,8 +1,8 @@
-"""The zygote's role: has imported torch and its compiler, and forks a process for each task that the judge sends.
+"""The zygote's role: it has imported torch and its compiler, and forks a process for each task that the judge sends.
 
 A fork starts in milliseconds, where a new process imports for seconds. It inherits nothing that an earlier task has
-touched: the zygote runs no task's code, and between two tasks it ends every process that the last one left and empties
-all folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
+touched: the zygote runs no task's code. Between two tasks it ends every process that the last one left, and empties all
+folders that it could write into. CUDA isn't started before a fork, since no fork could use it.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ def create(context: Context) -> Operations:
 
 
 class Zygote:
-    """One fork at a time."""
+    """Forks one process at a time."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._fork: int | None = None
         self._served: Any = None
         self._folders: tuple[Path, ...] = ()
-        # The driver's management library answers what torch asks about GPUs, so that nothing of CUDA starts here.
+        # The driver's management library answers torch's questions about GPUs, so that CUDA doesn't start here.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        # The compiler reads these when it is imported. A pool of its processes would outlive its task; each fork has a
-        # cache of its own, in which a precompiled header, and a try of the processor's instructions, pay for nothing.
+        # The compiler reads these when it is imported. A pool of its processes would outlive its task. Each fork has
+        # its own cache, in which a precompiled header and a test of the processor's instructions would save nothing.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
         os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
-        # A fork has none of the threads that its parent had, and an OpenMP that believes in them waits for ever.
+        # A fork has none of its parent's threads, for which OpenMP would wait for ever.
         torch.set_num_threads(1)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # Processes of the same user may not look into this one's memory.
+        # Processes of the same user must not read this one's memory.
         _prctl(_PR_SET_DUMPABLE, 0)
 
     def start(self, _request: Start) -> Done:
-        """The device is started by each fork."""
+        """Does nothing, since each fork starts the device."""
         return Done()
 
     def warm(self, request: WarmZygote) -> WarmedZygote:
-        """Also learns where processes of this sandbox can write."""
+        """Imports, and learns where processes of this sandbox can write."""
         self._folders = (Path(os.environ["TMPDIR"]),)
         if request.level is SandboxLevel.FULL:
-            # The sandbox's own; in a reduced one no process of it may write there.
+            # The sandbox's own folders. In a reduced one no process can write there.
             self._folders += (Path("/tmp"), Path("/dev/shm"))
         self._served = importlib.import_module(request.serves)
         if request.compiler:
@@ -94,7 +94,7 @@ class Zygote:
         return Done()
 
     def end(self, _request: EndFork | None = None) -> EndedFork:
-        """Returns when nothing of the fork is left."""
+        """Ends the fork, and returns when nothing of it is left."""
         code = _end_all(self._fork)
         self._fork = None
         self._empty_folders()
@@ -111,11 +111,11 @@ class Zygote:
             context = Context()
             serve(WorkerChannel(socket.socket(fileno=descriptor)), context, self._served.create(context))
         finally:
-            # Whatever happened: a fork must never come back into the zygote's loop.
+            # In any case a fork must not return into the zygote's loop.
             os._exit(0)
 
     def _empty_folders(self) -> None:
-        """All that processes of this sandbox can write into."""
+        """Empties all folders that processes of this sandbox can write into."""
         for folder in self._folders:
             for entry in folder.iterdir():
                 if entry.is_dir() and not entry.is_symlink():
@@ -131,14 +131,14 @@ def _warm_compiler(device: Device) -> None:
         _compile("inductor")
         return
     for step in (partial(import_compiler, Device.CUDA), partial(_compile, "aot_eager"), _load_triton_driver):
-        # None should start CUDA; what does after all is left to the forks.
+        # No step should start CUDA. A step that does is left to the forks.
         if _is_harmless(step):
             step()
 
 
 def _compile(backend: str) -> None:
-    """Through exporting and compiling a module of ours. Who believes that there is a GPU saves the state of its
-    generator, which starts CUDA."""
+    """Exports and compiles a module of ours. If torch believed in a GPU it would save the state of its generator, which
+    starts CUDA."""
     import torch.export
 
     module: Any = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
@@ -153,13 +153,13 @@ def _compile(backend: str) -> None:
 
 
 def _load_triton_driver() -> None:
-    """Triton compiles a small C library when it is first used."""
+    """Lets Triton compile a small C library, as at its first use."""
     backend = importlib.import_module("triton.backends.nvidia.driver")
     importlib.import_module("triton.runtime.driver").driver.set_active(backend.CudaDriver())
 
 
 def _is_harmless(step: Callable[[], None]) -> bool:
-    """Whether a step works and leaves CUDA alone: tried in a fork, since a driver that has started can't be stopped."""
+    """Whether a step works without starting CUDA. It is tried in a fork, since a started driver can't be stopped."""
     pid = os.fork()
     if pid == 0:
         code = 2
@@ -172,8 +172,8 @@ def _is_harmless(step: Callable[[], None]) -> bool:
 
 
 def _end_all(fork: int | None) -> int | None:
-    """Kills all descendants until none is left; stopped first, so that whoever forks doesn't outrun it. The exit code
-    of `fork`, as `subprocess` has it."""
+    """Kills all descendants until none is left. It stops them first, so that a forking process can't outrun it. Returns
+    the exit code of `fork`, in `subprocess`'s form."""
     code = None
     while True:
         for how in (signal.SIGSTOP, signal.SIGKILL):
@@ -192,8 +192,8 @@ def _end_all(fork: int | None) -> int | None:
 
 
 def _descendants() -> list[int]:
-    """By their numbers here. Where the sandbox shows the outer /proc, that has other numbers for them: the last word
-    of `NSpid` is the one of the innermost namespace."""
+    """Returns the descendants by their numbers here. The outer /proc may have other numbers for them: the last word of
+    `NSpid` is the number in the innermost namespace."""
     found = []
     for pid in descendants(int(Path("/proc/self").readlink().name)):
         with contextlib.suppress(OSError, StopIteration):
@@ -203,7 +203,7 @@ def _descendants() -> list[int]:
 
 
 def _cuda_has_started() -> bool:
-    """Whether this process has initialised the driver; by then every fork would be unable to."""
+    """Whether this process has initialised the driver, which no fork could use then."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,6 +1,7 @@
-"""A task's source made into a module, models and inputs. Runs task code, so only inside a sandboxed worker.
+"""Makes a task's source into a module, models and inputs. It runs task code, so it is used only inside a sandboxed
+worker.
 
-Every failure of task code leaves here as a TaskError of one line: what it was doing, the type, the message, the line.
+Every failure of task code becomes a TaskError of one line: the step, the type, the message, the line.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NO_CUDA = ("no NVIDIA driver", "not compiled with CUDA", "No CUDA GPUs are avai
 
 @dataclass(frozen=True)
 class TaskModule:
-    """A loaded task: `Model` (a class), `get_inputs`, `get_init_inputs`, and the file name its tracebacks carry."""
+    """A loaded task: `Model` (a class), `get_inputs`, `get_init_inputs`, and the file name in its tracebacks."""
 
     name: str
     filename: str
@@ -55,7 +56,7 @@ class TaskModule:
 
 @dataclass(frozen=True)
 class InitInputs:
-    """What `Model` is constructed with."""
+    """The arguments of `Model`'s constructor."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -73,11 +74,10 @@ _recipes: weakref.WeakKeyDictionary[Any, Recipe] = weakref.WeakKeyDictionary()
 
 
 def load_task_module(source: str, name: str) -> TaskModule:
-    """Run a task's source in a module of its own.
+    """Runs a task's source in its own module.
 
-    The module stands in `sys.modules` and its source in `linecache`, which `inspect.getsource`, tracebacks,
-    `torch.compile` and `torch.export` look at. Raises TaskError: syntax error, an import that fails, `Model` or a
-    function missing.
+    The module is in `sys.modules` and its source in `linecache`, which `inspect.getsource`, tracebacks, `torch.compile`
+    and `torch.export` read. Raises TaskError: syntax error, an import that fails, `Model` or a function missing.
     """
     word = "".join(c if c.isalnum() else "_" for c in name) or "task"
     unique = f"cuda_agent_task_{word}_{digest_text(source)[:12]}"
@@ -100,7 +100,7 @@ def load_task_module(source: str, name: str) -> TaskModule:
 
 
 def unload_task_module(task: TaskModule) -> None:
-    """Undoes `load_task_module`, as far as nobody else holds the module."""
+    """Undoes `load_task_module`, as far as no other code holds the module."""
     linecache.cache.pop(task.filename, None)
     sys.modules.pop(task.module.__name__, None)
 
@@ -125,7 +125,7 @@ def _require(task: TaskModule) -> None:
 
 @contextmanager
 def task_code(task: TaskModule, doing: str) -> Iterator[None]:
-    """Boundary around task code: whatever it raises becomes a TaskError of one line, the traceback its detail."""
+    """Wraps task code. Its errors become a TaskError of one line, with the traceback as detail."""
     try:
         yield
     except (TaskError, KeyboardInterrupt):
@@ -135,7 +135,7 @@ def task_code(task: TaskModule, doing: str) -> Iterator[None]:
 
 
 def describe(error: BaseException, task: TaskModule, doing: str) -> TaskError:
-    """The TaskError for what task code raised while `doing` something."""
+    """Returns the TaskError for an error of task code while `doing` something."""
     message = " ".join(str(error).split())[:300]
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == task.filename]
     where = f" (line {lines[-1]})" if lines else ""
@@ -164,8 +164,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch (the CPU and every GPU), Python and NumPy."""
-    # torch.manual_seed asks every kind of accelerator that there is, at 0.1 ms a draw.
+    """Seeds torch (the CPU and every GPU), Python and NumPy."""
+    # torch.manual_seed asks every kind of accelerator, which takes 0.1 ms a draw.
     torch.default_generator.manual_seed(seed)
     if torch.backends.cuda.is_built():
         torch.cuda.manual_seed_all(seed)
@@ -175,8 +175,8 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def ignoring_seeds() -> Iterator[None]:
-    """Task code that seeds the global generators itself would draw the same values each time; here its seeding does
-    nothing. A generator object of its own is its own affair."""
+    """Disables seeding in task code, which would otherwise draw the same values each time. A generator object of its
+    own isn't affected."""
     places = ((torch, "manual_seed"), (torch.random, "manual_seed"), (torch.cuda, "manual_seed"),
               (torch.cuda, "manual_seed_all"), (random, "seed"), (np.random, "seed"))  # fmt: skip
     originals = [getattr(module, name) for module, name in places]
@@ -190,7 +190,7 @@ def ignoring_seeds() -> Iterator[None]:
 
 
 def make_init_inputs(task: TaskModule, seed: int = 0) -> InitInputs:
-    """Call `get_init_inputs`. A list or tuple gives positional arguments, a dict keyword arguments, and `[list, dict]`
+    """Calls `get_init_inputs`. A list or tuple gives positional arguments, a dict keyword arguments, and `[list, dict]`
     both where `Model` wouldn't take those two as they are. Raises TaskError when it raises or returns anything else."""
     seed_everything(seed)
     with task_code(task, "get_init_inputs()"):
@@ -225,10 +225,10 @@ def make_model(
     own_seeds: bool = True,
     on_device: bool = False,
 ) -> Any:
-    """`Model` in eval mode on `device`, constructed under `seed` on the CPU, so that its weights don't depend on the
-    device; or, for a model whose values only have to be like those, `on_device`, which draws large weights a hundred
-    times faster, where the constructor allows it. Without `own_seeds` a constructor that seeds the generators itself
-    is not obeyed. Raises TaskError when the constructor raises."""
+    """Constructs `Model` in eval mode on `device`. It is constructed under `seed` on the CPU, so that its weights don't
+    depend on the device. With `on_device` it is constructed there where the constructor allows it, which draws large
+    weights a hundred times faster, for models whose values needn't be the same. Without `own_seeds` the constructor's
+    own seeding is ignored. Raises TaskError when the constructor raises."""
 
     def made(where: str) -> Any:
         seed_everything(seed)
@@ -247,12 +247,12 @@ def make_model(
 
 
 def recipe_of(model: Any) -> Recipe | None:
-    """How `make_model` made this model; None for a model that came from elsewhere."""
+    """Returns how `make_model` made this model; None for a model from elsewhere."""
     return _recipes.get(model)
 
 
 def make_inputs(task: TaskModule, device: str, seed: int) -> list[Any]:
-    """`forward`'s positional arguments, drawn under `seed` with `device` as torch's default device.
+    """Returns `forward`'s positional arguments, drawn under `seed` with `device` as torch's default device.
 
     Where `get_inputs` can't draw on the device (a CPU generator, NumPy), it draws on the CPU. Every tensor ends on
     `device`, detached. Seeds that `get_inputs` sets itself are ignored. Raises TaskError when `get_inputs` raises or
@@ -294,22 +294,22 @@ def _in_order(task: TaskModule, named: dict[str, Any]) -> list[Any]:
 
 
 def run_forward(task: TaskModule, model: Any, inputs: list[Any]) -> Any:
-    """`model(*inputs)` without gradients. Raises TaskError when the reference fails."""
+    """Runs `model(*inputs)` without gradients. Raises TaskError when the reference fails."""
     with task_code(task, "Model.forward"), torch.no_grad():
         return model(*inputs)
 
 
 def forward_parameters(model_class: Any) -> tuple[str, ...]:
-    """Names of `forward`'s parameters in order, without `self`; variadic ones are left out."""
+    """Returns the names of `forward`'s parameters in order, without `self` and variadic ones."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(model_class.forward).parameters.values())[1:]
     return tuple(p.name for p in parameters if p.kind in plain)
 
 
 def init_signature(model_class: Any) -> str:
-    """`Model.__init__`'s parameter list as source for `ModelNew`, such as `(self, hidden, eps=1e-06)`.
+    """Returns `Model.__init__`'s parameter list as source for `ModelNew`, such as `(self, hidden, eps=1e-06)`.
 
-    `(self, *args, **kwargs)` where a default isn't a literal, since its name may not exist in the other file.
+    It is `(self, *args, **kwargs)` where a default isn't a literal, since its name may not exist in the other file.
     """
     try:
         signature = inspect.signature(model_class.__init__)
