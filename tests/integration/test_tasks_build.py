@@ -107,7 +107,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         recorded=stack,
     )
     assert some.unmeasured == 3 and sum(some.splits.values()) == 12
-    with pytest.raises(UsageError, match="begun with another seed"):
+    with pytest.raises(UsageError, match="built with another seed"):
         build(few.model_copy(update={"seed": 1}), Device.CPU, silent, recorded=stack)
 
 
