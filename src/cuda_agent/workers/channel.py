@@ -211,7 +211,7 @@ class JudgeChannel:
         except OSError as error:
             raise ChannelClosed(str(error.strerror)) from None
         if waiting:
-            raise ProtocolViolation("a message that nobody asked for")
+            raise ProtocolViolation("a message without a request")
         raise ChannelClosed("the worker is gone")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import Counter, defaultdict
 
@@ -63,6 +64,16 @@ def test_no_docstring_begins_with_of_or_as() -> None:
         and (text := ast.get_docstring(node) or "").startswith(("Of ", "As "))
     ]
     report(found)
+
+
+def test_prose_calls_nothing_a_person() -> None:
+    """A process, a task or a file is "it", in comments, docstrings and messages."""
+    report(
+        (f"{module.path}:{number}", f"{found[0]!r}: name the process, the task or the file")
+        for module in modules()
+        for number, line in enumerate(module.text.splitlines(), 1)
+        if (found := re.search(r"\b(who|whoever|nobody|somebody|anybody|everybody)\b", line))
+    )
 
 
 def test_packages_share_no_name_of_a_public_class() -> None:

@@ -97,7 +97,7 @@ class Rounds:
     progress: Progress
     #: the candidate derives its weights when it loads them, so a baseline may too.
     frozen: bool = False
-    #: cores that everybody else keeps off.
+    #: cores that other processes of ours don't use.
     kept: frozenset[int] = frozenset()
     clocks: ClockLog = field(default_factory=lambda: ClockLog(None))
     spent: Stopwatch = field(default_factory=Stopwatch)

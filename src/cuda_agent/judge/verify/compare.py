@@ -33,8 +33,8 @@ FLOOR_TF32 = 5e-4
 EPSILON = {"float64": 2.220446049250313e-16, "float32": 1.1920929e-07, "bfloat16": 0.0078125, "float16": 0.0009765625}
 #: elements of a large output that are compared first where a failure is likely.
 _FIRST = 1 << 20
-#: an error of an element that none is: what a flush of denormals takes; of float16, whose denormals nobody flushes, the
-#: distance of two of them.
+#: the largest difference that is no error of an element: a flushed denormal; for float16, whose denormals are not
+#: flushed, the distance of two of them.
 _NO_ERROR = {"float64": 2.2e-308, "float32": 1.2e-38, "bfloat16": 1.2e-38, "float16": 6.0e-8}
 #: what is smaller has a square that is 0 in double.
 _LEAST_WITH_SQUARE = 1e-150

@@ -64,7 +64,7 @@ def extract(
         source=whole.source, name=whole.name, folders=folders, device=device, seed=seed, top=top, operators=operators
     )
     say("extract", "running the model in its sandbox")
-    with gpu_lock(gpu_uuid(device) or "cpu", waiting=lambda who: say("extract", f"waiting for {who}")):
+    with gpu_lock(gpu_uuid(device) or "cpu", waiting=lambda holder: say("extract", f"waiting for {holder}")):
         found = _checked(_run(job, whole, level, readable, timeout_s), whole.name)
     extraction = Extraction(
         model=model,

@@ -95,8 +95,8 @@ def _plain(node: Node, call: Attention) -> StridedView:
 
 
 def _result(state: PlanState, node: Node, call: Attention) -> StridedView:
-    """Where the result lies: as the graph returns it, or so that whoever alone reads it with its dimensions in another
-    order, which puts the heads of a row side by side again, finds it row-major; else row-major itself."""
+    """Returns the result's layout: that of the graph's output, or the one that is row-major for its only reader, which
+    puts the heads of a row side by side again by another order of the dimensions; else row-major."""
     plain, users = _plain(node, call), state.users(node.name)
     rank = len(plain.shape)
     strides = plain.strides

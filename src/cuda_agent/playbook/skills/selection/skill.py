@@ -136,7 +136,7 @@ class SelectionSkill(Skill):
         picked = {user.args[1]: user.name for user in state.users(node.name) if user.op in _GETITEM}
         rows, size, dtype = math.prod(view.shape[:-1]), view.shape[-1], state.meta(call.x).dtype
         whole = call.k == size and not call.only_last and (size > _FEW or dtype != "float32")
-        # What nobody asks for, only a sort leaves out.
+        # Only a sort leaves out an unused result.
         names = [
             picked.get(place) or ("" if whole else state.fresh(f"{cpp_name(node.name)}_{place}")) for place in (0, 1)
         ]
