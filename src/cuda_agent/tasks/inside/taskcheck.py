@@ -43,7 +43,7 @@ from cuda_agent.tasks.inside.requests import (
 )
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
-from cuda_agent.workers.inside.baselines import Flags, _FindProducts
+from cuda_agent.workers.inside.baselines import Flags, FindProducts
 from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Runner, share_the_gpu
@@ -165,7 +165,7 @@ class TaskCheck:
 
     def run(self, _request: RunTask) -> RanTask:
         """Checks the rules runs, finite, memory, and stochastic (by a generator's state)."""
-        with peak_memory(self._context.device) as peak, _FindProducts() as found:
+        with peak_memory(self._context.device) as peak, FindProducts() as found:
             self._model = make_model(self._task, self._init, self._device, self._seed).requires_grad_(False)
             inputs = make_inputs(self._task, self._device, self._seed)
             self._metas = _metas(flatten(inputs)[1])

@@ -104,7 +104,7 @@ class Products:
     convolution: bool
 
 
-class _FindProducts(Listener):
+class FindProducts(Listener):
     """Records operators whose arithmetic the flags change."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class BaselineSet:
         self._sample_task = load_task_module(source, f"{name}_inputs")
         self._sample = make_inputs(self._sample_task, device.value, seed)
         Flags().apply()
-        with torch.no_grad(), _FindProducts() as found:
+        with torch.no_grad(), FindProducts() as found:
             output = run_forward(self._owner_task, self._owner, self._sample)
         self._output_dtypes = [t.dtype for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
         self.products = Products(found.matmul, found.convolution)

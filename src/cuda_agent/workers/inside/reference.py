@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.baselines import Flags, Products, _FindProducts, policy_differs
+from cuda_agent.workers.inside.baselines import Flags, Products, FindProducts, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
@@ -97,7 +97,7 @@ class LoadedReference:
         Flags().apply()
         seed_everything(seed)
         forward = partial(run_forward, self._task, self._model, inputs)
-        with most_held(self._context.device) as held, _FindProducts() as found:
+        with most_held(self._context.device) as held, FindProducts() as found:
             output = forward()
         output_spec, outputs = flatten(output)
         self._mutated = tuple(i for i, (a, b) in enumerate(zip(before, tensors, strict=True)) if not _same(a, b))
