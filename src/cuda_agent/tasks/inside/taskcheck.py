@@ -43,7 +43,7 @@ from cuda_agent.tasks.inside.requests import (
 )
 from cuda_agent.tasks.records import Rule, TaskFinding
 from cuda_agent.workers.buffers import synchronize
-from cuda_agent.workers.inside.baselines import Flags, FindProducts
+from cuda_agent.workers.inside.baselines import FindProducts, Flags
 from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.runner import Runner, share_the_gpu

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.workers.inside.baselines import Flags, Products, FindProducts, policy_differs
+from cuda_agent.workers.inside.baselines import FindProducts, Flags, Products, policy_differs
 from cuda_agent.workers.inside.graph.capture import capture, warm_up
 from cuda_agent.workers.inside.main import Context
 from cuda_agent.workers.inside.task.oracle import precision_context, run_float64
