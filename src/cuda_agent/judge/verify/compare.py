@@ -23,8 +23,7 @@ from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
 from cuda_agent.judge.verify.discrete import measure_discrete, rule_discrete
-from cuda_agent.judge.verify.measured import SLACK, Errors, Measured, Ruling, larger
-from cuda_agent.judge.verify.onepass import BLOCK, ONE_PASS
+from cuda_agent.judge.verify.measured import BLOCK, SLACK, Errors, Measured, Ruling, larger
 from cuda_agent.workers.buffers import pieces
 
 #: relative error of fast-math intrinsics (`__expf`, `rsqrtf`).
@@ -79,8 +78,6 @@ def measure(candidate: Any, eager: Any, policy: Any, oracle: Any, *, atol: float
     if not eager.dtype.is_floating_point:
         return measure_discrete(candidate, eager, policy, oracle, dtype)
     sums = _Sums(max(_NO_ERROR[dtype] / _at_least(dtype, FLOOR), _LEAST_WITH_SQUARE), atol, rtol)
-    if sums.add_in_one_pass(candidate, eager, policy, oracle):
-        return sums.result(eager.numel(), dtype)
     parts = list(zip(*map(pieces, (candidate, eager, policy, oracle)), strict=True)) if eager.numel() else []
     with _one_thread():
         # The device is waited for once and not for each piece, since other processes may take turns on it.
@@ -113,12 +110,6 @@ class _Sums:
         self.max_abs = self.max_rel = self.beyond = self.excuse = 0.0
         self._squares = {"candidate": 0.0, "policy": 0.0, "norm": 0.0}
         self._worst = {"candidate": 0.0, "policy": 0.0}
-
-    def add_in_one_pass(self, c: Any, e: Any, p: Any, o: Any) -> bool:
-        """Adds a large output in one pass if all of its values are finite, and returns whether it did."""
-        bounds = {"tiny": self._tiny, "atol": self._atol, "rtol": self._rtol}
-        numbers = ONE_PASS.numbers(c, e, p, o, **bounds, passes=self.piece)
-        return numbers is not None and not self.add(numbers, c, e, p, o)
 
     def piece(self, c: Any, e: Any, p: Any, o: Any) -> Any:
         """Computes on the device the numbers that `add` needs of a piece. They are NaN or infinite where any value

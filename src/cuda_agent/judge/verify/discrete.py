@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cuda_agent.judge.verify.measured import SLACK, Errors, Measured, Ruling, larger
-from cuda_agent.judge.verify.onepass import BLOCK
+from cuda_agent.judge.verify.measured import BLOCK, SLACK, Errors, Measured, Ruling, larger
 
 #: largest share of values that equal none of PyTorch's answers, among those that aren't the most frequent value.
 TIES = 1e-3

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: elements of a block, whose error is also measured by itself.
+BLOCK = 4096
 #: a candidate's error may be so many times PyTorch's own.
 SLACK = 4.0
 

@@ -9,8 +9,7 @@ import torch
 
 from cuda_agent.judge.verify.compare import FLOOR, measure, rule
 from cuda_agent.judge.verify.discrete import TIES, far_apart
-from cuda_agent.judge.verify.measured import Errors, Measured, Ruling, pool
-from cuda_agent.judge.verify.onepass import BLOCK
+from cuda_agent.judge.verify.measured import BLOCK, Errors, Measured, Ruling, pool
 
 ELEMENTS = 64 * BLOCK + 33
 SPREAD = torch.arange(0, ELEMENTS, 4001)
