@@ -13,6 +13,7 @@ import pytest
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.inspection import sanitizer
+from cuda_agent.judge.inspection.traced import write_call
 from cuda_agent.judge.session import JudgeSession
 from judge_specimens import HONEST, TASK, eager_only, specimen
 
@@ -36,7 +37,7 @@ def session() -> Iterator[JudgeSession]:
 
 def test_a_call_from_files(session: JudgeSession, tmp_path: Path) -> None:
     right = "assert x.shape == (64, 256) and self.scale.mean() != 1, 'drawn anew'\nreturn self.right(x, y)"
-    sanitizer.write_call(session, specimen(right), None, tmp_path)
+    write_call(session, specimen(right), None, tmp_path)
     command = [sys.executable, "-P", "-m", "cuda_agent.workers.inside.once", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

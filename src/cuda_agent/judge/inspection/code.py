@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,11 @@ from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.inspection import KernelCode
 from cuda_agent.core.records import Candidate
-from cuda_agent.core.stack import find_nvcc
 from cuda_agent.judge.build.compiler import Compiler
 from cuda_agent.judge.build.extension import is_binding, make_compiler
 from cuda_agent.judge.inspection.compilers import KernelResources, parse_ptxas, parse_vectorised
 from cuda_agent.judge.inspection.disassembly import Function, cpu_mix, parse_objdump, parse_sass
+from cuda_agent.judge.inspection.traced import find_cuda_tool
 
 _OUTPUT_BYTES = 8 << 20
 _MOST_FUNCTIONS = 40
@@ -79,15 +78,15 @@ def _kernel_code(symbol: str, name: str, source: str, used: KernelResources, fun
 
 def _disassembled(compiler: Compiler, cubin: Path, found: Found) -> str:
     """Returns SASS as text, or "" and a note where there is no disassembler."""
-    tool, options = find_tool("nvdisasm"), ["-c"]
+    tool, options = _find_disassembler("nvdisasm"), ["-c"]
     if tool is None:
-        tool, options = find_tool("cuobjdump"), ["-sass"]
+        tool, options = _find_disassembler("cuobjdump"), ["-sass"]
     if tool is None:
         _note_once(
             found, "neither nvdisasm nor cuobjdump was found (CUDA toolkit, or triton's wheel): no instruction mix"
         )
         return ""
-    return _printed(compiler, [tool, *options], cubin, found)
+    return _printed(compiler, [str(tool), *options], cubin, found)
 
 
 def _cpp_source(compiler: Compiler, files: Mapping[str, str], source: str, made: Path, found: Found) -> None:
@@ -146,18 +145,11 @@ def demangled(symbols: list[str]) -> dict[str, str]:
     return {symbol: line.removeprefix("void ")[:160] for symbol, line in zip(symbols, lines, strict=True)}
 
 
-def find_tool(name: str) -> str | None:
-    """Finds one of CUDA's disassemblers: on PATH, in the toolkit, or in triton's wheel, which comes with torch for
-    CUDA."""
-    nvcc, home = find_nvcc(), os.environ.get("CUDA_HOME")
-    folders = [f"{home}/bin"] if home else []
-    folders += [str(Path(nvcc).resolve().parent)] if nvcc else []
-    folders.append("/usr/local/cuda/bin")
+def _find_disassembler(name: str) -> Path | None:
+    """Finds one of CUDA's disassemblers, which also come with triton's wheel."""
     spec = importlib.util.find_spec("triton")
-    if spec is not None and spec.submodule_search_locations:
-        folders.append(f"{next(iter(spec.submodule_search_locations))}/backends/nvidia/bin")
-    places = [shutil.which(name), *(f"{folder}/{name}" for folder in folders)]
-    return next((path for path in places if path and os.access(path, os.X_OK)), None)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return find_cuda_tool(name, more=[Path(folder) / "backends/nvidia/bin" / name for folder in folders or ()])
 
 
 def _note_once(found: Found, note: str) -> None:

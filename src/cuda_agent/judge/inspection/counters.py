@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import csv
-import os
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from cuda_agent.core.stack import find_nvcc
 
 _TIME = "gpu__time_duration.sum"
 _DRAM_BYTES = "dram__bytes.sum"
@@ -66,15 +62,6 @@ class Counters:
     sectors_per_load: float | None = None
     sectors_per_store: float | None = None
     stalls: dict[str, float] = field(default_factory=dict)
-
-
-def find_ncu() -> str | None:
-    """Finds Nsight Compute's command line on PATH, in the toolkit, or in its own folder."""
-    nvcc = find_nvcc()
-    homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parents[1]) if nvcc else None, "/usr/local/cuda"]
-    places = [shutil.which("ncu"), *(f"{home}/bin/ncu" for home in homes if home)]
-    places += sorted(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), reverse=True)
-    return next((path for path in places if path and os.access(path, os.X_OK)), None)
 
 
 def command(ncu: str, log: Path, program: Sequence[str]) -> list[str]:

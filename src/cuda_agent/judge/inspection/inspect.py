@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,12 @@ from cuda_agent.judge.inspection import counters as ncu
 from cuda_agent.judge.inspection import limit
 from cuda_agent.judge.inspection.code import Found, demangled, look_at_code
 from cuda_agent.judge.inspection.reached import keep_roofline, known_roofline, work_needed
-from cuda_agent.judge.inspection.sanitizer import write_call
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
 from cuda_agent.judge.resources import Resources
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
-from cuda_agent.workers.inside.inspected import MARK
-from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
+from cuda_agent.workers.requests.candidate import INSPECTED
 
-_PACKAGES = Path(__file__).resolve().parents[3]
 _RUN_TIMEOUT_S = 180.0
-_OUTPUT_BYTES = 8 << 20
 
 
 def inspect(session: Resources, candidate: Candidate) -> InspectReport | BuildReport:
@@ -69,45 +63,23 @@ class _Dynamic:
             write_call(session, self._candidate, self._library, files)
             reference.release()
             known = known_roofline(self._device)
-            if known is None:
-                call = json.loads((files / "call.json").read_text())
-                (files / "call.json").write_text(json.dumps({**call, "roofline": True}))
             with gpu_lock(gpu_uuid(self._device) or "cpu"):
-                ran = self._ran(files, scratch)
+                ran = self._ran(files, scratch, () if known else ("--roofline",))
                 counted = self._counted(files, scratch) if ran and self._device is Device.CUDA else {}
         if not ran:
             return {"source": "counted"}
         roofline = known or keep_roofline(self._device, ran.get("roofline"))
         return self._fields(ran, counted, roofline)
 
-    def _spawn(self, command: list[str], scratch: Path, readable: Sequence[Path], name: str) -> tuple[int | None, str]:
-        settings = self._session.workers.settings
-        spec = SandboxSpec(
-            scratch=scratch,
-            level=settings.level,
-            readable=(_PACKAGES, *readable),
-            hidden=settings.hidden,
-            gpu=self._device is Device.CUDA,
-            limits=SandboxLimits(memory_mib=memory_limit_mib(settings.memory_mib)),
-            filter_syscalls=False,
-        )
-        log = scratch.parent / f"{name}.log"
-        with spawn(command, spec, cwd=scratch, log=log) as process:
-            try:
-                code: int | None = process.wait(_RUN_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                code = None
-        with log.open("rb") as stream:
-            return code, stream.read(_OUTPUT_BYTES).decode(errors="replace")
-
     def _program(self, files: Path, *options: str) -> list[str]:
         return [sys.executable, "-P", "-m", "cuda_agent.workers.inside.inspected", str(files), *options]
 
-    def _ran(self, files: Path, scratch: Path) -> dict[str, Any]:
-        code, text = self._spawn(self._program(files), scratch, (files,), "run")
-        lines = [line for line in text.splitlines() if line.startswith(MARK)]
+    def _ran(self, files: Path, scratch: Path, options: tuple[str, ...]) -> dict[str, Any]:
+        command = self._program(files, *options)
+        code, text = run_traced(self._session, command, scratch, (files,), timeout_s=_RUN_TIMEOUT_S)
+        lines = [line for line in text.splitlines() if line.startswith(INSPECTED)]
         try:
-            said = json.loads(lines[-1].removeprefix(MARK)) if code == 0 and lines else None
+            said = json.loads(lines[-1].removeprefix(INSPECTED)) if code == 0 and lines else None
         except ValueError:
             said = None
         if not isinstance(said, dict):
@@ -119,13 +91,16 @@ class _Dynamic:
 
     def _counted(self, files: Path, scratch: Path) -> dict[str, ncu.Counters]:
         """Returns Nsight Compute's numbers by kernel. It is empty, with a note, where they can't be counted."""
-        tool = ncu.find_ncu()
+        # Nsight Compute also has a folder of its own.
+        own = sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)
+        tool = find_cuda_tool("ncu", more=own)
         if tool is None:
             self._found.notes.append("Nsight Compute (ncu) was not found: counted bytes and operations stand in")
             return {}
         log = scratch / "ncu.csv"
-        command = ncu.command(tool, log, self._program(files, "--counters"))
-        code, text = self._spawn(command, scratch, (files, Path(tool).resolve().parent), "ncu")
+        command = ncu.command(str(tool), log, self._program(files, "--counters"))
+        readable = files, tool.resolve().parent
+        code, text = run_traced(self._session, command, scratch, readable, timeout_s=_RUN_TIMEOUT_S)
         table = log.read_text(errors="replace") if log.is_file() and not log.is_symlink() else ""
         counted = ncu.parse(table)
         if not counted:

@@ -37,7 +37,7 @@ def device_roofline(device: Device) -> Roofline | None:
         return known
     from cuda_agent.workers.inside.inspected import measure_roofline
 
-    return keep_roofline(device, measure_roofline(device is Device.CUDA))
+    return keep_roofline(device, measure_roofline(device))
 
 
 def _roofline_file(device: Device) -> Path:

@@ -1,17 +1,13 @@
 """Runs compute-sanitizer over one call: memcheck finds bad accesses, racecheck finds races in shared memory.
 
-The tool traces the candidate, so the candidate gets a sandbox of its own without the filter of system calls, and no
-buffer of the judge. A finding convicts. No finding says only that this call was clean.
+The candidate runs from files (`traced`). A finding convicts. No finding says only that this call was clean.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,24 +16,15 @@ from typing import Any
 
 from cuda_agent.core.enums import Device, Verdict
 from cuda_agent.core.errors import DeviceError, UsageError
-from cuda_agent.core.graph import TensorMeta
 from cuda_agent.core.records import Candidate, Evaluation, Violation
-from cuda_agent.core.stack import find_nvcc
+from cuda_agent.judge.inspection.traced import find_cuda_tool, run_traced, write_call
 from cuda_agent.judge.resources import Resources
-from cuda_agent.judge.verify.candidate import MODEL_FILE
-from cuda_agent.judge.verify.reference import Places
-from cuda_agent.workers.buffers import extent_bytes
 from cuda_agent.workers.gpulock import gpu_lock, gpu_uuid
-from cuda_agent.workers.process import memory_limit_mib
-from cuda_agent.workspace.sandbox import SandboxLimits, SandboxSpec, spawn
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 86
 TIMEOUT_S = 300.0
 MOST_FINDINGS = 20
-_LOG_BYTES = 4 << 20
-_PACKAGES = Path(__file__).resolve().parents[3]
-_PLACES = ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer")
 _REMEDY = "Install it with the CUDA toolkit (Debian: cuda-sanitizer), or set CUDA_HOME to a toolkit that has it"
 
 #: beginnings of the tool's own remarks. Any other paragraph is a finding.
@@ -72,14 +59,10 @@ class Paragraph:
 
 def find_sanitizer() -> Path:
     """Returns the path of compute-sanitizer. Raises DeviceError where it is missing."""
-    nvcc = find_nvcc()
-    homes = [os.environ.get("CUDA_HOME"), str(Path(nvcc).resolve().parents[1]) if nvcc else None, "/usr/local/cuda"]
-    names = [Path(home) / sub for home in homes if home for sub in _PLACES]
-    found = shutil.which("compute-sanitizer")
-    for path in (*([Path(found)] if found else []), *names):
-        if path.is_file() and os.access(path, os.X_OK):
-            return path
-    raise DeviceError("compute-sanitizer was not found", _REMEDY)
+    found = find_cuda_tool("compute-sanitizer", ("bin", "compute-sanitizer"))
+    if found is None:
+        raise DeviceError("compute-sanitizer was not found", _REMEDY)
+    return found
 
 
 def require_sanitizer(device: Device) -> None:
@@ -124,35 +107,21 @@ def merged(evaluation: Evaluation, found: Sequence[Violation], seconds: float) -
 
 def run_tool(session: Resources, candidate: Candidate, library: Path | None, tool: str) -> list[Violation]:
     """Runs one call on fresh inputs and weights under one tool."""
-    directory = session.directory / f"sanitize-{tool}"
-    shutil.rmtree(directory, ignore_errors=True)
-    files, scratch, log = directory / "files", directory / "scratch", directory / "log"
-    for path in (files, scratch):
-        path.mkdir(parents=True)
-    write_call(session, candidate, library, files)
     sanitizer = find_sanitizer()
-    settings = session.workers.settings
-    spec = SandboxSpec(
-        scratch=scratch,
-        level=settings.level,
-        readable=(files, _PACKAGES, sanitizer.resolve().parents[1]),
-        hidden=settings.hidden,
-        environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        gpu=True,
-        limits=SandboxLimits(memory_mib=memory_limit_mib(settings.memory_mib)),
-        filter_syscalls=False,
-    )
-    try:
-        with spawn(command(sanitizer, tool, files), spec, cwd=scratch, log=log) as process:
-            try:
-                code: int | None = process.wait(TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                code = None
-        with open(log, "rb") as stream:
-            text = stream.read(_LOG_BYTES).decode(errors="replace")
-        return conclude(tool, code, text)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="sanitize-", dir=session.directory) as temporary:
+        files, scratch = Path(temporary) / "files", Path(temporary) / "scratch"
+        files.mkdir()
+        scratch.mkdir()
+        write_call(session, candidate, library, files)
+        code, text = run_traced(
+            session,
+            command(sanitizer, tool, files),
+            scratch,
+            (files, sanitizer.resolve().parents[1]),
+            timeout_s=TIMEOUT_S,
+            environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        )
+    return conclude(tool, code, text)
 
 
 def command(sanitizer: Path, tool: str, files: Path) -> list[str]:
@@ -224,39 +193,3 @@ def _last_line(text: str, *, own: bool = True) -> str:
     """Returns the last line of the log, or the last one that isn't the tool's."""
     lines = [line for line in text.splitlines() if line.strip("= ") and (own or not line.startswith("========="))]
     return lines[-1].strip()[:300] if lines else "it printed nothing"
-
-
-def write_call(session: Resources, candidate: Candidate, library: Path | None, files: Path) -> None:
-    """Writes the snapshot, its library, fresh inputs and weights as files that the sandbox may read."""
-    reference = session.reference
-    for name, source in candidate.files.items():
-        path = files / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
-    inside = files / library.name if library is not None else None
-    if library is not None and inside is not None:
-        shutil.copyfile(library, inside)
-        inside.chmod(0o555)
-    reference.draw_weights(session.secrets.seed())
-    inputs_spec = reference.draw_inputs(session.secrets.seed())
-    state = reference.spec.state
-    weights = _dump(reference.weights, tuple(state.values()), files, "weight") if state else []
-    call = {
-        "device": session.options.device.value,
-        "library": None if inside is None else str(inside),
-        "model": str(files / MODEL_FILE),
-        "init": reference.spec.init,
-        "inputs_spec": inputs_spec,
-        "inputs": _dump(reference.inputs, reference.spec.inputs, files, "input"),
-        "state": dict(zip(state, weights, strict=True)),
-    }
-    (files / "call.json").write_text(json.dumps(call))
-
-
-def _dump(places: Places, metas: Sequence[TensorMeta], files: Path, stem: str) -> list[dict[str, Any]]:
-    found = []
-    for index, (slot, meta) in enumerate(zip(places.layout.slots, metas, strict=True)):
-        name = f"{stem}{index}.bin"
-        places.arena.raw(slot.offset, extent_bytes(meta)).cpu().numpy().tofile(files / name)
-        found.append({"file": name, "shape": list(meta.shape), "strides": list(meta.strides), "dtype": meta.dtype})
-    return found

@@ -237,24 +237,10 @@ def hardware(device: Device, precision: Precision) -> Hardware | None:
     facts = torch.cuda.get_device_properties(0)
     peak = datasheet(facts.name)
     if peak is None:
-        return Hardware(facts.name, _copy_bandwidth() * MEASURED_HEADROOM, int(facts.L2_cache_size), measured=True)
+        from cuda_agent.workers.inside.inspected import copy_gb_s
+
+        bandwidth = copy_gb_s(device, 1 << 26) * 1e9 * MEASURED_HEADROOM
+        return Hardware(facts.name, bandwidth, int(facts.L2_cache_size), measured=True)
     tflops = peak.tflops(precision)
     flop_s = None if tflops is None else tflops * 1e12
     return Hardware(facts.name, peak.memory_tb_s * 1e12, int(facts.L2_cache_size), flop_s)
-
-
-def _copy_bandwidth() -> float:
-    """Returns the bytes/s that the best of several large copies read and wrote."""
-    import torch
-
-    source = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    best_ms = math.inf
-    for _ in range(10):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        target.copy_(source)
-        end.record()
-        torch.cuda.synchronize()
-        best_ms = min(best_ms, begin.elapsed_time(end))
-    return float(2 * source.nbytes / (best_ms / 1e3))

@@ -66,19 +66,7 @@ class CandidateProcess:
         package = f"loaded_{self._loads}" if self._loads else ""
         root = self.worker.files / package
         self._loads += 1
-        inside = None if library is None else root / library.name
-        try:
-            for name, text in candidate.files.items():
-                path = root / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            if library is not None and inside is not None:
-                shutil.copyfile(library, inside)
-                inside.chmod(0o555)
-        except OSError as error:
-            raise StoreError(
-                f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
-            ) from None
+        inside = write_candidate(candidate, library, root)
         self.ask(
             LoadCandidate(
                 library=None if inside is None else str(inside),
@@ -147,6 +135,24 @@ class CandidateProcess:
         for places in self._places:
             places.arena.close()
         self._places.clear()
+
+
+def write_candidate(candidate: Candidate, library: Path | None, root: Path) -> Path | None:
+    """Writes a snapshot, and its library beside it. Returns the library's copy. Raises StoreError."""
+    inside = None if library is None else root / library.name
+    try:
+        for name, text in candidate.files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        if library is not None and inside is not None:
+            shutil.copyfile(library, inside)
+            inside.chmod(0o555)
+    except OSError as error:
+        raise StoreError(
+            f"Can't write to {tempfile.gettempdir()}: {error.strerror}", "Free some space, or set TMPDIR"
+        ) from None
+    return inside
 
 
 def _poison(places: Places) -> None:

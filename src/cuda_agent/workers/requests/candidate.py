@@ -8,6 +8,8 @@ from pydantic import Field, Strict
 
 from cuda_agent.workers.requests import Count, Done, Spec, TensorRefs, WorkerAnswer, WorkerRequest
 
+#: the beginning of the line that `inside.inspected` prints; JSON follows.
+INSPECTED = "INSPECTED "
 #: kind, mangled name, runs, ns of a GPU kernel in one call.
 KernelRow = Annotated[tuple[str, str, Annotated[Count, Field(ge=1)], Count], Strict(False)]
 
