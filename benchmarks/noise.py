@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import time
@@ -22,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from cuda_agent.agent.device import resolve_device
+from cuda_agent.core import intervals
 from cuda_agent.core.config import JudgeOptions
 from cuda_agent.core.enums import Device
 from cuda_agent.core.stack import read_stack
-from cuda_agent.judge.stability import KERNELS, Kernel, Sample, coverage_over_restarts, same_twice, spread, summarize
+from cuda_agent.judge.stability import KERNELS, KnownKernel, Sample, same_twice, spread, summarize
 from cuda_agent.report.tables.evaluation import stack_line
 from cuda_agent.report.units import microseconds
 
@@ -38,7 +40,7 @@ HEADER = (
 )  # fmt: skip
 
 
-def evaluations(kernel: Kernel, options: JudgeOptions, missing: int, path: Path, end: float) -> None:
+def evaluations(kernel: KnownKernel, options: JudgeOptions, missing: int, path: Path, end: float) -> None:
     """Runs evaluations in one session and saves each at once."""
     if missing <= 0 or time.monotonic() > end:
         return
@@ -55,7 +57,7 @@ def evaluations(kernel: Kernel, options: JudgeOptions, missing: int, path: Path,
             print(f"{kernel.label} {index + 1}/{missing}: {said}, {sample.seconds:.1f} s", file=sys.stderr, flush=True)
 
 
-def in_a_process(kernel: Kernel, arguments: argparse.Namespace, path: Path) -> None:
+def in_a_process(kernel: KnownKernel, arguments: argparse.Namespace, path: Path) -> None:
     """Runs an evaluation with its own judge."""
     command = [sys.executable, __file__, "--out", str(path.parent), "--device", arguments.device]
     command += ["--budget", str(arguments.budget), "--alone", kernel.label]
@@ -82,7 +84,7 @@ def _tuples(data: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
 
 
-def table(kernels: Sequence[Kernel], samples: Sequence[Sample]) -> list[str]:
+def table(kernels: Sequence[KnownKernel], samples: Sequence[Sample]) -> list[str]:
     """Returns Markdown with a row for each kernel."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
     for kernel in kernels:
@@ -99,7 +101,20 @@ def table(kernels: Sequence[Kernel], samples: Sequence[Sample]) -> list[str]:
     return lines
 
 
-def acceptance(kernels: Sequence[Kernel], samples: Sequence[Sample], apart: Sequence[Sample], count: int) -> list[str]:
+def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, draws: int = 1000) -> float | None:
+    """Returns the share of intervals that contain 1, for ratios of this many workers drawn from all: the noise when
+    restarts, not rounds, are sampled. Returns None where there are too few."""
+    ratios = [s.ratio for s in samples if s.ratio is not None]
+    if len(ratios) < restarts:
+        return None
+    rng = random.Random(0)
+    found = [intervals.interval(rng.sample(ratios, restarts)) for _ in range(draws)]
+    return sum(low <= 1.0 <= high for low, high in found) / draws
+
+
+def acceptance(
+    kernels: Sequence[KnownKernel], samples: Sequence[Sample], apart: Sequence[Sample], count: int
+) -> list[str]:
     """Returns one line for each requirement."""
     good = [sample for sample in samples if sample.ratio is not None]
     worst = max((abs(sample.ratio - 1.0) for sample in good if sample.ratio is not None), default=1.0)
@@ -168,7 +183,11 @@ def main() -> int:
 
 
 def measure(
-    kernels: Sequence[Kernel], every: Sequence[Kernel], arguments: argparse.Namespace, options: JudgeOptions, end: float
+    kernels: Sequence[KnownKernel],
+    every: Sequence[KnownKernel],
+    arguments: argparse.Namespace,
+    options: JudgeOptions,
+    end: float,
 ) -> None:
     """Measures what isn't saved yet."""
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -283,7 +283,7 @@ with JudgeSession(Task(name="add_relu", source=source), JudgeOptions(device="cpu
     print(session.directory, flush=True)
     while True:
         session.admit()
-        session._admission = None
+        session.admitted = False
 """
 
 

@@ -19,7 +19,7 @@ from cuda_agent.core.records import Candidate, Task
 from cuda_agent.judge.build.extension import Built, HeaderAhead, build_extension
 from cuda_agent.judge.profile.baselines import Baselines, compile_cache
 from cuda_agent.judge.sharing import Sharing
-from cuda_agent.judge.verify.admission import Admission, check_answers, random_operators
+from cuda_agent.judge.verify.admission import check_answers, random_operators
 from cuda_agent.judge.verify.candidate import CandidateProcess
 from cuda_agent.judge.verify.compare import error_floor
 from cuda_agent.judge.verify.reference import Reference
@@ -94,7 +94,8 @@ class Resources:
         self._screener: CandidateProcess | None = None
         self._graph: Graph | None = None
         self._graph_error: TaskError | None = None
-        self._admission: Admission | None = None
+        #: whether the task was found fit to be judged.
+        self.admitted = False
 
     # ------------------------------------------------------------ life
 
@@ -131,16 +132,8 @@ class Resources:
         self._reference_worker = self.workers.start(REFERENCE, small_context=True)
         if self.sharing.prewarms:
             self.prewarm()
-        folder = compile_cache(self.task)
         start = functools.partial(self.workers.start, BASELINE)
-        self.baselines = Baselines(
-            self.task,
-            self.options,
-            start,
-            folder,
-            autotune=self.options.autotune,
-            sharing=self.sharing,
-        )
+        self.baselines = Baselines(self.task, self.options, start, compile_cache(self.task), sharing=self.sharing)
 
     def start(self) -> Sequence[Worker]:
         """Waits until the reference worker has imported what it and the task need, and starts the baselines' workers.
@@ -269,17 +262,12 @@ class Resources:
         assert self._graph is not None
         return self._graph
 
-    @property
-    def admitted(self) -> bool:
-        """Whether the task was found fit to be judged."""
-        return self._admission is not None
-
     @one_at_a_time
-    def admit(self) -> Admission:
-        """Checks whether the task can be judged. Raises TaskError where it fails, is stochastic, or null answers
-        pass."""
-        if self._admission is None:
-            spec = self.reference.spec
+    def admit(self) -> TaskSpec:
+        """Checks whether the task can be judged, and returns its facts. Raises TaskError where it fails, is stochastic,
+        or null answers pass."""
+        spec = self.reference.spec
+        if not self.admitted:
             self.progress("task", "checking that wrong answers would be noticed")
             graph = self.known_graph()
             random = random_operators(graph) if graph else ()
@@ -289,14 +277,8 @@ class Resources:
                     "Remove random operators from forward",
                 )
             check_answers(self.task, self.reference, self.secrets, self.floor())
-            self._admission = Admission(
-                inputs=spec.inputs,
-                outputs=spec.outputs,
-                weights=len(spec.state),
-                operators=tuple(sorted({node.op for node in graph.nodes})) if graph else (),
-                sandbox=self.level,
-            )
-        return self._admission
+            self.admitted = True
+        return spec
 
     def floor(self) -> float:
         """The floor of the task's error budget (see `compare.error_floor`)."""

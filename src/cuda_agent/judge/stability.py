@@ -7,7 +7,6 @@ core, the clock. Nothing is compiled: the program is an operator of torch, and e
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -204,14 +203,3 @@ def summarize(samples: Sequence[Sample]) -> Stability:
 def spread(values: Sequence[float]) -> float | None:
     """Returns (largest - smallest) / median, None below two values."""
     return (max(values) - min(values)) / intervals.median(values) if len(values) > 1 else None
-
-
-def coverage_over_restarts(samples: Sequence[Sample], *, restarts: int = 10, draws: int = 1000) -> float | None:
-    """Returns the share of intervals that contain 1, for ratios of this many workers drawn from all: the noise when
-    restarts, not rounds, are sampled. Returns None where there are too few."""
-    ratios = [s.ratio for s in samples if s.ratio is not None]
-    if len(ratios) < restarts:
-        return None
-    rng = random.Random(0)
-    found = [intervals.interval(rng.sample(ratios, restarts)) for _ in range(draws)]
-    return sum(low <= 1.0 <= high for low, high in found) / draws

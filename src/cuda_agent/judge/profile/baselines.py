@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -91,11 +91,9 @@ class Baselines:
         start: StartWorker,
         folder: Path,
         *,
-        autotune: bool = False,
         sharing: Sharing | None = None,
     ) -> None:
         self._task, self._options, self._start, self._folder = task, options, start, folder
-        self._autotune = autotune
         #: only eager is prepared. Set it before `begin`.
         self.eager_only = False
         self._sharing = sharing or Sharing()
@@ -104,12 +102,16 @@ class Baselines:
         self._forms: dict[str, _Form] = {}
         #: prepared forms with constant weights.
         self._frozen: set[str] = set()
-        self._failed: dict[str, str] = {}
-        self._retired: dict[str, float] = {}
-        self._left_out: dict[str, str] = {}
+        #: forms that couldn't be prepared or run -> the reason.
+        self.failed: dict[str, str] = {}
+        #: forms that take part in no further timing -> how many times slower they were than the fastest matched one.
+        self.retired: dict[str, float] = {}
+        #: forms that weren't prepared, since they can't be the fastest -> the reason.
+        self.left_out: dict[str, str] = {}
+        #: the compilation of each form, as its worker reports it.
+        self.compiled: dict[str, CompileReport] = {}
         #: bytes of device memory by the worker's id.
         self._held: dict[int, int] = {}
-        self._compiled_reports: dict[str, CompileReport] = {}
         #: forms that found too little device memory.
         self.out_of_memory: set[str] = set()
         self._error: CudaAgentError | None = None
@@ -135,6 +137,10 @@ class Baselines:
     def workers(self) -> tuple[Worker, ...]:
         """Returns the running, prepared workers. Raises TaskError."""
         self.wait()
+        return self._workers
+
+    @property
+    def _workers(self) -> tuple[Worker, ...]:
         return tuple(worker for worker in (self._plain, self._compiled) if worker is not None)
 
     def worker_of(self, name: str) -> Worker:
@@ -149,7 +155,7 @@ class Baselines:
         """Adds the forms whose weights are constants, after `wait`, to compare with a candidate that derives its
         weights. A form that fails is among `failed`. A dead worker is left to `wait`."""
         self.wait()
-        for name in self._unfrozen() - self._failed.keys():
+        for name in self._unfrozen() - self.failed.keys():
             worker = self.worker_of(name)
             try:
                 with self._sharing.device_use():
@@ -169,19 +175,8 @@ class Baselines:
     @property
     def forms(self) -> Mapping[str, bool]:
         """The names of the working forms -> whether their arithmetic is the precision policy's. Valid after `wait`."""
-        gone = self._failed.keys() | self._retired.keys() | self._left_out.keys() | self._unfrozen()
+        gone = self.failed.keys() | self.retired.keys() | self.left_out.keys() | self._unfrozen()
         return {name: form.matched for name, form in self._forms.items() if name not in gone}
-
-    @property
-    def retired(self) -> Mapping[str, float]:
-        """The forms that take part in no further timing -> how many times slower they were than the fastest matched
-        one."""
-        return dict(self._retired)
-
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        """The forms that weren't prepared, since they can't be the fastest -> the reason."""
-        return dict(self._left_out)
 
     @property
     def held_bytes(self) -> int | None:
@@ -189,26 +184,16 @@ class Baselines:
         prepared or had a form retired; None while one is being prepared."""
         if self._thread is None or self._thread.is_alive() or not self._alive():
             return None
-        return sum(self._held.get(worker.pid, 0) for worker in (self._plain, self._compiled) if worker is not None)
-
-    @property
-    def failed(self) -> Mapping[str, str]:
-        """The forms that couldn't be prepared or run, with the reason."""
-        return dict(self._failed)
-
-    @property
-    def compiled(self) -> Mapping[str, CompileReport]:
-        """The compilation of each form, as its worker reports it."""
-        return dict(self._compiled_reports)
+        return sum(self._held.get(worker.pid, 0) for worker in self._workers)
 
     def fail(self, name: str, reason: str) -> None:
         """Leaves out a form that failed when it ran."""
-        self._failed[name] = _shortened(reason)
+        self.failed[name] = _shortened(reason)
 
     def retire(self, name: str, times: float) -> None:
         """Stops timing a form that was this many times slower than the fastest matched one, and frees its memory."""
         worker = self.worker_of(name)
-        self._retired[name] = times
+        self.retired[name] = times
         try:
             retired = worker.request(RetireBaseline(baseline=name), timeout_s=self._options.call_timeout_s)
             self._held[worker.pid] = retired.held_bytes
@@ -223,13 +208,12 @@ class Baselines:
             self._thread.join(timeout=10.0)
 
     def _alive(self) -> bool:
-        wanted = (self._plain,) if self.eager_only else (self._plain, self._compiled)
-        return all(worker is not None and worker.alive for worker in wanted)
+        wanted = 1 if self.eager_only else 2
+        return len(self._workers) >= wanted and all(worker.alive for worker in self._workers[:wanted])
 
     def _end_workers(self) -> None:
-        for worker in (self._plain, self._compiled):
-            if worker is not None:
-                worker.kill()
+        for worker in self._workers:
+            worker.kill()
 
     def _prepare_and_keep(self) -> None:
         try:
@@ -243,23 +227,22 @@ class Baselines:
         self._end_workers()
         self._plain = self._start(writable=())
         self._compiled = None if self.eager_only else self._start(writable=(self._folder,))
-        workers = [worker for worker in (self._plain, self._compiled) if worker is not None]
         # On a GPU the imports, which take seconds, need no device.
         on_cpu = self._options.device is Device.CPU
         with self._sharing.device_use() if on_cpu else contextlib.nullcontext():
-            self._import(workers)
+            self._import()
         with self._sharing.device_use():
-            for worker in workers:
+            for worker in self._workers:
                 worker.begin()
             return self._prepare()
 
-    def _import(self, workers: Sequence[Worker]) -> None:
+    def _import(self) -> None:
         if self._compiled is not None:
             device = self._options.device
             environment = compile_environment(self._folder, device, self._sharing.compile_threads)
             self._compiled.imported(ImportCompiler(device=device, environment=environment))
-        with ThreadPoolExecutor(len(workers)) as side_by_side:
-            list(side_by_side.map(lambda worker: worker.import_task(self._task), workers))
+        with ThreadPoolExecutor(2) as side_by_side:
+            list(side_by_side.map(lambda worker: worker.import_task(self._task), self._workers))
 
     def _prepare(self) -> bool:
         assert self._plain is not None
@@ -267,7 +250,14 @@ class Baselines:
         self._forms = self._load(self._plain, compiled=False)
         if self._compiled is not None:
             self._forms |= self._load(self._compiled, compiled=True)
-        return all(self._prepare_form(name) for name in self.forms) and self._settle_all()
+        if not all(self._prepare_form(name) for name in self.forms):
+            return False
+        for worker in self._workers:
+            try:
+                self._settle(worker)
+            except WorkerFault as error:
+                raise self._task_error(error) from None
+        return True
 
     def _prepare_form(self, name: str) -> bool:
         """Prepares a form. Returns False where it ended its worker. Raises TaskError."""
@@ -284,20 +274,12 @@ class Baselines:
                 self.out_of_memory.add(name)
             return worker.alive and error.fault.kind is not FaultKind.DEVICE
         if prepared.left_out:
-            self._left_out[name] = _shortened(prepared.left_out)
+            self.left_out[name] = _shortened(prepared.left_out)
         self._note_compiled(name, prepared)
         return True
 
     def _prepare_in(self, worker: Worker, request: PrepareBaseline) -> PreparedBaseline:
         return worker.request(request, timeout_s=self._options.compile_baseline_timeout_s)
-
-    def _settle_all(self) -> bool:
-        try:
-            for worker in filter(None, (self._plain, self._compiled)):
-                self._settle(worker)
-        except WorkerFault as error:
-            raise self._task_error(error) from None
-        return True
 
     def _settle(self, worker: Worker) -> None:
         settled = worker.request(SettleBaselines(), timeout_s=self._options.call_timeout_s)
@@ -307,7 +289,7 @@ class Baselines:
         report = prepared.compiled
         if report is not None:
             reasons = tuple(_shortened(reason) for reason in report.reasons[:8])
-            self._compiled_reports[name] = report.model_copy(update={"reasons": reasons})
+            self.compiled[name] = report.model_copy(update={"reasons": reasons})
 
     def _load(self, worker: Worker, *, compiled: bool) -> dict[str, _Form]:
         """Loads the task, and learns which forms this worker has."""
@@ -315,7 +297,7 @@ class Baselines:
             name=self._task.name,
             source=self._task.source,
             precision=self._options.precision,
-            autotune=self._autotune,
+            autotune=self._options.autotune,
             compiled=compiled,
         )
         try:

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from cuda_agent.core.enums import SandboxLevel
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.graph import Graph, TensorMeta
-from cuda_agent.core.record import Record
+from cuda_agent.core.graph import Graph
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.compare import first_failure, measure, rule
 from cuda_agent.judge.verify.measured import Measured
@@ -30,16 +28,6 @@ _RANDOM = (
 _ZEROS = "all zeros"
 #: a task is refused only when so many answers to other inputs pass.
 _OTHERS = 5
-
-
-class Admission(Record):
-    """Facts about a task that can be judged."""
-
-    inputs: tuple[TensorMeta, ...]
-    outputs: tuple[TensorMeta, ...]
-    weights: int
-    operators: tuple[str, ...]
-    sandbox: SandboxLevel
 
 
 def random_operators(graph: Graph) -> tuple[str, ...]:

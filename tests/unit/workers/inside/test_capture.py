@@ -7,8 +7,7 @@ from torch.utils._pytree import tree_leaves
 from capture_modules import CASES, source
 from cuda_agent.core.errors import TaskError
 from cuda_agent.core.graph import Graph, ValueKind
-from cuda_agent.workers.inside.graph import capture as capture_module
-from cuda_agent.workers.inside.graph.capture import capture, describe, operators
+from cuda_agent.workers.inside.graph.capture import capture
 from cuda_agent.workers.inside.task.oracle import has_matmul_or_conv, largest_reduction
 from cuda_agent.workers.inside.task.pytree import flatten, tensor_meta
 from cuda_agent.workers.inside.task.taskmodule import (
@@ -57,11 +56,10 @@ def test_graph_computes_forward(name):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
     for node in graph.nodes:
         assert "device" not in node.kwargs and "memory_format" not in node.kwargs
-    assert describe(graph)
 
 
 def names(graph):
-    return [op.split(".")[1] for op in operators(graph)]
+    return sorted({node.op.split(".")[1] for node in graph.nodes if node.op != "getitem"})
 
 
 def test_operators_stay_whole():
@@ -124,12 +122,3 @@ def test_error_floor():
     assert largest_reduction(graph_of("rotary")) == 1
     assert largest_reduction(graph_of("einsum")) == 4 and has_matmul_or_conv(graph_of("einsum"))
     assert largest_reduction(graph_of("cross_entropy_z")) == 120
-
-
-def test_command(tmp_path, capsys):
-    path = tmp_path / "task.py"
-    path.write_text(CASES["swiglu"])
-    assert capture_module.main([str(path)]) == 0
-    assert "aten.linear.default(x, p_gate_weight)" in capsys.readouterr().out
-    path.write_text("def")
-    assert capture_module.main([str(path)]) == 3
