@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
@@ -40,7 +41,24 @@ class NonFinite(Record):
     nonfinite: Literal["inf", "-inf", "nan"]
 
 
+def base_name(op: str) -> str:
+    """Returns an operator's name without namespace and overload: `sum` for `aten.sum.dim_IntList`."""
+    parts = op.split(".")
+    return parts[1] if len(parts) > 2 else parts[-1]
+
+
 Arg = TypeAliasType("Arg", "bool | int | float | str | Ref | DtypeArg | NonFinite | list[Arg] | None")
+
+
+def refs(arguments: Iterable[Arg]) -> list[str]:
+    """Returns the names of the values that arguments use, in order."""
+    found = []
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            found.append(argument.ref)
+        elif isinstance(argument, list):
+            found += refs(argument)
+    return found
 
 
 class ValueKind(StrEnum):

@@ -64,7 +64,7 @@ class Stack(Record):
     """Settings that times depend on."""
 
 
-def _lines(*command: str) -> list[str]:
+def output_lines(*command: str) -> list[str]:
     """Returns the non-empty lines of a command's standard output; none when it can't run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -75,7 +75,7 @@ def _lines(*command: str) -> list[str]:
 
 def first_line(*command: str) -> str | None:
     """Returns the first non-empty line of a command's standard output, or None when it can't run or fails."""
-    return next(iter(_lines(*command)), None)
+    return next(iter(output_lines(*command)), None)
 
 
 def find_nvcc() -> str | None:
@@ -104,7 +104,7 @@ def _number(text: str) -> float | None:
 def query_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     """Returns the GPUs and the driver's version from `nvidia-smi`; they are empty where there is none."""
     gpus, driver = [], None
-    for line in _lines("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"):
+    for line in output_lines("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"):
         parts = [part.strip() for part in line.split(",")]
         if len(parts) != 8:
             continue
@@ -135,7 +135,7 @@ def _cpu_name() -> str:
 
 
 def _nvcc_version() -> str | None:
-    lines = _lines(find_nvcc() or "nvcc", "--version")
+    lines = output_lines(find_nvcc() or "nvcc", "--version")
     return next((line.split(",")[-1].strip() for line in lines if "release" in line), None)
 
 

@@ -189,14 +189,19 @@ def free_cores(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, i
 
 def core_ticks() -> dict[int, tuple[int, int]]:
     """Returns (busy, total) ticks of each core since the start; nothing where the system doesn't tell them."""
+    return {int(name[3:]): ticks for name, ticks in stat_ticks().items() if name != "cpu"}
+
+
+def stat_ticks() -> dict[str, tuple[int, int]]:
+    """Returns (busy, total) ticks since the start of `cpu0`, `cpu1`, …, and of all together as `cpu`."""
     found = {}
     try:
         with open("/proc/stat") as stream:
             for line in stream:
                 name, *fields = line.split()
-                if name.startswith("cpu") and name[3:].isdigit() and len(fields) >= 5:
+                if name.startswith("cpu") and len(fields) >= 5:
                     ticks = [int(word) for word in fields[:8]]
-                    found[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4], sum(ticks))
+                    found[name] = (sum(ticks) - ticks[3] - ticks[4], sum(ticks))
     except (OSError, ValueError):
         return {}
     return found

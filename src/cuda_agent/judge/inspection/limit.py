@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cuda_agent.core.graph import Graph, Node
+from cuda_agent.core.graph import Graph, base_name, refs
 from cuda_agent.core.inspection import LeastWork, Limit, Roofline
 from cuda_agent.judge.inspection.counters import Counters, named_stalls
 
@@ -37,20 +37,9 @@ def other_flops(graph: Graph) -> int:
         out = node.outputs[0] if node.outputs else None
         size = out.numel if out is not None else 0
         shapes[node.name] = size
-        if _short(node) not in (*_PRODUCTS, *_FREE):
-            total += max([size, *(shapes.get(name, 0) for name in _names(node.args))])
+        if base_name(node.op) not in (*_PRODUCTS, *_FREE):
+            total += max([size, *(shapes.get(name, 0) for name in refs(node.args))])
     return total
-
-
-def _short(node: Node) -> str:
-    return node.op.removeprefix("aten.").split(".")[0]
-
-
-def _names(arguments: object) -> list[str]:
-    if isinstance(arguments, list | tuple):
-        return [name for argument in arguments for name in _names(argument)]
-    name = getattr(arguments, "ref", None)
-    return [name] if isinstance(name, str) else []
 
 
 def of_call(work: LeastWork, roofline: Roofline, busy_us: float, latency_us: float, *, precision: str) -> Named:

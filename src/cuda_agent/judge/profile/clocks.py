@@ -6,10 +6,10 @@ It uses NVML through `pynvml` where that is installed (a millisecond), else `nvi
 from __future__ import annotations
 
 import importlib
-import shutil
-import subprocess
 import time
 from dataclasses import dataclass, field
+
+from cuda_agent.core.stack import output_lines
 
 #: NVML's bits. Idleness and application clocks are no throttling.
 THROTTLE_BITS = {
@@ -103,29 +103,18 @@ def _through_nvml(uuid: str) -> ClockReading | None:
         return None
 
 
-def _smi(*arguments: str) -> str | None:
-    binary = shutil.which("nvidia-smi")
-    if binary is None:
-        return None
-    try:
-        done = subprocess.run([binary, *arguments], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
 def _through_smi(uuid: str) -> ClockReading | None:
     for reasons in _REASONS:
         fields = _FIELDS.format(reasons=reasons)
-        text = _smi(f"--id={uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
-        if text:
-            return parse_smi(text)
+        found = output_lines("nvidia-smi", f"--id={uuid}", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+        if found:
+            return parse_smi(found[0])
     return None
 
 
 def parse_smi(text: str) -> ClockReading | None:
     """Parses one line of `nvidia-smi --query-gpu` with `_FIELDS`. Fields that the GPU doesn't report are left out."""
-    parts = [part.strip() for part in text.strip().splitlines()[0].split(",")] if text.strip() else []
+    parts = [part.strip() for part in text.split(",")]
     if len(parts) != len(_FIELDS.split(",")):
         return None
     names = ("sm_mhz", "memory_mhz", "", "utilization", "power_w", "temperature_c")

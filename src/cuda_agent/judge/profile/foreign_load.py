@@ -12,11 +12,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from cuda_agent.core.enums import Device
 from cuda_agent.judge.profile.clocks import read_clocks
+from cuda_agent.judge.profile.idle_load import process_ticks
+from cuda_agent.workers.affinity import stat_ticks
 from cuda_agent.workspace.descendants import descendants
 
 #: per cent of time in which an idle GPU may run kernels. Above it another program may be at work.
@@ -98,7 +99,7 @@ class CpuShare:
         found = {os.getpid()}
         for pid in self._pids:
             found |= {pid, *descendants(pid)}
-        return sum(_ticks_of(pid) for pid in found)
+        return sum(sum(process_ticks(pid)) for pid in found)
 
 
 class LoadMonitor:
@@ -160,23 +161,7 @@ def too_busy(busy: int, total: int) -> str | None:
 
 def cpu_ticks() -> tuple[int, int] | None:
     """Returns (busy, total) ticks of all cores since the machine started."""
-    try:
-        with open("/proc/stat") as stream:
-            fields = [int(word) for word in stream.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    if len(fields) < 5:
-        return None
-    return sum(fields) - fields[3] - fields[4], sum(fields)
-
-
-def _ticks_of(pid: int) -> int:
-    """Returns user and system ticks of a process and of its ended children; 0 where it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(int(word) for word in fields[11:15])
-    except (OSError, ValueError, IndexError):
-        return 0
+    return stat_ticks().get("cpu")
 
 
 def wait_for_quiet(device: Device, uuid: str | None) -> str | None:

@@ -61,7 +61,7 @@ class IdleLoad:
 def processor_ns(pid: int) -> int:
     """Returns the processor time in ns of all threads that a process ever had, and of its waited-for children (in
     ticks); 0 where it is gone."""
-    return _own_ns(pid) + sum(_ticks(pid)[2:]) * _TICK_NS
+    return _own_ns(pid) + sum(process_ticks(pid)[2:]) * _TICK_NS
 
 
 def _own_ns(pid: int) -> int:
@@ -70,10 +70,10 @@ def _own_ns(pid: int) -> int:
     try:
         return time.clock_gettime_ns((~pid << 3) | 2)
     except OSError:
-        return sum(_ticks(pid)[:2]) * _TICK_NS
+        return sum(process_ticks(pid)[:2]) * _TICK_NS
 
 
-def _ticks(pid: int) -> list[int]:
+def process_ticks(pid: int) -> list[int]:
     """Returns user and system time of a process and of its waited-for children; nothing where it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stream:

@@ -12,13 +12,12 @@ are only flagged, since algebra may remove them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from cuda_agent.core.enums import Device, Precision
-from cuda_agent.core.graph import Graph, Node, Ref, TensorMeta
+from cuda_agent.core.graph import Graph, Node, TensorMeta, base_name, refs
 from cuda_agent.workers.buffers import ITEM_BYTES
 
 
@@ -157,29 +156,14 @@ def needed_values(graph: Graph) -> set[str]:
     for node in reversed(graph.nodes):
         if node.name not in needed:
             continue
-        name = _short(node)
+        name = base_name(node.op)
         if name in _READ_ALL:
-            needed.update(_refs(node.args), _refs(node.kwargs.values()))
+            needed.update(refs(node.args), refs(node.kwargs.values()))
         elif name == "where":
-            needed.update(_refs(node.args[:1]))
+            needed.update(refs(node.args[:1]))
         elif name == "convolution" and _reads_whole_input(node):
-            needed.update(_refs(node.args[:2]))
+            needed.update(refs(node.args[:2]))
     return needed
-
-
-def _short(node: Node) -> str:
-    """Returns `add` for `aten.add.Tensor`."""
-    return node.op.removeprefix("aten.").split(".")[0]
-
-
-def _refs(arguments: Iterable[Any]) -> list[str]:
-    found = []
-    for argument in arguments:
-        if isinstance(argument, Ref):
-            found.append(argument.ref)
-        elif isinstance(argument, list):
-            found += _refs(argument)
-    return found
 
 
 def _reads_whole_input(node: Node) -> bool:
@@ -194,7 +178,7 @@ def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
     sizes: dict[str, int] = {}
     for name, meta in zip(graph.outputs, outputs, strict=False):
         root = name
-        while root in nodes and _short(nodes[root]) in _VIEWS and (above := _refs(nodes[root].args[:1])):
+        while root in nodes and base_name(nodes[root].op) in _VIEWS and (above := refs(nodes[root].args[:1])):
             root = above[0]
         sizes[root] = max(sizes.get(root, 0), _bytes(meta))
     return sum(sizes.values())
@@ -202,10 +186,10 @@ def _written(graph: Graph, outputs: Sequence[TensorMeta]) -> int:
 
 def _flops(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Returns 2·m·n·k of a matrix product, 2·outputs·window of a convolution, and 0 of other operators."""
-    name, out = _short(node), node.outputs[0] if node.outputs else None
+    name, out = base_name(node.op), node.outputs[0] if node.outputs else None
     if out is None:
         return 0
-    operands = [shapes.get(ref, ()) for ref in _refs(node.args)]
+    operands = [shapes.get(ref, ()) for ref in refs(node.args)]
     if name in ("mm", "bmm", "matmul", "linear") and operands and operands[0]:
         return 2 * out.numel * operands[0][-1]
     if name in ("addmm", "baddbmm") and len(operands) > 1 and operands[1]:

@@ -67,8 +67,7 @@ def screen(
     masters = Masters(spec.inputs, slots, device)
     ring: Ring | None = None
     try:
-        for index in range(slots):
-            reference.draw_inputs(secrets.seed(), into=masters.slot(index))
+        reference.draw_slots([secrets.seed() for _ in range(slots)], [masters.slot(index) for index in range(slots)])
         ring = Ring(process.worker, masters, spec.inputs_spec, spec.inputs, spec.outputs, slots)
         ring.fill(slots)
         with gpu_lock(gpu_uuid(device) or "cpu"):

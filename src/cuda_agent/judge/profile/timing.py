@@ -127,9 +127,14 @@ class Witness:
     unexplained_us: float
 
 
+def bursts_of(rounds: Sequence[Round], name: str) -> list[Burst]:
+    """Returns the program's bursts, in the order of the rounds in which it ran."""
+    return [r.bursts[name] for r in rounds if name in r.bursts]
+
+
 def medians(rounds: Sequence[Round], name: str) -> list[float]:
     """Returns the event median in µs of each round in which the program ran."""
-    return [r.bursts[name].median_us for r in rounds if name in r.bursts]
+    return [burst.median_us for burst in bursts_of(rounds, name)]
 
 
 def paired_ratios(rounds: Sequence[Round], baseline: str, candidate: str) -> list[float]:
@@ -150,7 +155,7 @@ def witness(rounds: Sequence[Round], name: str) -> Witness | None:
     that another program took, and what is paid must not depend on that.
     """
     nulls = [r.null.wall_us for r in rounds if r.null is not None]
-    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    mine = bursts_of(rounds, name)
     if not nulls or not mine:
         return None
     null_us = median(nulls)
@@ -169,7 +174,7 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     the wait took no longer than the calls. Uneven bursts don't convict, but they pay (`Witness.low_us`). A trusted
     program that was left out after a few rounds shows nothing. Events below those of empty calls convict at once.
     """
-    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    mine = bursts_of(rounds, name)
     nulls = [r.null for r in rounds if r.null is not None]
     if not nulls or len(mine) < LEAST_TO_CONVICT:
         return None
@@ -179,7 +184,7 @@ def disagreement(rounds: Sequence[Round], name: str, device: Device, trusted: It
     trusted = tuple(t for t in trusted if len(medians(rounds, t)) >= OFTEN * len(mine))
     waiting, _ = _waiting(rounds, trusted)
     usual = [median(b.outside_us for b in nulls)]
-    usual += [median(r.bursts[t].outside_us for r in rounds if t in r.bursts) for t in trusted if medians(rounds, t)]
+    usual += [median(b.outside_us for b in bursts) for t in trusted if (bursts := bursts_of(rounds, t))]
     hidden_us = lower_bound([_hidden_us(b, b.unexplained_us - waiting - max(usual), waiting) for b in mine])
     paired = [
         lower_bound([_hidden_us(b, beyond, waiting) for b, beyond in pairs])
@@ -210,23 +215,15 @@ def unevenness(rounds: Sequence[Round], name: str, trusted: Iterable[str] = ()) 
 def _spread(rounds: Sequence[Round], name: str, trusted: Iterable[str]) -> float:
     """Returns the lower 95 % bound of mean over median, relative to the typical one of the most uneven trusted program;
     at least 1."""
-    own = [r.bursts[name].spread for r in rounds if name in r.bursts]
-    usual = [
-        median(r.bursts[other].spread for r in rounds if other in r.bursts)
-        for other in trusted
-        if medians(rounds, other)
-    ]
+    own = [burst.spread for burst in bursts_of(rounds, name)]
+    usual = [median(b.spread for b in bursts) for other in trusted if (bursts := bursts_of(rounds, other))]
     return max(1.0, lower_bound(own) / max([1.0, *usual]))
 
 
 def _waiting(rounds: Sequence[Round], trusted: Sequence[str]) -> tuple[float, str | None]:
     """Returns how long the quickest trusted program typically waits for its events, which is the cost of a
     synchronisation, and its name. Without trusted programs it takes the null program's."""
-    found = [
-        (median(r.bursts[name].waited_us for r in rounds if name in r.bursts), name)
-        for name in trusted
-        if medians(rounds, name)
-    ]
+    found = [(median(b.waited_us for b in bursts), name) for name in trusted if (bursts := bursts_of(rounds, name))]
     if found:
         return min(found)
     nulls = [r.null.waited_us for r in rounds if r.null is not None]
@@ -266,7 +263,7 @@ def _excess_us(rounds: Sequence[Round], name: str, trusted: Sequence[str]) -> tu
 
 def is_explained(rounds: Sequence[Round], name: str) -> bool:
     """Whether a program's events account for most of the judge's clock, so that little could be hidden from it."""
-    mine = [r.bursts[name] for r in rounds if name in r.bursts]
+    mine = bursts_of(rounds, name)
     return bool(mine) and median(sum(b.event_us) / b.wall_us for b in mine) > EXPLAINED
 
 
@@ -277,15 +274,12 @@ def _undecided_us(rounds: Sequence[Round], name: str, trusted: Sequence[str], de
     return high if UNBORNE[device].exceeded(high, median(medians(rounds, name))) else 0.0
 
 
-def _unexplained(rounds: Sequence[Round], trusted: Iterable[str]) -> list[float]:
-    return [found.unexplained_us for name in trusted if (found := witness(rounds, name)) is not None]
-
-
 def waking_us(rounds: Sequence[Round], trusted: Iterable[str]) -> float:
     """Returns what the events of trusted programs typically leave over per call. A synchronisation that had to wait
     wakes later than the null's, which never waits. It isn't a program's time, so it is subtracted from every program's
     witness."""
-    return max(0.0, median([0.0] if not (found := _unexplained(rounds, trusted)) else found))
+    found = [seen.unexplained_us for name in trusted if (seen := witness(rounds, name)) is not None]
+    return max(0.0, median(found or [0.0]))
 
 
 def _inflation(rounds: Sequence[Round], name: str, trusted: Sequence[str], device: Device) -> float:
@@ -318,7 +312,8 @@ def timing(
 
     Raises ValueError when the program never ran.
     """
-    values = medians(rounds, name)
+    bursts = bursts_of(rounds, name)
+    values = [burst.median_us for burst in bursts]
     event_us = median(values)
     low, high = interval(values)
     seen, scale = witness(rounds, name), _inflation(rounds, name, trusted, device)
@@ -330,10 +325,10 @@ def timing(
         event_us=event_us,
         witness_low_us=seen.low_us if seen else None,
         unexplained_us=seen.unexplained_us if seen else None,
-        waited_us=median(r.bursts[name].waited_us for r in rounds if name in r.bursts),
+        waited_us=median(burst.waited_us for burst in bursts),
         queued_us=queued_us,
         busy_us=busy_us,
-        repetitions=sum(len(r.bursts[name].event_us) for r in rounds if name in r.bursts),
+        repetitions=sum(len(burst.event_us) for burst in bursts),
         samples_us=tuple(round(value, 3) for value in values),
         peak_memory_bytes=peak_memory_bytes,
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.graph import Graph, base_name
 from cuda_agent.core.records import Task
 from cuda_agent.judge.verify.compare import first_failure, measure, rule
 from cuda_agent.judge.verify.measured import Measured
@@ -32,7 +32,7 @@ _OTHERS = 5
 
 def random_operators(graph: Graph) -> tuple[str, ...]:
     """Returns the graph's operators that draw random numbers."""
-    return tuple(sorted({n.op for n in graph.nodes if n.op.removeprefix("aten.").split(".")[0].rstrip("_") in _RANDOM}))
+    return tuple(sorted({n.op for n in graph.nodes if base_name(n.op).rstrip("_") in _RANDOM}))
 
 
 class Answering(Protocol):

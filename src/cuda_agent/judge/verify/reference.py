@@ -33,7 +33,7 @@ from cuda_agent.workers.requests import A, FaultKind, FreeMemory, Spec, TensorRe
 from cuda_agent.workers.requests.reference import (
     CaptureGraph,
     DrawInputs,
-    DrawSlots,
+    DrawnInputs,
     DrawWeights,
     ExpectedOutputs,
     LoadTask,
@@ -123,28 +123,29 @@ class Reference:
     def weights(self) -> Places:
         return self._place("weights", tuple(self.spec.state.values()))
 
-    def draw_inputs(self, seed: int, into: Places | None = None) -> Spec:
-        """Draws inputs under `seed`, by default into the masters. Returns their spec."""
-        return self._draw(seed, None, into)[0]
+    def draw_inputs(self, seed: int) -> Spec:
+        """Draws inputs under `seed` into the masters. Returns their spec."""
+        return self._draw((seed,), (self.inputs,)).specs[0]
 
     def draw_slots(self, seeds: Sequence[int], slots: Sequence[Places]) -> list[Spec]:
         """Draws inputs under each seed into its place in one request. All places are of one arena. Returns their
         specs."""
-        self._attach(slots[0])
-        specs = self._ask(DrawSlots(seeds=tuple(seeds), into=tuple(places.refs for places in slots))).specs
-        if len(specs) != len(slots):
+        return list(self._draw(seeds, slots).specs)
+
+    def draw_variant(self, seed: int, kind: str | None) -> tuple[Spec, str | None]:
+        """Draws inputs into the masters and changes them as `kind` says, or returns why that variant doesn't apply to
+        them."""
+        drawn = self._draw((seed,), (self.inputs,), kind)
+        return (drawn.specs[0], None) if drawn.dropped is None else ({}, drawn.dropped)
+
+    def _draw(self, seeds: Sequence[int], places: Sequence[Places], variant: str | None = None) -> DrawnInputs:
+        self._attach(places[0])
+        request = DrawInputs(seeds=tuple(seeds), into=tuple(place.refs for place in places), variant=variant)
+        drawn = self._ask(request)
+        dropped = variant is not None and drawn.dropped is not None
+        if not dropped and (drawn.dropped is not None or len(drawn.specs) != len(places)):
             raise WorkerError("The reference worker drew inputs without a spec", "Run again")
-        return specs
-
-    def draw_variant(self, seed: int, kind: str) -> tuple[Spec, str | None]:
-        """Draws inputs and changes them, or returns why that variant doesn't apply to them."""
-        return self._draw(seed, kind, None)
-
-    def _draw(self, seed: int, variant: str | None, into: Places | None) -> tuple[Spec, str | None]:
-        places = into or self.inputs
-        self._attach(places)
-        drawn = self._ask(DrawInputs(seed=seed, variant=variant, into=places.refs))
-        return drawn.spec, drawn.dropped
+        return drawn
 
     def draw_weights(self, seed: int | None) -> None:
         """Draws weights into the masters; with `None` it copies the present ones."""

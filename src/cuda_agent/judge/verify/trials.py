@@ -165,11 +165,7 @@ class Verification:
         self._now = Regression(seed=seed, weights_seed=self._weights_seed, variant=variant)
         places = inputs or self.candidate.inputs
         with self._spent.on("reference"):
-            spec, dropped = (
-                (self.reference.draw_inputs(seed), None)
-                if variant is None
-                else self.reference.draw_variant(seed, variant)
-            )
+            spec, dropped = self.reference.draw_variant(seed, variant)
         if dropped is not None:
             self._dropped.append(dropped)
             return True

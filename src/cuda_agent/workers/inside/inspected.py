@@ -105,7 +105,7 @@ def copy_gb_s(device: Device, elements: int) -> float:
     """Returns the GB/s that the best of several copies of float32 elements read and wrote."""
     source = torch.ones(elements, dtype=torch.float32, device=device.value)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_s(lambda: target.copy_(source), device) / 1e9
+    return float(2 * source.nbytes / _best_s(lambda: target.copy_(source), device) / 1e9)
 
 
 def _tflops(device: Device, dtype: Any = torch.float32, *, tf32: bool = False) -> float:

@@ -38,8 +38,6 @@ from cuda_agent.workers.requests.reference import (
     CaptureGraph,
     DrawInputs,
     DrawnInputs,
-    DrawnSlots,
-    DrawSlots,
     DrawWeights,
     Expected,
     ExpectedOutputs,
@@ -54,7 +52,6 @@ def create(context: Context) -> Operations:
     return {
         LoadTask: reference.load,
         DrawInputs: reference.draw_inputs,
-        DrawSlots: reference.draw_slots,
         DrawWeights: reference.draw_weights,
         ExpectedOutputs: reference.expected,
         ImportCapture: reference.import_capture,
@@ -118,22 +115,21 @@ class LoadedReference:
         )
 
     def draw_inputs(self, request: DrawInputs) -> DrawnInputs:
-        spec, tensors = flatten(make_inputs(self._task, self._device, request.seed))
-        if request.variant is not None:
-            changed = variant(request.variant, tensors, self._kept(request.seed), request.seed)
-            if changed.tensors is None:
-                return DrawnInputs(spec={}, dropped="; ".join(changed.reasons)[:500])
-            tensors = changed.tensors
-        if [_shape_and_type(t) for t in tensors] != self._metas:
-            raise TaskError(
-                f"{self._task.name}: get_inputs() returns other shapes or types at each call", "Make them constant"
-            )
-        self._fill(request.into, tensors)
-        return DrawnInputs(spec=spec)
-
-    def draw_slots(self, request: DrawSlots) -> DrawnSlots:
-        pairs = zip(request.seeds, request.into, strict=True)
-        return DrawnSlots(specs=[self.draw_inputs(DrawInputs(seed=seed, into=into)).spec for seed, into in pairs])
+        specs = []
+        for seed, into in zip(request.seeds, request.into, strict=True):
+            spec, tensors = flatten(make_inputs(self._task, self._device, seed))
+            if request.variant is not None:
+                changed = variant(request.variant, tensors, self._kept(seed), seed)
+                if changed.tensors is None:
+                    return DrawnInputs(dropped="; ".join(changed.reasons)[:500])
+                tensors = changed.tensors
+            if [_shape_and_type(t) for t in tensors] != self._metas:
+                raise TaskError(
+                    f"{self._task.name}: get_inputs() returns other shapes or types at each call", "Make them constant"
+                )
+            self._fill(into, tensors)
+            specs.append(spec)
+        return DrawnInputs(specs=tuple(specs))
 
     def draw_weights(self, request: DrawWeights) -> Done:
         if request.seed is not None:

@@ -47,31 +47,18 @@ class LoadTask(WorkerRequest[TaskSpec]):
 
 
 class DrawnInputs(WorkerAnswer):
-    """`dropped` says why a variant doesn't apply; then nothing was written."""
+    """The specs of the inputs, in order. `dropped` says why a variant doesn't apply; then nothing was written."""
 
-    spec: Spec
+    specs: Many[Spec] = ()
     dropped: str | None = None
 
 
 class DrawInputs(WorkerRequest[DrawnInputs]):
-    """Draws fresh inputs into an arena, changed as `variant` says."""
-
-    seed: int
-    into: TensorRefs
-    variant: str | None = None
-
-
-class DrawnSlots(WorkerAnswer):
-    """The specs of the inputs, in order."""
-
-    specs: list[Spec]
-
-
-class DrawSlots(WorkerRequest[DrawnSlots]):
-    """Draws fresh inputs for several places, one for each seed."""
+    """Draws fresh inputs into each place under its seed, changed as `variant` says."""
 
     seeds: tuple[int, ...]
     into: tuple[TensorRefs, ...]
+    variant: str | None = None
 
 
 class DrawWeights(WorkerRequest[Done]):

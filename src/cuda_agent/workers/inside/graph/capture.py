@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from cuda_agent.core.graph import Graph
+from cuda_agent.core.graph import Graph, base_name
 from cuda_agent.workers.inside.graph.fxgraph import GraphBuilder, refused
-from cuda_agent.workers.inside.graph.operators import KEEP, base_name
+from cuda_agent.workers.inside.graph.operators import KEEP
 from cuda_agent.workers.inside.task.taskmodule import (
     TaskModule,
     forward_parameters,

@@ -3,8 +3,10 @@ TF32."""
 
 from __future__ import annotations
 
-from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta
-from cuda_agent.workers.inside.graph.operators import PRODUCTS, base_name, words
+import math
+
+from cuda_agent.core.graph import Arg, Graph, Node, Ref, TensorMeta, base_name
+from cuda_agent.workers.inside.graph.operators import PRODUCTS, words
 
 _ATTENTION_OR_RECURRENT = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 _NORMALISED = frozenset({"layer_norm", "rms_norm"})
@@ -42,16 +44,16 @@ def _length(node: Node, metas: dict[str, TensorMeta]) -> int:
     if base in PRODUCTS:
         return _product_length(base, shapes)
     if base in _NORMALISED:
-        return _product([n for n in _list(node.args[1]) if isinstance(n, int)])
+        return math.prod([n for n in _list(node.args[1]) if isinstance(n, int)])
     if base in ("group_norm", "instance_norm"):
         groups = node.args[1] if base == "group_norm" and isinstance(node.args[1], int) else shapes[0][1]
-        return _product(shapes[0][1:]) // max(1, groups)
+        return math.prod(shapes[0][1:]) // max(1, groups)
     if base in _ALONG_A_DIMENSION:
         dimension = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], int) else -1
         return shapes[0][dimension] if shapes[0] else 1
     if base in _TO_FEWER:
         outputs = [meta.numel for meta in node.outputs if meta is not None]
-        return max(1, _product(shapes[0]) // max(1, outputs[0] if outputs else 1))
+        return max(1, math.prod(shapes[0]) // max(1, outputs[0] if outputs else 1))
     if base == "scaled_dot_product_attention":
         return max(shapes[0][-1], shapes[1][-2])
     if base in _ATTENTION_OR_RECURRENT:
@@ -61,9 +63,9 @@ def _length(node: Node, metas: dict[str, TensorMeta]) -> int:
 
 def _product_length(base: str, shapes: list[tuple[int, ...]]) -> int:
     if base.startswith("conv_transpose"):
-        return shapes[1][0] * _product(shapes[1][2:])
+        return shapes[1][0] * math.prod(shapes[1][2:])
     if base.startswith("conv"):
-        return _product(shapes[1][1:])
+        return math.prod(shapes[1][1:])
     if base in ("addmm", "baddbmm"):
         return shapes[1][-1]
     return shapes[0][-1] if shapes[0] else 1
@@ -79,15 +81,8 @@ def _einsum_length(node: Node, metas: dict[str, TensorMeta]) -> int:
     left, right = equation.replace(" ", "").split("->")
     sizes = {letter: size for term, shape in zip(left.split(","), operands, strict=False)
              for letter, size in zip(term, shape, strict=False)}  # fmt: skip
-    return _product([size for letter, size in sizes.items() if letter not in right])
+    return math.prod([size for letter, size in sizes.items() if letter not in right])
 
 
 def _list(arg: Arg) -> list[Arg]:
     return arg if isinstance(arg, list) else []
-
-
-def _product(sizes: tuple[int, ...] | list[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result

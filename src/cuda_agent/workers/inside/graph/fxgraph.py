@@ -10,8 +10,18 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from cuda_agent.core.errors import TaskError
-from cuda_agent.core.graph import Arg, DtypeArg, GraphInput, Node, NonFinite, Ref, TensorMeta, ValueKind
-from cuda_agent.workers.inside.graph.operators import base_name
+from cuda_agent.core.graph import (
+    Arg,
+    DtypeArg,
+    GraphInput,
+    Node,
+    NonFinite,
+    Ref,
+    TensorMeta,
+    ValueKind,
+    base_name,
+    refs,
+)
 from cuda_agent.workers.inside.task.pytree import Spec, dtype_name, flatten, tensor_meta
 
 #: larger constants carry no values, and operators that need them aren't covered.
@@ -104,7 +114,7 @@ class GraphBuilder:
     def _add_used_constants(self) -> None:
         used = set(self.outputs)
         for node in self.nodes:
-            used.update(_refs((*node.args, *node.kwargs.values())))
+            used.update(refs((*node.args, *node.kwargs.values())))
         for name, value in self.constants.items():
             if name in used:
                 flat = tuple(float(v) for v in value.flatten().tolist())
@@ -282,13 +292,3 @@ def _tensor_positions(spec: Spec) -> Any:
 
     visit(spec)
     return iter([index for index, is_tensor in enumerate(leaves) if is_tensor])
-
-
-def _refs(args: Any) -> list[str]:
-    found = []
-    for arg in args:
-        if isinstance(arg, Ref):
-            found.append(arg.ref)
-        elif isinstance(arg, list):
-            found.extend(_refs(arg))
-    return found

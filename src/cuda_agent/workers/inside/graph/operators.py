@@ -70,9 +70,3 @@ SOURCES = words(
 )
 
 KEEP = PRODUCTS | NORMS | REDUCTIONS | POINTWISE | SHAPES | WHOLES | SOURCES
-
-
-def base_name(op: str) -> str:
-    """Returns `sum` for `aten.sum.dim_IntList`."""
-    parts = op.split(".")
-    return parts[1] if len(parts) > 2 else parts[-1]
