@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from cuda_agent.judge.guard.lexer import without_literals
-from cuda_agent.judge.guard.python_names import words
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -24,7 +23,9 @@ _HOLDS = (
     r"|weak_intrusive_ptr|(?:py|pybind11)\s*::\s*(?:object|dict|list|tuple|set|handle|function|capsule)|std\s*::\s*any)\b"
 )
 _MAKES = r"\b(?:at|torch)\s*::\s*(?:empty|zeros)\w*\s*\("
-_SCOPES = words("translation_unit namespace_definition declaration_list linkage_specification template_declaration")
+_SCOPES = (
+    "translation_unit", "namespace_definition", "declaration_list", "linkage_specification", "template_declaration",
+)  # fmt: skip
 #: a declaration up to its end or initialiser. Parentheses are excluded, since a prototype has them.
 _PLAIN = re.compile(r"\b(?:static|thread_local)\b[^;{}()]*?(?=[;={])")
 

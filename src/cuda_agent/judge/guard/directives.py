@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from cuda_agent.core.records import Violation
 from cuda_agent.judge.guard.lexer import TOKEN
-from cuda_agent.judge.guard.python_names import words
 
 _HEADERS_FORBIDDEN = re.compile(
     r"""^(?: (?:dlfcn|unistd|pthread|signal|spawn|threads|link|elf|time)\.h$
@@ -25,7 +24,10 @@ _HEADERS_FORBIDDEN = re.compile(
 )
 _SPLICE = re.compile(r"\\[ \t\f\v]*\r?\n")
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:\#|%:)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)$", re.MULTILINE)
-_KNOWN = words("include define undef if ifdef ifndef elif elifdef elifndef else endif pragma error warning") | {""}
+_KNOWN = {
+    "", "include", "define", "undef", "if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif", "pragma",
+    "error", "warning",
+}  # fmt: skip
 #: a macro body that can't hold code: a number, a word or a string.
 _PLAIN_BODY = re.compile(r"\s*(?:\(?\s*-?[\w.]+\s*\)?|\"[^\"]*\")?\s*$")
 _DEFINED = re.compile(r"\s*(?P<name>\w+)(?P<parameters>\()?(?P<body>.*)$", re.DOTALL)

@@ -11,34 +11,22 @@ from collections import Counter
 
 from cuda_agent.core.enums import Device
 from cuda_agent.core.records import Violation
-from cuda_agent.judge.guard.python_names import words
+from cuda_agent.core.words import word_lists
 from cuda_agent.workers.requests.candidate import DispatchRecord
 
 LAYER = "dispatch"
 FORWARD, LOADING, TIMED = "in forward", "while weights are loaded", "in timed calls"
 _MOST = 1000
 
-_ALLOCATE = words(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros"
-)
-_VIEW = words(
-    """
-    view _unsafe_view reshape _reshape_alias as_strided transpose t permute expand squeeze unsqueeze narrow select slice
-    alias detach movedim unbind split split_with_sizes chunk diagonal unfold view_as_real view_as_complex lift_fresh
-    is_same_size _local_scalar_dense item sym_size sym_stride sym_numel sym_storage_offset size stride is_pinned
-    """
-)
-#: operators that `contiguous` runs: they copy values without computing.
-_COPY = words("clone copy_")
-_CPU_VENDOR = words("mm addmm addmm_ bmm baddbmm baddbmm_ convolution")
-_AT_LOADING = words("_to_copy fill_ zero_ set_ resize_ equal")
-
 
 class OperatorLog:
     """The records of all calls of one candidate."""
 
     def __init__(self, device: Device) -> None:
-        self._allowed = _ALLOCATE | _VIEW | _COPY | (_CPU_VENDOR if device is Device.CPU else frozenset())
+        lists = word_lists(__file__)
+        self._allowed = lists["allocate"] | lists["view"] | lists["copy"]
+        self._allowed |= lists["cpu vendor"] if device is Device.CPU else set()
+        self._at_loading = lists["at loading"] | lists["copy"]
         self._found: dict[tuple[str, str], None] = {}
         self._counts: Counter[str] = Counter()
 
@@ -69,7 +57,7 @@ class OperatorLog:
         operator, _, converts = name.partition(":")
         space, _, rest = operator.partition(".")
         base = rest.partition(".")[0]
-        if when == LOADING and space == "aten" and base in _AT_LOADING | _COPY:
+        if when == LOADING and space == "aten" and base in self._at_loading:
             return True
         return space == "aten" and not converts and base in self._allowed
 

@@ -1,13 +1,17 @@
-"""The rule for `model_new.py`: it may hold weights, allocate, look at shapes and call `cuda_extension`, and no more."""
+"""The rule for `model_new.py`: it may hold weights, allocate, look at shapes and call `cuda_extension`, and no more.
+
+`python_tree.yaml` lists the names that it may use.
+"""
 
 from __future__ import annotations
 
 import ast
 
 from cuda_agent.core.records import Violation
-from cuda_agent.judge.guard import python_names as lists
+from cuda_agent.core.words import word_lists
 
 _CONSTRUCTION, _LOADING, _RUNNING = "construction", "loading", "running"
+_SCALARS = {"int", "float", "bool", "str"}
 
 
 def check_module(text: str, path: str) -> list[Violation]:
@@ -29,6 +33,7 @@ class ModuleChecker(ast.NodeVisitor):
     def __init__(self, path: str) -> None:
         self.path = path
         self.found: list[Violation] = []
+        self._lists = word_lists(__file__)
         self._phase = _CONSTRUCTION
         self._torch, self._nn, self._math = {"torch"}, {"nn"}, {"math"}
         self._extension = {"cuda_extension"}
@@ -96,15 +101,15 @@ class ModuleChecker(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.name not in lists.MODULES:
+            if alias.name not in self._lists["modules"]:
                 self._add("forbidden_import", node, f"import {alias.name}")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             allowed = (
-                (node.module == "torch" and alias.name in lists.FROM_TORCH)
-                or (node.module == "torch.nn" and (alias.name in lists.NN_NAMES or alias.name == "init"))
-                or alias.name in lists.NAMES_OF.get(node.module or "", ())
+                (node.module == "torch" and alias.name in self._lists["from torch"])
+                or (node.module == "torch.nn" and (alias.name in self._lists["nn names"] or alias.name == "init"))
+                or alias.name in self._lists.get(f"names of {node.module}", ())
                 or node.module in ("math", "__future__", "cuda_extension")
             )
             if not allowed or node.level:
@@ -135,7 +140,7 @@ class ModuleChecker(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._check_decorators(node)
-        if node.name.startswith("__") and node.name not in lists.DUNDERS_DEFINED:
+        if node.name.startswith("__") and node.name != "__init__":
             self._add("forbidden_method", node, f"def {node.name}")
         outer = (self._phase, self._tensors, self._callable)
         self._phase = {"__init__": _CONSTRUCTION, "load_state_dict": _LOADING}.get(node.name, _RUNNING)
@@ -169,23 +174,12 @@ class ModuleChecker(ast.NodeVisitor):
                 return isinstance(function, ast.Name) and function.id in self._callable
             if _root(function) in self._extension | self._torch:
                 return True
-            shape = {
-                "size",
-                "stride",
-                "dim",
-                "numel",
-                "element_size",
-                "is_contiguous",
-                "data_ptr",
-                "get_device",
-                "nelement",
-            }
-            return function.attr not in shape and self._is_tensor(function.value)
+            return function.attr not in self._lists["shapes"] and self._is_tensor(function.value)
         if isinstance(node, ast.Subscript):
             return self._is_tensor(node.value)
         if isinstance(node, ast.Attribute):
             return node.attr in ("T", "mT", "H", "data", "weight", "running_mean", "running_var") or (
-                node.attr not in lists.READ_ONLY and self._is_tensor(node.value)
+                node.attr not in self._lists["read only"] and self._is_tensor(node.value)
             )
         if isinstance(node, ast.BinOp):
             return self._is_tensor(node.left) or self._is_tensor(node.right)
@@ -243,7 +237,7 @@ class ModuleChecker(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         forbidden = node.id.startswith("__") and node.id != "__name__"
-        if forbidden or node.id in lists.NAMES_FORBIDDEN:
+        if forbidden or node.id in self._lists["names forbidden"]:
             self._add("forbidden_name", node, node.id)
         elif node.id in self._modules and node not in self._before_a_dot:
             self._add("forbidden_name", node, f"{node.id}: a module may only stand before a dot")
@@ -254,14 +248,14 @@ class ModuleChecker(ast.NodeVisitor):
             self._check_target(node)
         if isinstance(node.value, ast.Name):
             self._before_a_dot.add(node.value)
-        if (node.attr.startswith("__") and node.attr != "__init__") or node.attr in lists.FRAME_NAMES:
+        if (node.attr.startswith("__") and node.attr != "__init__") or node.attr in self._lists["frame names"]:
             self._add("forbidden_name", node, ast.unparse(node))
         elif root in self._torch or root in self._nn:
             self._check_torch(node)
             return
         elif root in self._modules:
             self._check_module(node, root)
-        elif self._phase == _RUNNING and node.attr in lists.TENSOR_COMPUTE and not self._only_holds(node, root):
+        elif self._phase == _RUNNING and self._is_compute(node, root):
             self._add("torch_compute", node, ast.unparse(node))
         if isinstance(node.value, ast.Attribute | ast.Subscript):
             self._passed_through.add(_owner(node.value))
@@ -270,14 +264,15 @@ class ModuleChecker(ast.NodeVisitor):
     def _check_module(self, node: ast.Attribute, alias: str) -> None:
         """Checks one name taken from a module."""
         module = self._modules[alias] + ast.unparse(node.value).removeprefix(alias)
-        if node.attr not in lists.NAMES_OF.get(module, {node.attr}):
+        if node.attr not in self._lists.get(f"names of {module}", {node.attr}):
             self._add("forbidden_name", node, ast.unparse(node))
 
-    def _only_holds(self, node: ast.Attribute, root: str) -> bool:
-        """Whether a name is only a module's: `norm` in `self.norm` or `self.block.norm.weight` is no tensor method."""
-        if root in self._extension | self._math:
-            return True
-        return root == "self" and (isinstance(node.value, ast.Name) or node in self._passed_through)
+    def _is_compute(self, node: ast.Attribute, root: str) -> bool:
+        """Whether a name is a tensor's method that computes. One that is only a module's is none: `norm` in `self.norm`
+        or `self.block.norm.weight`."""
+        if node.attr not in self._lists["tensor compute"] or root in self._extension | self._math:
+            return False
+        return not (root == "self" and (isinstance(node.value, ast.Name) or node in self._passed_through))
 
     def _check_torch(self, node: ast.Attribute) -> None:
         """Checks a dotted name that begins at torch or nn."""
@@ -287,13 +282,13 @@ class ModuleChecker(ast.NodeVisitor):
         if first == "nn":
             second = names[1] if len(names) > 1 else ""
             container = second[:1].isupper() and self._phase == _CONSTRUCTION
-            allowed = second in lists.NN_NAMES or container
-            allowed = allowed and (len(names) < 3 or (len(names) == 3 and names[2] in lists.METHODS))
+            allowed = second in self._lists["nn names"] or container
+            allowed = allowed and (len(names) < 3 or (len(names) == 3 and names[2] in self._lists["methods"]))
             if second == "init" and self._phase == _CONSTRUCTION:
-                allowed = len(names) == 3 and names[2] in lists.INIT_NAMES
+                allowed = len(names) == 3 and names[2] in self._lists["names of torch.nn.init"]
         else:
-            allowed = first in lists.TORCH_NAMES or (
-                self._phase == _CONSTRUCTION and first in lists.TORCH_AT_CONSTRUCTION
+            allowed = first in self._lists["torch names"] or (
+                self._phase == _CONSTRUCTION and first in self._lists["torch names at construction"]
             )
             allowed = allowed and (len(names) == 1 or first in ("finfo", "iinfo"))
         if not allowed:
@@ -310,7 +305,8 @@ class ModuleChecker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_name_call(self, node: ast.Call, name: str) -> None:
-        if name not in lists.BUILTINS | self._defined | self._callable | {"Parameter", "Buffer", "field", "dataclass"}:
+        known = self._lists["builtins"] | self._defined | self._callable
+        if name not in known | {"Parameter", "Buffer", "field", "dataclass"}:
             self._add("hidden_call", node, f"{name}(…) is neither defined here nor allowed")
         computes = name in ("sum", "max", "min", "abs", "round", "divmod") and self._phase != _CONSTRUCTION
         if computes and any(self._is_tensor(argument) for argument in node.args):
@@ -325,11 +321,11 @@ class ModuleChecker(ast.NodeVisitor):
         own = isinstance(function.value, ast.Name) and function.value.id == "self"
         if own and function.attr in self._methods | self._local_modules:
             return
-        allowed = set(lists.METHODS)
+        allowed = set(self._lists["methods"])
         if self._phase == _CONSTRUCTION:
-            allowed |= lists.METHODS_AT_CONSTRUCTION
+            allowed |= self._lists["methods at construction"]
         elif self._phase == _LOADING:
-            allowed |= lists.METHODS_AT_LOADING
+            allowed |= self._lists["methods at loading"]
         if function.attr not in allowed:
             self._add("torch_compute", node, f"{ast.unparse(function)[:60]}(…) may not be used {_WHEN[self._phase]}")
 
@@ -361,5 +357,5 @@ def _root_attribute(node: ast.expr) -> str:
 
 def _is_scalar(annotation: ast.expr | None) -> bool:
     return annotation is not None and any(
-        isinstance(part, ast.Name) and part.id in lists.SCALARS for part in ast.walk(annotation)
+        isinstance(part, ast.Name) and part.id in _SCALARS for part in ast.walk(annotation)
     )

@@ -10,28 +10,7 @@ from pathlib import Path
 from cuda_agent.core.enums import Device
 from cuda_agent.core.errors import DeviceError
 from cuda_agent.core.records import Violation
-from cuda_agent.judge.guard.python_names import words
-
-_ALLOCATE = words(
-    """
-    empty empty_memory_format empty_names empty_like empty_strided new_empty new_empty_strided zeros zeros_like
-    new_zeros
-    """
-)
-_VIEW = words(
-    """
-    view view_as view_dtype reshape reshape_as _reshape_alias as_strided transpose_int t permute expand
-    expand_as squeeze squeeze_dim squeeze_dims unsqueeze narrow select_int slice_Tensor flatten_using_ints
-    unflatten_int contiguous alias detach movedim_int numpy_T mT unbind_int split_Tensor split_sizes
-    split_with_sizes chunk size_int stride_int sym_size_int sym_stride_int sym_numel item _local_scalar_dense
-    is_same_size
-    """
-)
-_CPU_VENDOR = words(
-    """
-    mm mm_out addmm addmm_ addmm_out bmm bmm_out baddbmm baddbmm_ baddbmm_out convolution convolution_out
-    """
-)
+from cuda_agent.core.words import word_lists
 
 LAYER = "symbols"
 _LIBRARIES = re.compile(
@@ -48,38 +27,19 @@ _TORCH_FORBIDDEN = re.compile(
       | torch::(?:jit|nn|inductor|aot_inductor|dynamo|Library|CppFunction|profiler|autograd::(?!AutogradMeta)) )""",
     re.VERBOSE,
 )
-_PROCESS = words(
-    """
-    system popen fork vfork clone clone3 execl execle execlp execv execve execvp execvpe posix_spawn
-    posix_spawnp ptrace kill tgkill syscall prctl process_vm_readv process_vm_writev pthread_create thrd_create
-    exit _exit _Exit quick_exit signal sigaction setitimer std::thread::_M_start_thread
-    """
-)
-_LOADER = words(
-    """
-    dlopen dlmopen dlsym dlvsym dladdr dl_iterate_phdr mprotect mmap mmap64 mremap munmap
-    """
-)
-_OUTSIDE = words(
-    """
-    open open64 openat creat fopen fopen64 freopen fdopen opendir readlink socket connect bind shm_open
-    memfd_create getenv secure_getenv setenv putenv unsetenv environ __environ
-    """
-)
-_CLOCK = words(
-    """
-    clock time gettimeofday clock_gettime timespec_get nanosleep usleep sleep omp_get_wtime
-    """
-)
-_CUDA_FORBIDDEN = re.compile(
-    r"^(?:cudaStreamCreate|cudaLaunchHostFunc|cudaStreamAddCallback|cudaIpc|cudaDeviceReset|cudaProfiler|cudaDeviceSetLimit"
-    r"|cudaEventElapsedTime|cudaSetDeviceFlags|cupti|nvml|cuStreamCreate|cuLaunchHostFunc|cuMem\w*Export|cuIpc)"
-)
-#: pybind11 itself walks frames for its error messages, so those can't be told apart here.
-_PYTHON_FORBIDDEN = re.compile(r"^_?Py(?:Run_|Import_|Eval_Eval|Eval_GetFrame|Code_|GC_|Sys_)")
-_CXX_FORBIDDEN = re.compile(
-    r"^std::(?:thread|async|__basic_future|basic_[io]?fstream|basic_filebuf|filesystem|chrono::)"
-)
+#: further names, by the rule that importing them breaks. pybind11 itself walks frames for its error messages, so those
+#: can't be told apart here.
+_FORBIDDEN = (
+    ("cuda_side_channel", re.compile(
+        r"^(?:cudaStreamCreate|cudaLaunchHostFunc|cudaStreamAddCallback|cudaIpc|cudaDeviceReset|cudaProfiler"
+        r"|cudaDeviceSetLimit|cudaEventElapsedTime|cudaSetDeviceFlags|cupti|nvml|cuStreamCreate|cuLaunchHostFunc"
+        r"|cuMem\w*Export|cuIpc)"
+    )),
+    ("python_from_c", re.compile(r"^_?Py(?:Run_|Import_|Eval_Eval|Eval_GetFrame|Code_|GC_|Sys_)")),
+    ("outside_world", re.compile(
+        r"^std::(?:thread|async|__basic_future|basic_[io]?fstream|basic_filebuf|filesystem|chrono::)"
+    )),
+)  # fmt: skip
 
 
 def check_symbols(objects: Mapping[str, Path], device: Device) -> tuple[Violation, ...]:
@@ -131,25 +91,15 @@ def _binutils(*command: str) -> str | None:
 
 def forbidden_symbol(symbol: str, device: Device) -> str:
     """Returns the name of the rule that importing this (demangled) symbol breaks, or ""."""
+    lists = word_lists(__file__)
     operator = _OPERATOR.match(symbol)
     if operator:
-        allowed = _ALLOCATE | _VIEW | (_CPU_VENDOR if device is Device.CPU else set())
+        allowed = lists["allocate"] | lists["view"] | (lists["cpu vendor"] if device is Device.CPU else set())
         return "" if operator.group(1) in allowed else "torch_compute"
     name = symbol.split("@", 1)[0]
     if _TORCH_FORBIDDEN.match(name):
         return "torch_compute"
-    if name in _PROCESS:
-        return "process"
-    if name in _LOADER:
-        return "loader"
-    if name in _OUTSIDE:
-        return "outside_world"
-    if name in _CLOCK:
-        return "clock"
-    if _CUDA_FORBIDDEN.match(name):
-        return "cuda_side_channel"
-    if _PYTHON_FORBIDDEN.match(name):
-        return "python_from_c"
-    if _CXX_FORBIDDEN.match(name):
-        return "outside_world"
-    return ""
+    for rule in ("process", "loader", "outside_world", "clock"):
+        if name in lists[rule]:
+            return rule
+    return next((rule for rule, pattern in _FORBIDDEN if pattern.match(name)), "")

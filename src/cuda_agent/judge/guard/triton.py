@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 
 from cuda_agent.core.records import Candidate, Violation
-from cuda_agent.judge.guard import python_names as lists
 from cuda_agent.judge.guard.python_tree import ModuleChecker
 
 MODEL_FILE = "model_new.py"
@@ -74,7 +73,7 @@ class _TritonChecker(ModuleChecker):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if alias.name not in lists.MODULES | _MODULES:
+            if alias.name not in self._lists["modules"] | _MODULES:
                 self._add("forbidden_import", node, f"import {alias.name}")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:

@@ -8,7 +8,8 @@ import types
 import pytest
 
 from cuda_agent.core.records import Candidate
-from cuda_agent.judge.guard import check_texts, python_names
+from cuda_agent.core.words import word_lists
+from cuda_agent.judge.guard import check_texts, python_tree
 
 HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport cuda_extension\n"
 
@@ -125,7 +126,8 @@ def test_modules_lead_nowhere(name: str) -> None:
 
 def test_no_allowed_name_is_a_module() -> None:
     """Nor leads to one by a plain attribute, as modules of the standard library do."""
-    for name, allowed in python_names.NAMES_OF.items():
+    lists = word_lists(python_tree.__file__)
+    for name, allowed in ((key.removeprefix("names of "), lists[key]) for key in lists if key.startswith("names of ")):
         module = importlib.import_module(name)
         for item in allowed - {"abc"}:
             value = getattr(module, item)
